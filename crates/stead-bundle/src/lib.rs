@@ -1,0 +1,1 @@
+//! Stead's record: the bundle format, sealing, verification and listing.

@@ -1,0 +1,1 @@
+//! Stead's drivers: the local transport and the operations.

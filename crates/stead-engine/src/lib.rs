@@ -1,0 +1,1 @@
+//! Stead's pure decisions: compiling plans, walking them, expressions, targets, resume.

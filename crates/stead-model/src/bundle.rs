@@ -1,0 +1,117 @@
+//! The metadata files of a bundle.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::event::RunKind;
+use crate::exit_code::ExitCode;
+use crate::id::RunId;
+use crate::plan::Digest;
+use crate::report::Warning;
+use crate::status::RunStatus;
+use crate::time::Timestamp;
+
+/// `run_meta.json`: what a run is and how it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunMeta {
+    /// Version of this format: 1.
+    pub schema: u32,
+    /// Which front door.
+    pub kind: RunKind,
+    /// The run's id.
+    pub run_id: RunId,
+    /// `running` until the end.
+    pub status: RunStatus,
+    /// What the process exited with, once it has.
+    pub exit_code: Option<ExitCode>,
+    /// When its first segment began.
+    pub started_at: Timestamp,
+    /// When its last segment ended.
+    pub finished_at: Option<Timestamp>,
+    /// How long all segments took together.
+    pub duration_seconds: f64,
+    /// What ended it.
+    pub ended_by: Option<EndedBy>,
+    /// The machine that drove it.
+    pub driver_host: String,
+    /// SHA-256 of `plan.json`.
+    pub plan_hash: Digest,
+    /// Names of the tasks that are done, in plan order.
+    #[serde(default)]
+    pub phases_completed: Vec<String>,
+    /// Why the run as a whole failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What a person should know.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
+    /// What a run of kind `plan` adds.
+    #[serde(flatten)]
+    pub plan: PlanMeta,
+    /// Keys of other front doors.
+    #[serde(flatten)]
+    pub extra: BTreeMap<String, Value>,
+}
+
+/// What a run of kind `plan` adds to `run_meta.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlanMeta {
+    /// The plan's name.
+    pub plan: String,
+    /// The plan file as the user named it, absolute; none if it came from standard input or a program.
+    pub source: Option<String>,
+    /// The command line, secrets masked.
+    #[serde(default)]
+    pub argv: Vec<String>,
+    /// Variables given on the command line or in files, for compiling the source again.
+    #[serde(default)]
+    pub vars: BTreeMap<String, Value>,
+    /// Tasks named by `--only`.
+    #[serde(default)]
+    pub only: Vec<String>,
+    /// Inventory files, absolute.
+    #[serde(default)]
+    pub inventory: Vec<String>,
+    /// What started the run, if not a person.
+    #[serde(default)]
+    pub trigger: Option<Value>,
+    /// How many processes worked on it, one after the other.
+    #[serde(default)]
+    pub segments: u32,
+}
+
+/// What ended a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedBy {
+    /// All tasks were decided.
+    Tasks,
+    /// A role's duration passed.
+    Duration,
+    /// A signal.
+    Signal,
+    /// A failure.
+    Failure,
+    /// A timeout.
+    Timeout,
+}
+
+/// `versions.json`: what made the bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// Stead's version.
+    pub stead_version: String,
+    /// The commit Stead was built from, if known.
+    pub git_commit: Option<String>,
+    /// The compiler Stead was built with.
+    pub rust_version: String,
+    /// Operating system of the driver.
+    pub driver_os: String,
+    /// Architecture of the driver.
+    pub driver_arch: String,
+    /// Per role, for runs of kind `run`.
+    #[serde(default)]
+    pub roles: BTreeMap<String, Value>,
+}

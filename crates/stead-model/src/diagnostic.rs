@@ -1,0 +1,232 @@
+//! Problems in what a user wrote: all at once, each with its place and what to do.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Whether a problem stops the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// It does.
+    Error,
+    /// It does not.
+    Warning,
+}
+
+/// A text a user wrote, with the name to call it by in messages.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The file's name as the user gave it.
+    pub name: Arc<str>,
+    /// Its text.
+    pub text: Arc<str>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({}, {} bytes)", self.name, self.text.len())
+    }
+}
+
+/// A range of bytes in a source, with the line and column (from 1, in characters) of its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+    /// Line of the first byte, from 1.
+    pub line: u32,
+    /// Column of the first byte in characters, from 1.
+    pub column: u32,
+}
+
+/// Where a problem is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a text.
+    Text {
+        /// The text.
+        source: Source,
+        /// The range.
+        span: Span,
+    },
+    /// In a program: the call that made it.
+    Call {
+        /// File of the program.
+        file: &'static str,
+        /// Line.
+        line: u32,
+        /// Column.
+        column: u32,
+    },
+    /// Nowhere in particular: a flag, a whole file.
+    Named(String),
+}
+
+impl Place {
+    /// Returns file, line and column, the last two if there are any.
+    pub fn location(&self) -> (&str, Option<(u32, u32)>) {
+        match self {
+            Self::Text { source, span } => (&source.name, Some((span.line, span.column))),
+            Self::Call { file, line, column } => (file, Some((*line, *column))),
+            Self::Named(name) => (name, None),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.location() {
+            (name, Some((line, column))) => write!(f, "{name}:{line}:{column}"),
+            (name, None) => f.write_str(name),
+        }
+    }
+}
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Its stable code, such as `plan/unknown-key`.
+    pub code: &'static str,
+    /// Whether it stops the work.
+    pub severity: Severity,
+    /// Where it is.
+    pub place: Place,
+    /// Where it is in the document's structure, such as `tasks[2].retry.times`; may be empty.
+    pub path: String,
+    /// What is wrong, in one sentence.
+    pub message: String,
+    /// What to do about it; may be empty.
+    pub help: String,
+    /// Other places that belong to it, with what they are.
+    pub related: Vec<(Place, String)>,
+}
+
+impl Diagnostic {
+    /// Returns an error at `place`.
+    pub fn error(code: &'static str, place: Place, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            severity: Severity::Error,
+            place,
+            path: String::new(),
+            message: message.into(),
+            help: String::new(),
+            related: Vec::new(),
+        }
+    }
+
+    /// Returns a warning at `place`.
+    pub fn warning(code: &'static str, place: Place, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(code, place, message) }
+    }
+
+    /// Returns this problem with advice.
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = help.into();
+        self
+    }
+
+    /// Returns this problem with its path in the document.
+    pub fn path(mut self, path: impl Into<String>) -> Self {
+        self.path = path.into();
+        self
+    }
+
+    /// Returns this problem with another place that belongs to it.
+    pub fn related(mut self, place: Place, label: impl Into<String>) -> Self {
+        self.related.push((place, label.into()));
+        self
+    }
+
+    /// Returns the JSON form used by `--json`.
+    pub fn to_json(&self) -> serde_json::Value {
+        let (file, at) = self.place.location();
+        serde_json::json!({
+            "code": self.code, "severity": self.severity, "file": file,
+            "line": at.map(|(line, _)| line), "column": at.map(|(_, column)| column),
+            "path": self.path, "message": self.message, "help": self.help,
+        })
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = if self.severity == Severity::Error { "error" } else { "warning" };
+        write!(f, "{severity}[{}]: {}: {}", self.code, self.place, self.message)?;
+        if self.help.is_empty() { Ok(()) } else { write!(f, " (help: {})", self.help) }
+    }
+}
+
+/// All problems of what a user wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Diagnostics(pub Vec<Diagnostic>);
+
+impl Diagnostics {
+    /// Adds a problem.
+    pub fn push(&mut self, diagnostic: Diagnostic) {
+        self.0.push(diagnostic);
+    }
+
+    /// Whether one of them stops the work.
+    pub fn has_errors(&self) -> bool {
+        self.0.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
+    }
+
+    /// Returns the problems in the order of their places.
+    pub fn sorted(mut self) -> Self {
+        self.0.sort_by_key(|diagnostic| {
+            let (file, at) = diagnostic.place.location();
+            (file.to_owned(), at)
+        });
+        self
+    }
+
+    /// Returns the problems in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, diagnostic) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{diagnostic}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+/// Returns the candidate nearest to `word`, if one is near enough to be meant.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// Returns `did you mean `x`?` or the list of candidates (at most 20), for advice.
+pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    if let Some(near) = nearest(word, candidates.iter().copied()) {
+        return format!("did you mean `{near}`?");
+    }
+    match candidates.len() {
+        0 => "there is none to choose from".to_owned(),
+        count => {
+            let shown: Vec<&str> = candidates.into_iter().take(20).collect();
+            let more = if count > 20 { format!(" and {} more", count - 20) } else { String::new() };
+            format!("known: {}{more}", shown.join(", "))
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! One event as one line: compact JSON with a checksum last.
+
+use serde::Deserialize;
+
+use super::{Event, EventKind};
+use crate::time::Timestamp;
+
+/// Bytes before the eight hex digits of the checksum.
+const CRC_KEY: &[u8] = b",\"crc\":\"";
+/// Bytes after them.
+const CRC_END: &[u8] = b"\"}";
+/// How long the checksum member and the closing brace are.
+const TAIL: usize = CRC_KEY.len() + 8 + CRC_END.len();
+
+/// Why a line is not an event.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// No checksum where it must stand.
+    #[error("the line has no checksum at its end")]
+    NoChecksum,
+    /// Bytes and checksum differ.
+    #[error("the checksum does not match the line")]
+    BadChecksum,
+    /// The checksum is right but the content is none this version knows.
+    #[error("the line is not an event this version knows")]
+    NotAnEvent(#[source] serde_json::Error),
+}
+
+/// Appends the line of an event, newline included, to `out`.
+pub fn encode(seq: u64, t: Timestamp, kind: &EventKind, out: &mut Vec<u8>) {
+    use std::io::Write as _;
+    let start = out.len();
+    let written = write!(out, "{{\"seq\":{seq},\"t\":\"{t}\",");
+    debug_assert!(written.is_ok(), "writing to memory does not fail");
+    let body = out.len();
+    serde_json::to_writer(&mut *out, kind).expect("an event is always JSON");
+    // The tagged event is an object of its own: drop its opening brace and its closing one.
+    out.remove(body);
+    out.pop();
+    let crc = crc32c::crc32c(&out[start..]);
+    out.extend_from_slice(CRC_KEY);
+    out.extend_from_slice(format!("{crc:08x}").as_bytes());
+    out.extend_from_slice(CRC_END);
+    out.push(b'\n');
+}
+
+/// Returns the event of a line without its newline. The checksum is compared before anything is parsed.
+pub fn decode(line: &[u8]) -> Result<Event, LineError> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        seq: u64,
+        t: Timestamp,
+        #[serde(flatten)]
+        kind: EventKind,
+    }
+
+    let at = line.len().checked_sub(TAIL).ok_or(LineError::NoChecksum)?;
+    let (body, tail) = line.split_at(at);
+    let digits = tail
+        .strip_prefix(CRC_KEY)
+        .and_then(|tail| tail.strip_suffix(CRC_END))
+        .filter(|digits| digits.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+        .ok_or(LineError::NoChecksum)?;
+    let wanted = std::str::from_utf8(digits).ok().and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    if wanted != Some(crc32c::crc32c(body)) {
+        return Err(LineError::BadChecksum);
+    }
+    let envelope: Envelope = serde_json::from_slice(line).map_err(LineError::NotAnEvent)?;
+    Ok(Event { seq: envelope.seq, t: envelope.t, kind: envelope.kind })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{RowResult, Stream};
+    use crate::id::{HostName, TaskName};
+    use crate::status::Status;
+
+    const GOLDEN: &str = r#"{"seq":7,"t":"2026-01-02T03:04:05.678901Z","ev":"task_ready","task":"install-nginx","crc":"015ca1b4"}"#;
+
+    fn line_of(kind: &EventKind) -> Vec<u8> {
+        let mut line = Vec::new();
+        encode(7, Timestamp::parse("2026-01-02T03:04:05.678901Z").unwrap(), kind, &mut line);
+        line
+    }
+
+    /// Case 25: the golden crc.
+    #[test]
+    fn writes_the_golden_line() {
+        let line = line_of(&EventKind::TaskReady { task: TaskName::parse("install-nginx").unwrap() });
+        assert_eq!(String::from_utf8(line).unwrap(), format!("{GOLDEN}\n"));
+    }
+
+    #[test]
+    fn reads_back_what_it_wrote() {
+        let task = TaskName::parse("t").unwrap();
+        let mut result = RowResult::new(Status::Failed);
+        result.error = Some("quote \" and \u{1} and ü".to_owned());
+        for kind in [
+            EventKind::HostResult { task: task.clone(), host: HostName::local(), attempt: 2, result: Box::new(result) },
+            EventKind::Log {
+                task,
+                host: Some(HostName::local()),
+                attempt: 1,
+                stream: Stream::Stdout,
+                file: "logs/t/local.1.stdout".to_owned(),
+                offset: 0,
+                len: 3,
+            },
+        ] {
+            let mut line = line_of(&kind);
+            assert_eq!(line.pop(), Some(b'\n'));
+            assert_eq!(decode(&line).unwrap().kind, kind);
+        }
+    }
+
+    #[test]
+    fn refuses_any_flipped_byte_and_any_cut() {
+        for i in 0..GOLDEN.len() {
+            let mut line = GOLDEN.as_bytes().to_vec();
+            line[i] ^= 1;
+            assert!(decode(&line).is_err(), "flip at {i}");
+            assert!(decode(&GOLDEN.as_bytes()[..i]).is_err(), "cut at {i}");
+        }
+    }
+}

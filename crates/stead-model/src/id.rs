@@ -1,0 +1,203 @@
+//! Identifiers: each kind is its own type, and having one means it is valid.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Why a text is not an identifier of the wanted kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a {kind}: {rule}")]
+pub struct InvalidId {
+    /// What was wanted, in words.
+    pub kind: &'static str,
+    /// What was given.
+    pub text: String,
+    /// The grammar, in words.
+    pub rule: &'static str,
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $rule:literal, $valid:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The grammar, in words, for messages.
+            pub const RULE: &'static str = $rule;
+
+            /// Returns the identifier `text` names, or why it names none.
+            pub fn parse(text: &str) -> Result<Self, InvalidId> {
+                let valid: fn(&str) -> bool = $valid;
+                if valid(text) {
+                    Ok(Self(text.into()))
+                } else {
+                    Err(InvalidId { kind: $kind, text: text.to_owned(), rule: $rule })
+                }
+            }
+
+            /// Returns the identifier's text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = InvalidId;
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                Self::parse(text)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+/// Whether `text` is a word of `[A-Za-z0-9][A-Za-z0-9._-]*` of at most `longest` bytes.
+fn is_word(text: &str, longest: usize) -> bool {
+    let bytes = text.as_bytes();
+    bytes.len() <= longest
+        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
+}
+
+/// Whether `text` is a task name, or `name[key]` as `for_each` makes them.
+fn is_task_name(text: &str) -> bool {
+    match text.strip_suffix(']').and_then(|head| head.split_once('[')) {
+        Some((base, key)) => is_word(base, 128) && is_word(key, 128),
+        None => is_word(text, 128),
+    }
+}
+
+id!(
+    /// A task's name within its plan: a word, or `word[key]` for an instance of a `for_each` task.
+    TaskName,
+    "task name",
+    "a letter or digit, then letters, digits, `.`, `_` or `-`, at most 128 in all",
+    is_task_name
+);
+
+id!(
+    /// A plan's name.
+    PlanName,
+    "plan name",
+    "a letter or digit, then letters, digits, `.`, `_` or `-`, at most 128 in all",
+    |text| is_word(text, 128)
+);
+
+id!(
+    /// The name of one run: its directory, and what `STEAD_RUN_ID` holds.
+    RunId,
+    "run id",
+    "a letter or digit, then letters, digits, `.`, `_` or `-`, at most 128 in all",
+    |text| is_word(text, 128)
+);
+
+id!(
+    /// A host as the inventory names it (an ad hoc host: its canonical `user@host:port`).
+    HostName,
+    "host name",
+    "a letter or digit, then letters, digits, `.`, `_`, `-`, `@`, `:`, `%`, `[` or `]`, at most 253 in all",
+    |text| {
+        let bytes = text.as_bytes();
+        bytes.len() <= 253
+            && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+            && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-@:%[]".contains(b))
+    }
+);
+
+id!(
+    /// The dotted name of an operation, such as `file.present`.
+    OperationName,
+    "operation name",
+    "lower-case words joined by dots, such as `file.present`",
+    |text| {
+        text.len() <= 128
+            && text.split('.').all(|word| {
+                word.as_bytes().first().is_some_and(u8::is_ascii_lowercase)
+                    && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            })
+    }
+);
+
+impl HostName {
+    /// Returns the name of the machine Stead itself runs on.
+    pub fn local() -> Self {
+        Self("local".into())
+    }
+}
+
+impl TaskName {
+    /// Returns the name without a `for_each` key: `probe` for `probe[eu]`.
+    pub fn base(&self) -> &str {
+        self.0.split_once('[').map_or(&self.0, |(base, _)| base)
+    }
+
+    /// Returns the name of this task's instance for `key`, or why the key does not fit.
+    pub fn instance(&self, key: &str) -> Result<Self, InvalidId> {
+        Self::parse(&format!("{}[{key}]", self.base()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_names_follow_the_grammar() {
+        for good in ["a", "install-nginx", "9.x_Y", "p[eu]", "p[0]"] {
+            assert_eq!(TaskName::parse(good).unwrap().as_str(), good);
+        }
+        for bad in ["", "-a", ".a", "a b", "a/b", "p[]", "p[", "p]", "p[a][b]", "ä", &"x".repeat(129)] {
+            assert!(TaskName::parse(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(TaskName::parse("p[eu]").unwrap().base(), "p");
+    }
+
+    #[test]
+    fn run_ids_cannot_leave_their_directory() {
+        for bad in ["../x", "a/b", ".", "..", "", "-x"] {
+            assert!(RunId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn operation_names_are_dotted_words() {
+        assert!(OperationName::parse("file.present").is_ok());
+        assert!(OperationName::parse("assert").is_ok());
+        for bad in ["", ".", "File.x", "a..b", "a.", "1.b"] {
+            assert!(OperationName::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Stead's nouns: ids, file formats, plans, events, reports and diagnostics.
+//!
+//! Everything here is a value: parse it, check it, print it. This crate does no IO, knows no
+//! clock and no async runtime; `stead-engine` decides over these values and the other crates act.
+
+pub mod bundle;
+pub mod diagnostic;
+pub mod duration;
+pub mod event;
+pub mod exit_code;
+pub mod id;
+pub mod operation;
+pub mod plan;
+pub mod report;
+pub mod schema;
+pub mod status;
+pub mod time;
+
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use event::{Event, EventKind};
+pub use exit_code::ExitCode;
+pub use id::{HostName, OperationName, PlanName, RunId, TaskName};
+pub use operation::{Descriptor, Effect};
+pub use plan::{Op, Plan, Task};
+pub use report::Report;
+pub use status::{Cause, ErrorClass, RunStatus, Status};

@@ -1,0 +1,311 @@
+//! What an operation declares of itself: effect, parameters, result. Compile-time checks,
+//! JSON Schema and documentation are all made from this one table.
+
+use serde_json::{Value, json};
+
+/// What an operation may do to its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Read,
+    /// Brings it to a described state.
+    Write,
+    /// Anything.
+    Command,
+}
+
+impl Effect {
+    /// Returns the word used in files and output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// How an operation behaves under a root prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootSupport {
+    /// Everything works.
+    Full,
+    /// The persistent part only.
+    Files,
+    /// Not at all.
+    None,
+}
+
+/// What an operation declares of itself.
+#[derive(Clone, Debug)]
+pub struct Descriptor {
+    /// Its dotted name.
+    pub name: &'static str,
+    /// One sentence.
+    pub summary: &'static str,
+    /// What it may do.
+    pub effect: Effect,
+    /// Whether doing it twice is the same as once.
+    pub idempotent: bool,
+    /// Whether it can predict its change.
+    pub check: bool,
+    /// Whether it has an inverse of its own.
+    pub undo: bool,
+    /// Operating systems it works on; empty: all.
+    pub platforms: &'static [&'static str],
+    /// How it behaves under a root prefix.
+    pub root: RootSupport,
+    /// Whether it needs root.
+    pub needs_root: bool,
+    /// Its parameters.
+    pub params: &'static [ParamSpec],
+    /// Groups of parameters of which at most one may be given.
+    pub exclusive: &'static [&'static [&'static str]],
+    /// Groups of parameters of which at least one must be given.
+    pub one_of: &'static [&'static [&'static str]],
+    /// The members of its result data, with what they are.
+    pub result: &'static [(&'static str, &'static str)],
+}
+
+impl Descriptor {
+    /// Returns the parameter called `name`.
+    pub fn param(&self, name: &str) -> Option<&'static ParamSpec> {
+        self.params.iter().find(|param| param.name == name)
+    }
+
+    /// Returns the closed JSON Schema of the parameters.
+    pub fn params_schema(&self) -> Value {
+        let properties: serde_json::Map<String, Value> =
+            self.params.iter().map(|param| (param.name.to_owned(), param.schema())).collect();
+        let required: Vec<&str> = self.params.iter().filter(|param| param.required).map(|param| param.name).collect();
+        json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    }
+
+    /// Returns the descriptor as one JSON value, for `stead schema operation`.
+    pub fn to_json(&self) -> Value {
+        let secrets: Vec<&str> = self.params.iter().filter(|param| param.secret).map(|param| param.name).collect();
+        let result: serde_json::Map<String, Value> =
+            self.result.iter().map(|(name, what)| ((*name).to_owned(), json!({"description": what}))).collect();
+        json!({
+            "name": self.name, "summary": self.summary, "effect": self.effect.as_str(),
+            "idempotent": self.idempotent, "check": self.check, "undo": self.undo,
+            "platforms": self.platforms,
+            "root": match self.root { RootSupport::Full => "full", RootSupport::Files => "files", RootSupport::None => "none" },
+            "privilege": if self.needs_root { "root" } else { "any" },
+            "params": self.params_schema(), "secrets": secrets,
+            "result": {"type": "object", "properties": result},
+        })
+    }
+}
+
+/// One parameter of an operation.
+#[derive(Clone, Debug)]
+pub struct ParamSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: ParamKind,
+    /// Whether it must be given.
+    pub required: bool,
+    /// Whether it may hold secrets.
+    pub secret: bool,
+    /// One sentence, with the default.
+    pub doc: &'static str,
+}
+
+impl ParamSpec {
+    /// Returns an optional parameter that may not hold secrets.
+    pub const fn new(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
+        Self { name, kind, required: false, secret: false, doc }
+    }
+
+    /// Returns this parameter as one that must be given.
+    pub const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    /// Returns this parameter as one that may hold secrets.
+    pub const fn secret(mut self) -> Self {
+        self.secret = true;
+        self
+    }
+
+    fn schema(&self) -> Value {
+        let mut schema = self.kind.schema();
+        if let Value::Object(fields) = &mut schema {
+            fields.insert("description".to_owned(), json!(self.doc));
+        }
+        schema
+    }
+}
+
+/// What a parameter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamKind {
+    /// Any text.
+    Text,
+    /// Text that is not empty.
+    NonEmptyText,
+    /// An absolute path on the target.
+    AbsolutePath,
+    /// A path on the driver, relative to the plan file.
+    SourcePath,
+    /// A regular expression.
+    Regex,
+    /// An `http://` or `https://` address.
+    Url,
+    /// 64 lower-case hex digits.
+    Sha256,
+    /// Three or four octal digits in a string.
+    Mode,
+    /// A user or group: a name or a number.
+    Principal,
+    /// True or false.
+    Bool,
+    /// A whole number in these bounds.
+    Int(i64, i64),
+    /// A duration such as `30s`.
+    Duration,
+    /// One of these words.
+    Enum(&'static [&'static str]),
+    /// A list of text.
+    TextList,
+    /// A list of text with at least one element.
+    NonEmptyTextList,
+    /// A list of whole numbers in these bounds, or of `"200-299"` ranges.
+    IntList(i64, i64),
+    /// A map of text to text; numbers and booleans become text.
+    TextMap,
+    /// A map of anything.
+    Map,
+    /// One text or a list of texts.
+    TextOrList,
+    /// Anything.
+    Any,
+}
+
+impl ParamKind {
+    /// Returns why `value` is not allowed, or nothing if it is.
+    pub fn refuse(self, value: &Value) -> Option<String> {
+        let text = |what: &str| Some(format!("expected {what}, found {}", describe(value)));
+        match self {
+            Self::Any => None,
+            Self::Text | Self::SourcePath | Self::Regex => if value.is_string() { None } else { text("a text") },
+            Self::NonEmptyText => match value.as_str() {
+                Some("") => Some("must not be empty".to_owned()),
+                Some(_) => None,
+                None => text("a text"),
+            },
+            Self::AbsolutePath => match value.as_str() {
+                Some(path) if path.starts_with('/') && !path.contains('\0') => None,
+                Some(path) => Some(format!("expected an absolute path, found `{path}`")),
+                None => text("an absolute path"),
+            },
+            Self::Url => match value.as_str() {
+                Some(url) if url.starts_with("http://") || url.starts_with("https://") => None,
+                Some(_) | None => text("an http:// or https:// address"),
+            },
+            Self::Sha256 => match value.as_str() {
+                Some(hex) if crate::plan::Digest::parse(hex).is_some() => None,
+                Some(_) | None => text("64 lower-case hex digits"),
+            },
+            Self::Mode => match value {
+                Value::String(mode) if is_mode(mode) => None,
+                Value::Number(number) => Some(format!(
+                    "a mode is a string of octal digits: write \"{number:0>4}\" in quotes (YAML reads a bare {number} as a decimal number)"
+                )),
+                _ => text("a string of 3 or 4 octal digits, such as \"0644\""),
+            },
+            Self::Principal => match value {
+                Value::String(name) if !name.is_empty() => None,
+                Value::Number(id) if id.as_u64().is_some_and(|id| id < u64::from(u32::MAX)) => None,
+                _ => text("a name or an id"),
+            },
+            Self::Bool => if value.is_boolean() { None } else { text("true or false") },
+            Self::Int(low, high) => match value.as_i64() {
+                Some(number) if (low..=high).contains(&number) => None,
+                Some(_) | None => text(&format!("a whole number from {low} to {high}")),
+            },
+            Self::Duration => match value.as_str() {
+                Some(duration) => crate::duration::parse(duration).err().map(|error| error.to_string()),
+                None => text("a duration such as 30s"),
+            },
+            Self::Enum(words) => match value.as_str() {
+                Some(word) if words.contains(&word) => None,
+                Some(_) | None => text(&format!("one of {}", words.join(", "))),
+            },
+            Self::TextList => if is_text_list(value) { None } else { text("a list of texts") },
+            Self::NonEmptyTextList => match value.as_array() {
+                Some(items) if items.is_empty() => Some("must not be empty".to_owned()),
+                Some(_) if is_text_list(value) => None,
+                Some(_) | None => text("a list of texts"),
+            },
+            Self::IntList(low, high) => {
+                let fits = |item: &Value| match item {
+                    Value::String(range) => range.split_once('-').is_some_and(|(from, to)| {
+                        matches!((from.parse::<i64>(), to.parse::<i64>()), (Ok(from), Ok(to)) if low <= from && from <= to && to <= high)
+                    }),
+                    other => other.as_i64().is_some_and(|number| (low..=high).contains(&number)),
+                };
+                match value.as_array() {
+                    Some(items) if items.iter().all(fits) => None,
+                    Some(_) | None => text(&format!("a list of whole numbers from {low} to {high}")),
+                }
+            }
+            Self::TextMap => match value.as_object() {
+                Some(items) if items.values().all(|item| !item.is_array() && !item.is_object() && !item.is_null()) => None,
+                Some(_) | None => text("a map of texts"),
+            },
+            Self::Map => if value.is_object() { None } else { text("a map") },
+            Self::TextOrList => if value.is_string() || is_text_list(value) { None } else { text("a text or a list of texts") },
+        }
+    }
+
+    fn schema(self) -> Value {
+        match self {
+            Self::Any => json!({}),
+            Self::Text | Self::SourcePath => json!({"type": "string"}),
+            Self::NonEmptyText => json!({"type": "string", "minLength": 1}),
+            Self::AbsolutePath => json!({"type": "string", "pattern": "^/"}),
+            Self::Regex => json!({"type": "string", "format": "regex"}),
+            Self::Url => json!({"type": "string", "pattern": "^https?://"}),
+            Self::Sha256 => json!({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
+            Self::Mode => json!({"type": "string", "pattern": "^[0-7]{3,4}$"}),
+            Self::Principal => json!({"type": ["string", "integer"]}),
+            Self::Bool => json!({"type": "boolean"}),
+            Self::Int(low, high) => json!({"type": "integer", "minimum": low, "maximum": high}),
+            Self::Duration => json!({"type": "string", "pattern": crate::schema::DURATION_PATTERN}),
+            Self::Enum(words) => json!({"enum": words}),
+            Self::TextList => json!({"type": "array", "items": {"type": "string"}}),
+            Self::NonEmptyTextList => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
+            Self::IntList(low, high) => json!({"type": "array", "items": {"anyOf": [
+                {"type": "integer", "minimum": low, "maximum": high}, {"type": "string", "pattern": "^[0-9]+-[0-9]+$"}]}}),
+            Self::TextMap => json!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}),
+            Self::Map => json!({"type": "object"}),
+            Self::TextOrList => json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+        }
+    }
+}
+
+/// Whether `text` is three or four octal digits.
+pub fn is_mode(text: &str) -> bool {
+    matches!(text.len(), 3 | 4) && text.bytes().all(|b| matches!(b, b'0'..=b'7'))
+}
+
+fn is_text_list(value: &Value) -> bool {
+    value.as_array().is_some_and(|items| items.iter().all(Value::is_string))
+}
+
+/// Returns a value's kind and, if it is short, itself: for error messages.
+pub fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(value) => format!("the boolean {value}"),
+        Value::Number(value) => format!("the number {value}"),
+        Value::String(value) if value.len() <= 60 => format!("the text `{value}`"),
+        Value::String(_) => "a long text".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a map".to_owned(),
+    }
+}

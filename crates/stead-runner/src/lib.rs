@@ -1,0 +1,3 @@
+//! Stead's acts: dispatcher, executor, journal, locks, redaction and the traits at the edge.
+
+pub mod operation;

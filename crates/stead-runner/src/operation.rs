@@ -1,0 +1,439 @@
+//! The edge where work is done: what an operation is, what it is given and what it gives back.
+//!
+//! Two shapes, one registry. An [`Operation`] brings its target to a described state: it observes,
+//! compares and applies the difference, so `changed` is exact and a dry run is the same code without
+//! the last step. An [`Action`] does something (a command, a request, a wait) and says how it went.
+//! Neither retries, decides order, or prints: the runner does the first two, readers of events the last.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use stead_model::event::Stream;
+use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
+use tokio::sync::watch;
+
+/// Brings a target to a described state. Runs on a blocking thread.
+pub trait Operation: Send + Sync {
+    /// Returns what it declares of itself.
+    fn descriptor(&self) -> &'static Descriptor;
+
+    /// Returns the state of the target that matters for `params`. Reads only.
+    fn observe(&self, cx: &OpContext, params: &Params) -> Result<Observed, OpError>;
+
+    /// Returns what would have to change; empty means nothing. Pure.
+    fn diff(&self, params: &Params, seen: &Observed) -> Diff;
+
+    /// Makes the difference go away. Called only with a difference that is not empty.
+    fn apply(&self, cx: &OpContext, params: &Params, diff: &Diff) -> Result<Applied, OpError>;
+
+    /// Records in a dry run what `apply` would leave, so that later observations see it.
+    fn predict(&self, cx: &OpContext, params: &Params, diff: &Diff);
+
+    /// Returns the operation that restores `before`, if there is one.
+    fn inverse(&self, params: &Params, before: &Observed) -> Option<Op>;
+}
+
+/// Does something and says how it went.
+#[async_trait::async_trait]
+pub trait Action: Send + Sync {
+    /// Returns what it declares of itself.
+    fn descriptor(&self) -> &'static Descriptor;
+
+    /// Returns what `run` would do now, without doing it.
+    async fn check(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
+
+    /// Does it. Ends soon after `cx.cancel` asks it to; dropping the future kills what it started.
+    async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
+}
+
+/// An operation of either shape.
+#[derive(Clone)]
+pub enum Entry {
+    /// Brings a target to a described state.
+    State(Arc<dyn Operation>),
+    /// Does something.
+    Action(Arc<dyn Action>),
+}
+
+impl Entry {
+    /// Returns what it declares of itself.
+    pub fn descriptor(&self) -> &'static Descriptor {
+        match self {
+            Self::State(operation) => operation.descriptor(),
+            Self::Action(action) => action.descriptor(),
+        }
+    }
+}
+
+/// Every operation there is, by name.
+#[derive(Clone, Default)]
+pub struct Registry(BTreeMap<&'static str, Entry>);
+
+impl Registry {
+    /// Returns a registry without operations.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an operation that brings a target to a described state.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    pub fn add_operation(&mut self, operation: impl Operation + 'static) {
+        self.add(Entry::State(Arc::new(operation)));
+    }
+
+    /// Adds an operation that does something.
+    ///
+    /// # Panics
+    /// If the name is taken.
+    pub fn add_action(&mut self, action: impl Action + 'static) {
+        self.add(Entry::Action(Arc::new(action)));
+    }
+
+    fn add(&mut self, entry: Entry) {
+        let name = entry.descriptor().name;
+        let before = self.0.insert(name, entry);
+        assert!(before.is_none(), "two operations are called {name}");
+    }
+
+    /// Returns the operation called `name`.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.0.get(name)
+    }
+
+    /// Returns every descriptor, by name.
+    pub fn descriptors(&self) -> impl Iterator<Item = &'static Descriptor> {
+        self.0.values().map(Entry::descriptor)
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+/// What an operation needs to know of the run it is part of.
+#[derive(Clone, Debug)]
+pub struct OpContext {
+    /// The run, if it has an id.
+    pub run_id: Option<RunId>,
+    /// The task.
+    pub task: TaskName,
+    /// The host.
+    pub host: HostName,
+    /// From 1.
+    pub attempt: u32,
+    /// Directory that relative paths of the driver (`source`, `cwd`) start from.
+    pub base_dir: PathBuf,
+    /// Operations act below this directory; none: the whole machine.
+    pub root: Option<PathBuf>,
+    /// Environment variables that commands do not inherit: those that hold secrets.
+    pub hidden_env: Arc<[String]>,
+    /// How long a cancelled command may take before it is killed.
+    pub grace: Duration,
+    /// What this dry run has predicted so far on this host.
+    pub predicted: Predicted,
+    /// Where output goes.
+    pub output: Output,
+    /// Says when to stop.
+    pub cancel: Cancel,
+    /// Renders templates and expressions with the names the task knows.
+    pub scope: Arc<dyn Render>,
+}
+
+/// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).
+pub trait Render: Send + Sync + fmt::Debug {
+    /// Returns the text of `template`, with `vars` over the plan's own, or what is wrong with it, with its line.
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String>;
+
+    /// Returns the value of `expression`, or what is wrong with it.
+    fn evaluate(&self, expression: &str) -> Result<Value, String>;
+}
+
+/// Rendered parameters. `Debug` shows names only: values may be secret.
+#[derive(Clone, Default, PartialEq)]
+pub struct Params(Map<String, Value>);
+
+impl Params {
+    /// Returns parameters that the operation's schema has accepted.
+    pub fn new(values: Map<String, Value>) -> Self {
+        Self(values)
+    }
+
+    /// Returns the value of `name`; null counts as not given.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Returns the text of `name`.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(Value::as_str)
+    }
+
+    /// Returns the text of `name`, which the schema requires.
+    pub fn required(&self, name: &str) -> Result<&str, OpError> {
+        self.text(name).ok_or_else(|| OpError::new(ErrorClass::Invalid, format!("parameter `{name}` is missing")))
+    }
+
+    /// Returns whether `name` is true; `default` if it is not given.
+    pub fn flag(&self, name: &str, default: bool) -> bool {
+        self.get(name).and_then(Value::as_bool).unwrap_or(default)
+    }
+
+    /// Returns the whole number of `name`.
+    pub fn int(&self, name: &str) -> Option<i64> {
+        self.get(name).and_then(Value::as_i64)
+    }
+
+    /// Returns the duration of `name`; `default` if it is not given.
+    pub fn duration(&self, name: &str, default: Duration) -> Duration {
+        self.text(name).and_then(|text| stead_model::duration::parse(text).ok()).unwrap_or(default)
+    }
+
+    /// Returns the texts of `name`: a list's, or the one text.
+    pub fn texts(&self, name: &str) -> Vec<String> {
+        match self.get(name) {
+            Some(Value::Array(items)) => items.iter().map(to_text).collect(),
+            Some(value) => vec![to_text(value)],
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns the map of `name` as texts, numbers and booleans in their usual form.
+    pub fn text_map(&self, name: &str) -> BTreeMap<String, String> {
+        let items = self.get(name).and_then(Value::as_object);
+        items.into_iter().flatten().map(|(key, value)| (key.clone(), to_text(value))).collect()
+    }
+
+    /// Returns all values by name.
+    pub fn as_map(&self) -> &Map<String, Value> {
+        &self.0
+    }
+}
+
+fn to_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+impl fmt::Debug for Params {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+/// The state of a target that matters to an operation, as data.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed(pub Value);
+
+/// What differs between desired and observed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Diff {
+    /// The fields that differ: name, before, after. Secret values are already `***`.
+    pub fields: Vec<FieldDiff>,
+    /// A unified diff, for text.
+    pub text: Option<String>,
+}
+
+impl Diff {
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Returns `{before, after, text}` as reports show it.
+    pub fn to_json(&self) -> Value {
+        let side = |pick: fn(&FieldDiff) -> &Value| -> Value {
+            self.fields.iter().map(|field| (field.name.clone(), pick(field).clone())).collect::<Map<_, _>>().into()
+        };
+        let mut diff = Map::new();
+        diff.insert("before".to_owned(), side(|field| &field.before));
+        diff.insert("after".to_owned(), side(|field| &field.after));
+        if let Some(text) = &self.text {
+            diff.insert("text".to_owned(), text.as_str().into());
+        }
+        Value::Object(diff)
+    }
+}
+
+/// One field that differs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FieldDiff {
+    /// Its name.
+    pub name: String,
+    /// What was observed; null: absent.
+    pub before: Value,
+    /// What is desired; null: absent.
+    pub after: Value,
+}
+
+/// What `apply` reports beyond having succeeded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    /// The operation's result data.
+    pub data: Option<Value>,
+    /// Said to the user, such as that a hard-linked file was written in place.
+    pub notes: Vec<String>,
+}
+
+/// How an action went.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Whether something may be different now.
+    pub changed: bool,
+    /// The failure, if it was one; `failed_when` may overrule it.
+    pub failure: Option<OpError>,
+    /// Why nothing had to be done, such as `creates` found its file.
+    pub reason: Option<String>,
+    /// A command's exit code.
+    pub exit_code: Option<i32>,
+    /// The signal that ended a command.
+    pub signal: Option<i32>,
+    /// The operation's result data.
+    pub data: Option<Value>,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct OpError {
+    /// What kind of error; decides whether it is tried again.
+    pub class: ErrorClass,
+    /// What went wrong, in one sentence.
+    pub message: String,
+    /// The host cannot do this at all: the row is skipped, not failed.
+    pub unsupported: bool,
+    /// Whether something may be different already.
+    pub changed: bool,
+}
+
+impl OpError {
+    /// Returns an error of `class`.
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
+        Self { class, message: message.into(), unsupported: false, changed: false }
+    }
+
+    /// Returns an error of class `operation`.
+    pub fn operation(message: impl Into<String>) -> Self {
+        Self::new(ErrorClass::Operation, message)
+    }
+
+    /// Returns an error that trying again cannot mend.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self::new(ErrorClass::Permanent, message)
+    }
+
+    /// Returns an error in the parameters.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorClass::Invalid, message)
+    }
+
+    /// Returns the statement that this host cannot do it, naming what is needed.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self { unsupported: true, ..Self::permanent(message) }
+    }
+
+    /// Returns an error of class `operation` from an IO error, saying what was being done.
+    pub fn io(doing: impl fmt::Display, error: &std::io::Error) -> Self {
+        Self::operation(format!("{doing}: {error}"))
+    }
+}
+
+/// What a dry run has predicted on one host, by resource (such as `file:/etc/motd`).
+#[derive(Clone, Debug, Default)]
+pub struct Predicted(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl Predicted {
+    /// Returns what was predicted of `resource`.
+    pub fn get(&self, resource: &str) -> Option<Value> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(resource).cloned()
+    }
+
+    /// Remembers what `resource` would be.
+    pub fn set(&self, resource: impl Into<String>, state: Value) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(resource.into(), state);
+    }
+
+    /// Returns every resource whose name starts with `prefix`, with its predicted state.
+    pub fn starting_with(&self, prefix: &str) -> Vec<(String, Value)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = all.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
+        from.take_while(|(name, _)| name.starts_with(prefix)).map(|(name, state)| (name.clone(), state.clone())).collect()
+    }
+}
+
+/// Where an attempt's output goes: masked, logged and announced as it comes.
+#[derive(Clone)]
+pub struct Output(Arc<dyn Fn(Stream, &[u8]) + Send + Sync>);
+
+impl Output {
+    /// Returns an output that gives every piece to `sink`.
+    pub fn new(sink: impl Fn(Stream, &[u8]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(sink))
+    }
+
+    /// Returns an output that drops everything.
+    pub fn none() -> Self {
+        Self::new(|_, _| {})
+    }
+
+    /// Takes some bytes of a stream, as they came.
+    pub fn write(&self, stream: Stream, bytes: &[u8]) {
+        (self.0)(stream, bytes);
+    }
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Output")
+    }
+}
+
+/// How urgently an attempt should stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stop {
+    /// Not at all.
+    #[default]
+    No,
+    /// Ask, and kill after the grace period.
+    Ask,
+    /// Kill.
+    Kill,
+}
+
+/// Says when an attempt should stop. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cancel(watch::Receiver<Stop>);
+
+impl Cancel {
+    /// Returns a cancel that `sender` drives.
+    pub fn new(receiver: watch::Receiver<Stop>) -> Self {
+        Self(receiver)
+    }
+
+    /// Returns a cancel that never comes.
+    pub fn never() -> Self {
+        Self(watch::channel(Stop::No).1)
+    }
+
+    /// Returns how urgent it is now.
+    pub fn now(&self) -> Stop {
+        *self.0.borrow()
+    }
+
+    /// Resolves when stopping is at least as urgent as `stop`; never, if that cannot come any more. Cancel safe.
+    pub async fn at_least(&self, stop: Stop) {
+        let mut receiver = self.0.clone();
+        if receiver.wait_for(|now| *now >= stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The Stead library: build and run plans from Rust.
