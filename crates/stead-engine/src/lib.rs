@@ -1,1 +1,3 @@
 //! Stead's pure decisions: compiling plans, walking them, expressions, targets, resume.
+
+pub mod graph;
