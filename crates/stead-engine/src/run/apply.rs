@@ -212,7 +212,7 @@ impl Run {
         }
         self.ready_order.remove(&task);
         let finished = Arc::new(finished);
-        self.results.set(task, Arc::clone(&finished));
+        self.results.set(task, finished.for_expressions(self.is_dry()));
         self.decided[task.get()] = Some(finished);
     }
 
@@ -260,7 +260,7 @@ impl Run {
         self.results = Arc::new(crate::expr::Results::new(Arc::clone(&self.graph), Arc::clone(&self.plan)));
         for (index, _) in self.plan.indexed() {
             if let Some(finished) = &self.decided[index.get()] {
-                self.results.set(index, Arc::clone(finished));
+                self.results.set(index, finished.for_expressions(self.is_dry()));
             }
         }
         Ok(())

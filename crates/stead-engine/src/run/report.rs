@@ -2,14 +2,52 @@
 
 use std::time::Duration;
 
-use stead_model::event::Mode;
+use stead_model::event::{Mode, TaskResult};
 use stead_model::plan::{Section, TaskIndex};
 use stead_model::report::{ErrorRow, HostRow, Report, Rollback, TaskRow, summarize};
 use stead_model::{ExitCode, RunStatus, Status};
 
 use crate::task_state::TaskState;
 
+use crate::expr;
+
 use super::{Finished, Row, Run};
+
+impl Finished {
+    /// Returns what guards and templates see; in a dry run no data was made.
+    pub(super) fn for_expressions(&self, dry: bool) -> std::sync::Arc<expr::Finished> {
+        let TaskResult { status, changed, cause, class, attempts, duration_ms, .. } = self.result;
+        let row = expr::Row {
+            status,
+            changed,
+            cause,
+            reason: self.result.reason.as_deref().map(Into::into),
+            error: self.result.error.as_deref().map(Into::into),
+            class,
+            attempts,
+            duration_ms,
+            data: self.result.data.clone(),
+            data_unknown: dry,
+        };
+        let hosts = self.rows.iter().filter_map(|row| {
+            let result = row.result.as_deref()?;
+            let seen = expr::Row {
+                status: result.status,
+                changed: result.changed,
+                cause: None,
+                reason: result.reason.as_deref().map(Into::into),
+                error: result.error.as_deref().map(Into::into),
+                class: result.class,
+                attempts: row.attempts(),
+                duration_ms: result.duration_ms,
+                data: result.data.clone(),
+                data_unknown: dry,
+            };
+            Some((row.host.clone()?, seen))
+        });
+        std::sync::Arc::new(expr::Finished { row, hosts: hosts.collect() })
+    }
+}
 
 impl Run {
     /// Returns the report of the run as it stands; every task has a row.
