@@ -1,1 +1,4 @@
 //! Stead's pure decisions: compiling plans, walking them, expressions, targets, resume.
+
+pub mod expr;
+pub mod graph;
