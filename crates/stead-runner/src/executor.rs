@@ -173,7 +173,7 @@ impl Executor {
             Ok(future) => future,
             Err(panic) => return Called::Panicked(panic_text(&*panic)),
         };
-        let mut future = std::pin::pin!(CatchPanic(future));
+        let mut future = CatchPanic(future);
         let timeout = self.plan.task(task).settings.timeout;
         tokio::select! {
             biased;
@@ -211,8 +211,7 @@ impl Executor {
         let (stop, stopped) = tokio::sync::watch::channel(Stop::No);
         let context = self.op_context(attempt, host, Cancel::new(stopped), output.sink(), scope.clone());
         let timeout = self.plan.task(attempt.task).settings.timeout;
-        let work = self.run_parts(attempt, &context, scope);
-        let mut work = std::pin::pin!(CatchPanic(work));
+        let mut work = CatchPanic(Box::pin(self.run_parts(attempt, &context, scope)));
         let mut flush = tokio::time::interval(output::FLUSH_EVERY);
         flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut end_of_patience = None;
@@ -493,6 +492,13 @@ impl Executor {
         }
     }
 
+    /// Tells the dispatcher from a blocking thread.
+    pub(crate) fn send_blocking(&self, message: Message) {
+        // Without a dispatcher the run's future was dropped: nobody is left to tell.
+        drop(self.messages.blocking_send(message));
+    }
+
+    /// Tells the dispatcher.
     pub(crate) async fn send(&self, message: Message) {
         // The dispatcher outlives its executor's work unless the run's future was dropped.
         if self.messages.send(message).await.is_err() {
@@ -513,7 +519,12 @@ enum Called {
 }
 
 /// A future whose panic is a value.
-struct CatchPanic<F>(F);
+pub(crate) struct CatchPanic<F>(pub(crate) F);
+
+/// Returns the result of an attempt that panicked.
+pub(crate) fn failed_by_panic(message: String) -> RowResult {
+    failed(ErrorClass::Panic, format!("panicked: {message}"))
+}
 
 impl<F: Future + Unpin> Future for CatchPanic<F> {
     type Output = Result<F::Output, String>;
