@@ -79,7 +79,8 @@ impl HostLocks {
 
     /// As [`take`](Self::take), but waits up to `wait` for hosts that other runs have.
     ///
-    /// Cancel safe: if the future is dropped, none of these locks is kept.
+    /// Cancel safe: if the future is dropped, none of these locks is kept. Two runs that take hosts in several
+    /// calls can wait for each other; then both get their error at the end of their wait.
     pub async fn take_within<'a>(
         &mut self,
         hosts: impl IntoIterator<Item = &'a HostName>,
@@ -130,7 +131,7 @@ impl HostLocks {
         match take(&path, &self.holder) {
             Ok(lock) => added.taken.push(lock),
             Err(LockError::Held { holder, .. }) => {
-                if !holder.as_ref().is_some_and(|holder| Some(&holder.run) == self.parent.as_ref()) {
+                if holder.as_ref().is_none_or(|holder| Some(&holder.run) != self.parent.as_ref()) {
                     return Err(HostLockError::Held { host: host.clone(), holder });
                 }
             }

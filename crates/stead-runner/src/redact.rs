@@ -187,8 +187,8 @@ impl Patterns {
     fn settle(&self, bytes: &[u8]) -> (Vec<u8>, usize) {
         let mut out = Vec::with_capacity(bytes.len());
         let mut done = 0;
+        let mut open = self.open_from(bytes, done);
         loop {
-            let open = self.open_from(bytes, done);
             // A match that begins before the first open place is final: bytes to come could give neither an
             // earlier match nor a longer one at its start, or that start would be open itself.
             let input = Input::new(bytes).range(done..).anchored(Anchored::No);
@@ -197,6 +197,10 @@ impl Patterns {
                     out.extend_from_slice(&bytes[done..found.start()]);
                     out.extend_from_slice(MASK.as_bytes());
                     done = found.end();
+                    if done > open {
+                        // The match took the open place with it.
+                        open = self.open_from(bytes, done);
+                    }
                 }
                 None => {
                     out.extend_from_slice(&bytes[done..open]);
