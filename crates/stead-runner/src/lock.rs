@@ -181,15 +181,8 @@ mod tests {
         first.take([&host("web2")]).unwrap();
         let mut second = locks(state.path(), "second");
         let error = second.take([&host("web1"), &host("web2"), &host("web3")]).unwrap_err();
-        match &error {
-            HostLockError::Held { host: held, holder: Some(holder) } => {
-                assert_eq!(
-                    (held.as_str(), holder.run.as_str(), holder.pid),
-                    ("web2", "first", std::process::id())
-                );
-            }
-            other => panic!("{other:?}"),
-        }
+        let HostLockError::Held { host: held, holder: Some(holder) } = &error else { panic!("{error:?}") };
+        assert_eq!((held.as_str(), holder.run.as_str(), holder.pid), ("web2", "first", std::process::id()));
         assert!(error.to_string().starts_with("host web2 is locked by run first (pid "), "{error}");
         first.take([&host("web1"), &host("web2")]).unwrap();
         drop(first);

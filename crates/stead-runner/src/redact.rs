@@ -90,6 +90,11 @@ impl Redactor {
         Ok(Self(Some(Arc::new(Patterns { automaton, sorted, longest }))))
     }
 
+    /// Whether there is nothing to mask.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Returns `text` with every secret masked.
     pub fn redact_text<'t>(&self, text: &'t str) -> Cow<'t, str> {
         match self.redact_bytes(text.as_bytes()) {
@@ -167,8 +172,8 @@ impl Redactor {
     }
 
     /// Returns a redactor of one stream of bytes.
-    pub fn stream(&self) -> Stream {
-        Stream { patterns: self.0.clone(), held: Zeroizing::new(Vec::new()) }
+    pub fn stream(&self) -> MaskingStream {
+        MaskingStream { patterns: self.0.clone(), held: Zeroizing::new(Vec::new()) }
     }
 }
 
@@ -212,19 +217,19 @@ impl Patterns {
 }
 
 /// Masks secrets in bytes that come piece by piece, also those that two pieces share.
-pub struct Stream {
+pub struct MaskingStream {
     patterns: Option<Arc<Patterns>>,
     // Invariant: shorter than the longest secret, and the beginning of one.
     held: Zeroizing<Vec<u8>>,
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for MaskingStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stream")
+        f.write_str("MaskingStream")
     }
 }
 
-impl Stream {
+impl MaskingStream {
     /// Takes the next piece; returns what can be shown now. Only what may begin a secret is held back.
     pub fn push<'p>(&mut self, piece: &'p [u8]) -> Cow<'p, [u8]> {
         let Some(patterns) = &self.patterns else { return Cow::Borrowed(piece) };
