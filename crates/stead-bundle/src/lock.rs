@@ -113,6 +113,10 @@ impl Drop for FileLock {
 
 /// Returns whether the lock at `path` is held right now, and by whom if the holder has said so.
 pub fn holder_of(path: &Path) -> Result<Option<Option<Holder>>, RecordError> {
+    // Anything else is no lock of ours, and opening a pipe would wait for its other end.
+    if path.symlink_metadata().is_ok_and(|found| !found.is_file()) {
+        return Ok(None);
+    }
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -43,9 +43,9 @@ pub(crate) fn contents(bundle: &Path) -> Result<Contents, RecordError> {
         })?;
         let Ok(relative) = entry.path().strip_prefix(bundle) else { continue };
         let kind = entry.file_type();
-        if kind.is_dir()
-            || (entry.depth() == 1 && [HASHES, SIGNATURE, LOCK].iter().any(|own| relative == Path::new(own)))
-        {
+        let own =
+            entry.depth() == 1 && [HASHES, SIGNATURE, LOCK].iter().any(|own| relative == Path::new(own));
+        if kind.is_dir() || (own && kind.is_file()) {
             continue;
         }
         if kind.is_file() {

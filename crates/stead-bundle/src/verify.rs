@@ -242,6 +242,10 @@ impl Check<'_> {
     /// Returns what `hashes.txt` says, none if there is no seal.
     fn read_hashes(&mut self) -> Result<Option<BTreeMap<PathBuf, Digest>>, VerifyError> {
         let name = Path::new(HASHES);
+        if self.bundle.join(HASHES).symlink_metadata().is_ok_and(|found| !found.is_file()) {
+            self.error(name, "unsealed", "it is not a file, so the bundle has no seal");
+            return Ok(None);
+        }
         let bytes = match fs::read(self.bundle.join(HASHES)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

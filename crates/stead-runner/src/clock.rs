@@ -37,9 +37,8 @@ fn random() -> u32 {
     }
     // Without a source of randomness the address of a fresh box and the time still keep ids apart.
     let address = std::ptr::from_ref(Box::new(0_u8).as_ref()).addr();
-    #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
-    let mixed = (address as u64 ^ now().as_micros().unsigned_abs().rotate_left(17)) as u32;
-    mixed ^ std::process::id()
+    let mixed = address as u64 ^ now().as_micros().unsigned_abs().rotate_left(17);
+    (mixed as u32) ^ std::process::id()
 }
 
 /// Returns a new run id for a run that starts at `now`.

@@ -15,7 +15,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use stead_model::EventKind;
@@ -54,7 +54,7 @@ pub enum JournalError {
         #[source]
         source: io::Error,
     },
-    /// The disk did not confirm what was written.
+    /// The events are in the file, but the disk did not confirm them or some before them.
     #[error("failed to sync the journal {path}")]
     Sync {
         /// The journal.
@@ -71,8 +71,8 @@ pub enum JournalError {
         /// How long.
         bytes: usize,
     },
-    /// An earlier failure left a partial line that could not be cut off.
-    #[error("the journal {path} ends in a partial line after an earlier failure")]
+    /// The file ends in a partial line, of a dead driver or of a failed write that could not be taken back.
+    #[error("the journal {path} ends in a partial line")]
     Torn {
         /// The journal.
         path: PathBuf,
@@ -116,10 +116,20 @@ impl Journal {
         Self::on(path, open, 1)
     }
 
-    /// Returns the journal of a run that goes on, at `path`; its damaged tail, if any, must be cut off already
-    /// (see [`repair`]). The next event gets `next_seq`.
+    /// Returns the journal of a run that goes on, at `path`; the next event gets `next_seq`.
+    ///
+    /// A damaged tail must be cut off already (see [`repair`]); one without a final newline is refused.
     pub fn reopen(path: &Path, next_seq: u64) -> Result<Self, JournalError> {
-        Self::on(path, OpenOptions::new().append(true).open(path), next_seq)
+        let failed = |source| JournalError::Open { path: path.to_owned(), source };
+        let file = OpenOptions::new().read(true).append(true).open(path).map_err(failed)?;
+        if let Some(last) = file.metadata().map_err(failed)?.len().checked_sub(1) {
+            let mut end = [0];
+            file.read_exact_at(&mut end, last).map_err(failed)?;
+            if end != *b"\n" {
+                return Err(JournalError::Torn { path: path.to_owned() });
+            }
+        }
+        Self::on(path, Ok(file), next_seq)
     }
 
     /// Returns a journal without a file: it numbers events and, if `keep_lines`, makes their lines.
@@ -144,7 +154,7 @@ impl Journal {
     /// Hands the events of one dispatcher turn to the kernel in one `write`, all stamped `t`.
     ///
     /// If they hold `run_finished` they are on the disk when this returns. On an error none of them is in
-    /// the file and their numbers are free again.
+    /// the file and their numbers are free again; only after [`JournalError::Sync`] they are in the file.
     pub fn append(&mut self, t: Timestamp, events: &[EventKind]) -> Result<Appended<'_>, JournalError> {
         let first_seq = self.next_seq;
         self.buffer.clear();
@@ -170,6 +180,7 @@ impl Journal {
             sink.write(&self.buffer)?;
             // The lines are in the file from here on, whatever a sync says.
             self.next_seq = seq;
+            sink.check_sync()?;
             if events.iter().any(|event| matches!(event, EventKind::RunFinished(_))) {
                 sink.sync_now()?;
             }
@@ -189,9 +200,6 @@ impl Sink {
         if self.torn {
             return Err(JournalError::Torn { path: self.path.clone() });
         }
-        if let Some(source) = self.syncer.take_failure() {
-            return Err(JournalError::Sync { path: self.path.clone(), source });
-        }
         let mut file = self.syncer.file();
         if let Err(source) = file.write_all(lines) {
             // A full disk takes a part of the buffer: without this the next reader finds a torn line, and
@@ -202,6 +210,11 @@ impl Sink {
         self.len += lines.len() as u64;
         self.syncer.written();
         Ok(())
+    }
+
+    fn check_sync(&self) -> Result<(), JournalError> {
+        let failure = self.syncer.take_failure();
+        failure.map_or(Ok(()), |source| Err(JournalError::Sync { path: self.path.clone(), source }))
     }
 
     fn sync_now(&self) -> Result<(), JournalError> {

@@ -2,4 +2,7 @@
 
 pub mod clock;
 pub mod journal;
+pub mod lock;
 pub mod operation;
+pub mod process_scan;
+pub mod redact;

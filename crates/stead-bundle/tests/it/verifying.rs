@@ -109,6 +109,15 @@ fn links_metadata_and_names_are_checked() {
     assert_eq!(codes(&check(&bundle)), [("not-a-file", "link")]);
     fs::remove_file(bundle.join("link")).unwrap();
 
+    for name in ["lock", "hashes.txt"] {
+        let kept = state.path().join("kept");
+        fs::rename(bundle.join(name), &kept).unwrap();
+        std::os::unix::fs::symlink(&kept, bundle.join(name)).unwrap();
+        assert!(codes(&check(&bundle)).contains(&("not-a-file", name)), "{name}");
+        fs::rename(&kept, bundle.join(name)).unwrap();
+    }
+    assert!(check(&bundle).valid);
+
     // A listed file that became a symlink to the same bytes is an error as well.
     fs::rename(bundle.join("plan.yaml"), state.path().join("elsewhere")).unwrap();
     std::os::unix::fs::symlink(state.path().join("elsewhere"), bundle.join("plan.yaml")).unwrap();

@@ -106,3 +106,40 @@ impl Drop for Syncer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_write_is_synced_without_being_asked_for() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"x").unwrap();
+        let syncer = Syncer::start(file).unwrap();
+        for _ in 0..2 {
+            syncer.written();
+            let start = Instant::now();
+            while syncer.shared.dirty.load(Ordering::Acquire) {
+                assert!(start.elapsed() < Duration::from_secs(20), "nobody syncs");
+                thread::yield_now();
+            }
+            assert!(syncer.take_failure().is_none());
+        }
+    }
+
+    #[test]
+    fn a_failing_sync_is_told() {
+        // A pipe cannot be synced.
+        let (_reader, writer) = io::pipe().unwrap();
+        let syncer = Syncer::start(File::from(std::os::fd::OwnedFd::from(writer))).unwrap();
+        assert!(syncer.sync_now().is_err());
+        syncer.written();
+        let start = Instant::now();
+        while syncer.take_failure().is_none() {
+            assert!(start.elapsed() < Duration::from_secs(20), "the failure is kept from us");
+            thread::yield_now();
+        }
+    }
+}

@@ -224,6 +224,47 @@ fn a_full_disk_leaves_a_well_formed_journal() {
     assert_eq!((named, source.kind()), (path, io::ErrorKind::StorageFull));
 }
 
+/// `kill -9` loses nothing that was acted on: every event a real process announced after appending it is there.
+#[test]
+fn a_killed_process_leaves_every_event_it_acted_on() {
+    use std::io::BufRead as _;
+    const VARIABLE: &str = "STEAD_TEST_JOURNAL";
+    let given = std::env::vars_os().find(|(name, _)| name == VARIABLE).map(|(_, value)| value);
+    if let Some(path) = given {
+        let mut journal = Journal::create(Path::new(&path)).unwrap();
+        loop {
+            let first = journal.append(at(0), &[ready("a"), ready("b")]).unwrap().first_seq;
+            println!("\nacted {}", first + 1);
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.jsonl");
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args([
+        "--exact",
+        "--nocapture",
+        "journal::tests::a_killed_process_leaves_every_event_it_acted_on",
+    ]);
+    let mut child = command.env(VARIABLE, &path).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = io::BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let acted = |line: String| line.strip_prefix("acted ").and_then(|seq| seq.parse::<u64>().ok());
+    let first = lines.by_ref().filter_map(acted).nth(500);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let last = lines.filter_map(acted).last().or(first).expect("it appended something");
+    let read = read(&path).unwrap();
+    assert!(read.next_seq > last, "event {last} is lost: the next one would be {}", read.next_seq);
+}
+
+#[test]
+fn a_torn_journal_is_not_reopened() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.jsonl");
+    let (bytes, _) = written(&path);
+    fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(matches!(Journal::reopen(&path, 3), Err(JournalError::Torn { .. })));
+}
+
 /// Not a benchmark with a bar: fails only if appending is wrong, prints what it costs.
 #[test]
 fn a_hundred_thousand_events_are_read_back() {
