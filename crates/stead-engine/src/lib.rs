@@ -1,4 +1,6 @@
 //! Stead's pure decisions: compiling plans, walking them, expressions, targets, resume.
 
+pub mod cron;
 pub mod expr;
 pub mod graph;
+pub mod target;
