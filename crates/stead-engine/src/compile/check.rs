@@ -136,7 +136,7 @@ struct Checker<'a> {
     /// What was said already: instances of a `for_each` share their text and so their problems.
     said: HashSet<(&'static str, String, String)>,
     /// What expressions and templates use, by text: many tasks share theirs.
-    references: HashMap<(Kind, Box<str>), Rc<Result<References, ExprError>>>,
+    references: HashMap<(Kind, Box<str>), Rc<Found>>,
     /// Settings without problems, by address; the plan keeps them alive.
     clean: HashSet<*const Settings>,
     /// Task names, with and without key, filled only when there is no graph to ask.
@@ -144,6 +144,9 @@ struct Checker<'a> {
     /// How many task names were suggested.
     suggestions: usize,
 }
+
+/// What a text uses, or why it cannot be read.
+type Found = Result<References, ExprError>;
 
 /// How a text is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

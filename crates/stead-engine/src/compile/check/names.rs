@@ -8,7 +8,7 @@ use stead_model::diagnostic::suggest;
 use stead_model::plan::{Expression, Guard, Part, Section, TaskIndex};
 
 use super::operations::join;
-use super::{Checker, Kind, REMEMBERED};
+use super::{Checker, Found, Kind, REMEMBERED};
 use crate::expr::{ExprError, References, expression_references, template_references};
 
 /// Guards nested deeper than this are refused.
@@ -122,7 +122,7 @@ impl<'a> Checker<'a> {
         self.error(index, path, "plan/bad-expression", message, help);
     }
 
-    fn references(&mut self, kind: Kind, text: &str) -> Rc<Result<References, ExprError>> {
+    fn references(&mut self, kind: Kind, text: &str) -> Rc<Found> {
         if self.references.len() >= REMEMBERED {
             self.references.clear();
         }
