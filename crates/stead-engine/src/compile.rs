@@ -13,6 +13,8 @@ use stead_model::{Descriptor, Diagnostic, Plan};
 use crate::graph::Graph;
 
 mod check;
+pub mod plans;
+pub mod vars;
 
 pub use check::{Explicit, WHOLE_PLAN, check};
 

@@ -9,6 +9,13 @@ use crate::graph::GraphProblem;
 impl<'a> Checker<'a> {
     pub(super) fn graph_problems(&mut self, problems: &[GraphProblem]) {
         let tasks = &self.plan.tasks;
+        // Where in its `depends_on` a task names another, or the `for_each` task that is an instance of.
+        let path = |task: TaskIndex, name: &TaskName| {
+            let names = &tasks[task.get()].depends_on;
+            let exactly = names.iter().position(|written| written == name);
+            let at = exactly.or_else(|| names.iter().position(|written| written.as_str() == name.base()));
+            at.map_or_else(|| "depends_on".to_owned(), |at| format!("depends_on.{at}"))
+        };
         for problem in problems {
             let message = problem.message(tasks);
             match problem {
@@ -22,7 +29,7 @@ impl<'a> Checker<'a> {
                 }
                 GraphProblem::UnknownDependency { task, name } => {
                     let help = self.suggest_task(*task, name.as_str());
-                    self.error(*task, "depends_on", "plan/unknown-dependency", message, help);
+                    self.error(*task, &path(*task, name), "plan/unknown-dependency", message, help);
                 }
                 GraphProblem::SelfEdge { task } => {
                     self.error(
