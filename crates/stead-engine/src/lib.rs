@@ -1,4 +1,5 @@
 //! Stead's pure decisions: compiling plans, walking them, expressions, targets, resume.
 
+pub mod compile;
 pub mod expr;
 pub mod graph;
