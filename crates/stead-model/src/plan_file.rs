@@ -5,7 +5,6 @@
 //! which know their places. What needs names of other tasks, operations or expressions to be judged is
 //! left to `stead-engine`'s `compile`.
 
-pub mod cron;
 pub mod keys;
 mod policy;
 mod task;

@@ -19,6 +19,8 @@ use stead_model::plan_file::{
 };
 use stead_model::yaml::{Codes, Node, NodeId};
 
+use crate::cron::{Cron, Zone};
+
 pub use super::vars::{Inputs, InvalidVar, MISSING_VAR, VarFlag, VarValue, is_usage};
 
 mod places;
@@ -68,9 +70,22 @@ pub fn compile(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) 
         }
     }
     compiler.link();
+    check_schedules(file, texts.diagnostics);
     draft.plan.vars = resolved.vars;
     draft.plan.env = resolved.env;
     draft
+}
+
+/// Checks cron expressions and time zones, which the model does not know.
+fn check_schedules(file: &PlanFile, diagnostics: &mut Diagnostics) {
+    let triggers = file.tree().root().get("triggers").and_then(Node::as_list);
+    for schedule in triggers.into_iter().flatten().filter_map(|trigger| trigger.get("schedule")) {
+        let cron = schedule.get("cron").and_then(|node| Some((node, Cron::parse(node.as_text()?).err()?)));
+        let zone = schedule.get("tz").and_then(|node| Some((node, Zone::parse(node.as_text()?).err()?)));
+        for (node, error) in cron.into_iter().chain(zone) {
+            diagnostics.push(node.bad(error.to_string()));
+        }
+    }
 }
 
 /// How many different settings are remembered to be shared: neighbours tend to agree.

@@ -1,11 +1,12 @@
-//! `triggers`: what starts runs of a plan on a server. Checked here, used by the server alone.
+//! `triggers`: what starts runs of a plan on a server. Checked here (cron and time zone when the plan is
+//! compiled), used by the server alone.
 
 use std::collections::BTreeMap;
 
 use super::keys::{
     AGENT_ONLINE_KEYS, CATCH_UP, OVERLAP, SCHEDULE_KEYS, TRIGGER_KEYS, WEBHOOK_KEYS, is_var_name,
 };
-use super::{Declared, UNDECLARED, cron::Cron};
+use super::{Declared, UNDECLARED};
 use crate::diagnostic::suggest;
 use crate::plan::{SecretRef, Trigger, TriggerKind};
 use crate::yaml::{Fields, Node, Walk};
@@ -71,30 +72,11 @@ fn schedule(walk: &mut Walk<'_>, node: Node<'_>) -> Option<TriggerKind> {
     let fields = walk.map(node, &SCHEDULE_KEYS)?;
     let catch_up = fields.get("catch_up").and_then(|node| walk.choice(node, CATCH_UP)).unwrap_or_default();
     let tz = match fields.get("tz") {
-        None => Some("UTC".to_owned()),
-        Some(node) => walk.text(node).and_then(|tz| {
-            if is_time_zone(tz) {
-                return Some(tz.to_owned());
-            }
-            walk.report(
-                node.bad(format!("`{tz}` is not a time zone name")).help("such as `UTC` or `Europe/Vienna`"),
-            );
-            None
-        }),
+        None => Some("UTC"),
+        Some(node) => walk.full_text(node),
     };
-    let node = fields.get("cron")?;
-    let text = walk.text(node)?;
-    let cron = walk.parsed(node, Cron::parse(text)).map(|_| text.to_owned());
-    Some(TriggerKind::Schedule { cron: cron?, tz: tz?, catch_up })
-}
-
-/// Whether `text` has the shape of an IANA name: words of letters, digits, `_`, `+`, `-` joined by `/`.
-fn is_time_zone(text: &str) -> bool {
-    text.len() <= 64
-        && text.starts_with(|first: char| first.is_ascii_alphabetic())
-        && text.split('/').all(|word| {
-            !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+-".contains(&b))
-        })
+    let cron = fields.get("cron").and_then(|node| walk.full_text(node));
+    Some(TriggerKind::Schedule { cron: cron?.to_owned(), tz: tz?.to_owned(), catch_up })
 }
 
 fn webhook(
