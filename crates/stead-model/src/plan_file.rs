@@ -9,7 +9,7 @@ pub mod keys;
 mod policy;
 mod task;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trigger;
 
 use std::collections::BTreeMap;

@@ -298,7 +298,8 @@ fn op<'t>(walk: &mut Walk<'_>, fields: Fields<'t>, what: &str, forms: &[&str]) -
     let given: Vec<&str> = forms.iter().copied().filter(|key| fields.get(key).is_some()).collect();
     let [form] = given[..] else {
         let list = forms.iter().map(|form| format!("`{form}`")).collect::<Vec<_>>().join(", ");
-        let problem = match given.last().and_then(|key| fields.node().key(key)) {
+        let written = given.iter().filter_map(|key| fields.node().key(key));
+        let problem = match written.max_by_key(|key| key.span().start) {
             None => fields.get("name").unwrap_or(fields.node()).bad(format!("{what} needs one of {list}")),
             Some(key) => key.bad(format!("{what} has exactly one of {list}, not {}", given.join(" and "))),
         };

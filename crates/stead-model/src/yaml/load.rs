@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use serde_saphyr::granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span as Marks, Tag};
+use serde_saphyr::granit_parser::{
+    ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span as Marks, Tag,
+};
 
 use super::scalar::{self, Scalar};
 use super::tree::{Data, NodeId, Stored, Tree};
