@@ -12,14 +12,12 @@ use serde_json::Value;
 use stead_model::TaskName;
 use stead_model::diagnostic::Diagnostics;
 use stead_model::plan::{
-    Action, Function, Item, Mutex, OnError, Op, Param, Part, Plan, Section, Settings, Task, Undo,
+    Action, Function, Item, Mutex, OnError, Op, Param, Part, Plan, Section, Settings, Task, TaskIndex, Undo,
 };
 use stead_model::plan_file::{
     ActionForm, CommandForm, MAX_TASKS, MutexForm, OpForm, PartForm, PlanFile, TaskForm, UndoForm,
 };
 use stead_model::yaml::{Codes, Node, NodeId};
-
-use crate::cron::{Cron, Zone};
 
 pub use super::vars::{Inputs, InvalidVar, MISSING_VAR, VarFlag, VarValue, is_usage};
 
@@ -36,8 +34,8 @@ use texts::Texts;
 pub struct Draft {
     /// The plan; hashes of tasks are not filled in.
     pub plan: Plan,
-    /// For each task, what the file says about `idempotent`. Where it says nothing the operation decides.
-    pub idempotent: Vec<Option<bool>>,
+    /// What the file says about `idempotent`. Where it says nothing the operation decides.
+    pub idempotent: BTreeMap<TaskIndex, bool>,
     /// Where everything is in the file.
     pub places: Places,
 }
@@ -56,7 +54,7 @@ pub fn compile(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) 
     plan.grace = file.grace;
     plan.lock = file.lock;
     plan.triggers = file.triggers.clone();
-    let mut draft = Draft { plan, idempotent: Vec::new(), places: Places::new(file) };
+    let mut draft = Draft { plan, idempotent: BTreeMap::new(), places: Places::new(file) };
     let mut compiler = Compiler {
         file,
         draft: &mut draft,
@@ -70,22 +68,12 @@ pub fn compile(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) 
         }
     }
     compiler.link();
-    check_schedules(file, texts.diagnostics);
+    // What has no value is still declared: its uses are not to be called undeclared as well.
     draft.plan.vars = resolved.vars;
+    draft.plan.vars.extend(resolved.broken_vars.into_iter().map(|name| (name, Value::Null)));
     draft.plan.env = resolved.env;
+    draft.plan.env.extend(resolved.broken_env.into_iter().map(|name| (name, String::new())));
     draft
-}
-
-/// Checks cron expressions and time zones, which the model does not know.
-fn check_schedules(file: &PlanFile, diagnostics: &mut Diagnostics) {
-    let triggers = file.tree().root().get("triggers").and_then(Node::as_list);
-    for schedule in triggers.into_iter().flatten().filter_map(|trigger| trigger.get("schedule")) {
-        let cron = schedule.get("cron").and_then(|node| Some((node, Cron::parse(node.as_text()?).err()?)));
-        let zone = schedule.get("tz").and_then(|node| Some((node, Zone::parse(node.as_text()?).err()?)));
-        for (node, error) in cron.into_iter().chain(zone) {
-            diagnostics.push(node.bad(error.to_string()));
-        }
-    }
 }
 
 /// How many different settings are remembered to be shared: neighbours tend to agree.
@@ -139,9 +127,9 @@ impl Compiler<'_, '_> {
         texts.enter(item.as_ref());
         let action = match &form.action {
             Some(ActionForm::Op(form)) => Action::Op(Arc::new(part(form, texts))),
-            Some(ActionForm::Sequence(parts)) => {
-                Action::Sequence(parts.iter().map(|form| part(form, texts)).collect())
-            }
+            Some(ActionForm::Sequence(parts)) => Action::Sequence(
+                parts.iter().enumerate().map(|(number, form)| named_part(number, form, texts)).collect(),
+            ),
             // It has been reported; a function is what no check of operations looks at.
             None => Action::Function(Function::default()),
         };
@@ -150,7 +138,10 @@ impl Compiler<'_, '_> {
             form.depends_on.iter().filter_map(|node| Some((texts.task_name(*node)?, node.id()))).collect();
         self.depends_on.push(dependencies.into());
         self.draft.places.add(form.node.id());
-        self.draft.idempotent.push(form.idempotent);
+        if let Some(idempotent) = form.idempotent {
+            let index = u32::try_from(self.draft.plan.tasks.len()).expect("at most 1,000,000 tasks");
+            self.draft.idempotent.insert(TaskIndex(index), idempotent);
+        }
         self.draft.plan.tasks.push(Task {
             name,
             section: form.section,
@@ -181,7 +172,7 @@ impl Compiler<'_, '_> {
             Section::Finally => OnError::Continue,
             Section::Main | Section::Rollback => self.file.on_error,
         };
-        let settings = Settings {
+        let mut settings = Settings {
             description: form.description.and_then(|node| texts.text(node)),
             target,
             on_empty: form.on_empty.unwrap_or_default(),
@@ -206,6 +197,12 @@ impl Compiler<'_, '_> {
             canary_pause: form.canary_pause.unwrap_or_default(),
             mutex,
         };
+        if form.action.is_none() {
+            // A function stands in for it, and functions have no hosts.
+            settings.target.clear();
+            settings.when_host.clear();
+            settings.undo = None;
+        }
         if let Some(same) = self.recent.iter().find(|recent| ***recent == settings) {
             return Arc::clone(same);
         }
@@ -242,6 +239,13 @@ fn stand_in(form: &TaskForm<'_>) -> TaskName {
 
 fn mutex(form: &MutexForm<Node<'_>>, texts: &mut Texts<'_, '_>) -> Option<Mutex> {
     Some(Mutex { name: texts.text(form.name)?, scope: form.scope })
+}
+
+/// Returns a part of a sequence; one whose name is missing, which has been reported, gets one.
+fn named_part(number: usize, form: &PartForm<'_>, texts: &mut Texts<'_, '_>) -> Part {
+    let mut part = part(form, texts);
+    part.name = part.name.or_else(|| TaskName::parse(&format!("unnamed-{number}")).ok());
+    part
 }
 
 fn part(form: &PartForm<'_>, texts: &mut Texts<'_, '_>) -> Part {

@@ -148,8 +148,9 @@ const LINES: &[(&str, bool)] = &[
     ("tasks: [{name: t}]", false),
     ("tasks: [{shell: x}]", false),
     ("tasks: [{name: a b, shell: x}]", false),
-    ("tasks: [{name: t, sequence: [{op: a.b, when_host: x}]}]", true),
-    ("tasks: [{name: t, sequence: [{op: a.b, when: x}]}]", false),
+    ("tasks: [{name: t, sequence: [{name: p, op: a.b, when_host: x}]}]", true),
+    ("tasks: [{name: t, sequence: [{name: p, op: a.b, when: x}]}]", false),
+    ("tasks: [{name: t, sequence: [{op: a.b}]}]", false),
     ("tasks: [{name: t, sequence: []}]", false),
     ("tasks: []\nsteps: []", false),
 ];

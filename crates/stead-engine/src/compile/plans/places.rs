@@ -13,6 +13,7 @@ use stead_model::yaml::{Node, NodeId, Tree, Value};
 pub struct Places {
     tree: Arc<Tree>,
     defaults: Option<NodeId>,
+    triggers: Vec<NodeId>,
     tasks: Vec<NodeId>,
     /// Places of dependencies, where they are not simply the written ones in order.
     dependencies: BTreeMap<usize, Box<[NodeId]>>,
@@ -23,6 +24,7 @@ impl Places {
         Self {
             tree: Arc::clone(file.tree()),
             defaults: file.defaults.node,
+            triggers: file.trigger_places.clone(),
             tasks: Vec::new(),
             dependencies: BTreeMap::new(),
         }
@@ -51,7 +53,7 @@ impl Places {
     /// `defaults`, or at the nearest thing above it that is written.
     pub fn locate(&self, task: TaskIndex, path: &str) -> Place {
         let Some(id) = self.tasks.get(task.get()) else {
-            return self.tree.root().place();
+            return self.locate_in_plan(path);
         };
         let task_node = self.tree.node(*id);
         if let Some(places) = self.dependencies.get(&task.get())
@@ -69,6 +71,20 @@ impl Places {
         let action = || ["op", "exec", "shell", "sequence"].into_iter().find_map(|key| task_node.get(key));
         let found = default.or_else(|| if path.starts_with("params") { action() } else { None });
         found.or_else(|| task_node.get("name")).unwrap_or(task_node).place()
+    }
+}
+
+impl Places {
+    /// Returns the place of `path` outside of tasks: `limits.parallel`, `triggers.1.schedule.cron`.
+    fn locate_in_plan(&self, path: &str) -> Place {
+        let root = self.tree.root();
+        if let Some((index, rest)) = path.strip_prefix("triggers.").map(step)
+            && let Some(id) = index.parse().ok().and_then(|index: usize| self.triggers.get(index))
+        {
+            let trigger = self.tree.node(*id);
+            return descend(trigger, rest).unwrap_or(trigger).place();
+        }
+        descend(root, path).or_else(|| root.get("name")).unwrap_or(root).place()
     }
 }
 

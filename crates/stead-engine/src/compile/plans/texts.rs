@@ -13,6 +13,10 @@ use super::super::vars::{Resolved, render_value};
 use super::BAD_VALUE;
 use crate::expr::{self, References, Scope};
 
+/// What `compile::check` says of the same in a template that is not rendered here.
+const UNQUOTED: &str =
+    "a value in the script is not quoted: a shell may read it as several words or as a command";
+
 /// What everything rendered at compile time may hold together, in bytes.
 const RENDER_BUDGET: usize = 256 * 1024 * 1024;
 
@@ -232,7 +236,7 @@ impl<'r, 'd> Texts<'r, 'd> {
         Some(())
     }
 
-    /// Returns target expressions. One that needs a run stays a template; one that gives a list is a union.
+    /// Returns target expressions. A template that gives a list is a union.
     pub(super) fn targets<'t>(&mut self, nodes: impl Iterator<Item = Node<'t>>) -> Vec<String> {
         let mut targets = Vec::new();
         for node in nodes {
@@ -242,11 +246,6 @@ impl<'r, 'd> Texts<'r, 'd> {
                 continue;
             }
             match self.readiness(text) {
-                Ok(Readiness::Later(found)) if found.unknown.is_empty() && !found.uses("secrets") => {
-                    if self.check_declared(node, &found).is_some() {
-                        targets.push(text.to_owned());
-                    }
-                }
                 Ok(Readiness::Ready(found)) => {
                     let value = self.check_declared(node, &found).and_then(|()| self.render(node, text));
                     match value {
@@ -362,7 +361,7 @@ impl<'r, 'd> Texts<'r, 'd> {
 
 /// Returns the warning about a value that a shell may read as more than one word.
 pub(super) fn unquoted(node: Node<'_>) -> Diagnostic {
-    Diagnostic::warning("plan/unquoted-shell", node.place(), "a value is put into the script without quotes")
+    Diagnostic::warning("plan/unquoted-shell", node.place(), UNQUOTED)
         .path(node.path())
         .help("write `{{ … | quote }}`")
 }
