@@ -2,7 +2,7 @@
 //!
 //! Shared by all front doors: what they parse or build differs, what a plan may say does not.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -29,8 +29,8 @@ pub const WHOLE_PLAN: TaskIndex = TaskIndex(u32::MAX);
 /// What an author wrote where the plan itself cannot show the difference to a default.
 #[derive(Clone, Debug, Default)]
 pub struct Explicit {
-    /// For each task what it says of `idempotent`; where it says nothing, or past the end, its operations decide.
-    pub idempotent: Vec<Option<bool>>,
+    /// What tasks say of `idempotent`; where they say nothing their operations decide.
+    pub idempotent: BTreeMap<TaskIndex, bool>,
 }
 
 /// Returns the compiled plan, or every problem, those in `diagnostics` included.
@@ -87,7 +87,7 @@ pub fn check(
 
 /// Fills in what depends on the operations: `idempotent`, and the target.
 fn fill_defaults(index: TaskIndex, task: &mut Task, explicit: &Explicit, catalogue: &Catalogue) {
-    let idempotent = explicit.idempotent.get(index.get()).copied().flatten().unwrap_or_else(|| {
+    let idempotent = explicit.idempotent.get(&index).copied().unwrap_or_else(|| {
         let parts = task.action.parts();
         !parts.is_empty() && parts.iter().all(|part| is_idempotent(part, catalogue))
     });

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -187,7 +186,7 @@ fn a_good_plan_is_hashed_and_its_defaults_are_filled() {
 
 #[test]
 fn an_explicit_idempotent_is_kept() {
-    let explicit = Explicit { idempotent: vec![Some(true)] };
+    let explicit = Explicit { idempotent: BTreeMap::from([(TaskIndex(0), true)]) };
     let locate = |_: TaskIndex, path: &str| Place::Named(path.to_owned());
     let compiled =
         check(plan(vec![run_true("a", &[])]), &explicit, &catalogue(), &locate, Diagnostics::default())
@@ -556,3 +555,5 @@ proptest! {
         let _compiled = compile(plan(vec![task]));
     }
 }
+
+mod yaml;

@@ -42,8 +42,12 @@ impl Checker<'_> {
                 }
                 TriggerKind::Schedule { cron, tz, .. } => {
                     if let Err(error) = Cron::parse(cron) {
-                        let message = format!("`{cron}` is not a schedule: {error}");
-                        self.plan_error(&format!("{path}.schedule.cron"), "plan/bad-value", message, "");
+                        self.plan_error(
+                            &format!("{path}.schedule.cron"),
+                            "plan/bad-value",
+                            error.to_string(),
+                            "",
+                        );
                     }
                     if let Err(error) = Zone::parse(tz) {
                         self.plan_error(
