@@ -14,9 +14,11 @@ use crate::graph::Graph;
 
 mod check;
 pub mod plans;
-pub mod vars;
+mod vars;
 
 pub use check::{Explicit, WHOLE_PLAN, check};
+pub use plans::plan_file;
+pub use vars::{Inputs, InvalidVar, VarFlag, VarValue, is_usage};
 
 /// A plan without problems.
 #[derive(Clone, Debug)]

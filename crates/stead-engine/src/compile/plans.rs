@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stead_model::TaskName;
-use stead_model::diagnostic::Diagnostics;
+use stead_model::diagnostic::{Diagnostics, Source};
 use stead_model::plan::{
     Action, Function, Item, Mutex, OnError, Op, Param, Part, Plan, Section, Settings, Task, TaskIndex, Undo,
 };
@@ -19,7 +19,7 @@ use stead_model::plan_file::{
 };
 use stead_model::yaml::{Codes, Node, NodeId};
 
-pub use super::vars::{Inputs, InvalidVar, MISSING_VAR, VarFlag, VarValue, is_usage};
+use super::{Catalogue, CompiledPlan, Explicit, Inputs, check};
 
 mod places;
 #[cfg(test)]
@@ -34,10 +34,28 @@ use texts::Texts;
 pub struct Draft {
     /// The plan; hashes of tasks are not filled in.
     pub plan: Plan,
-    /// What the file says about `idempotent`. Where it says nothing the operation decides.
-    pub idempotent: BTreeMap<TaskIndex, bool>,
+    /// What the file says where the plan cannot show the difference to a default.
+    pub explicit: Explicit,
     /// Where everything is in the file.
     pub places: Places,
+}
+
+/// Returns the checked plan that the YAML in `source` makes with `inputs`, or every problem of every stage at once,
+/// sorted by place.
+pub fn plan_file(
+    source: &Source,
+    inputs: &Inputs,
+    catalogue: &Catalogue,
+) -> Result<CompiledPlan, Diagnostics> {
+    let mut diagnostics = Diagnostics::default();
+    let Some(file) = PlanFile::read(source, &mut diagnostics) else { return Err(diagnostics.sorted()) };
+    let Draft { plan, explicit, places } = compile(&file, inputs, &mut diagnostics);
+    // Instances of a `for_each` and aliases share their text and so their problems.
+    let mut said = HashSet::new();
+    diagnostics
+        .0
+        .retain(|problem| said.insert((problem.code, problem.place.to_string(), problem.message.clone())));
+    check(plan, &explicit, catalogue, &|task, path| places.locate(task, path), diagnostics)
 }
 
 /// Returns the plan that `file` makes with `inputs`, every problem added to `diagnostics`.
@@ -54,7 +72,7 @@ pub fn compile(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) 
     plan.grace = file.grace;
     plan.lock = file.lock;
     plan.triggers = file.triggers.clone();
-    let mut draft = Draft { plan, idempotent: BTreeMap::new(), places: Places::new(file) };
+    let mut draft = Draft { plan, explicit: Explicit::default(), places: Places::new(file) };
     let mut compiler = Compiler {
         file,
         draft: &mut draft,
@@ -140,7 +158,7 @@ impl Compiler<'_, '_> {
         self.draft.places.add(form.node.id());
         if let Some(idempotent) = form.idempotent {
             let index = u32::try_from(self.draft.plan.tasks.len()).expect("at most 1,000,000 tasks");
-            self.draft.idempotent.insert(TaskIndex(index), idempotent);
+            self.draft.explicit.idempotent.insert(TaskIndex(index), idempotent);
         }
         self.draft.plan.tasks.push(Task {
             name,

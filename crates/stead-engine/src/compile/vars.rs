@@ -11,7 +11,7 @@ use stead_model::yaml::{self, Codes};
 use crate::expr::{self, Scope};
 
 /// Diagnostic code: a variable or environment variable that must be given is not.
-pub const MISSING_VAR: &str = "plan/missing-var";
+const MISSING_VAR: &str = "plan/missing-var";
 const BAD_VALUE: &str = Codes::PLAN.bad_value;
 const CYCLE: &str = "plan/cycle";
 
