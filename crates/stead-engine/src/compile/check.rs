@@ -200,8 +200,10 @@ impl<'a> Checker<'a> {
         if self.suggestions > SUGGESTIONS {
             return String::new();
         }
+        let mut seen = HashSet::new();
         let others =
             self.plan.indexed().filter(|(index, _)| *index != own).map(|(_, task)| task.name.as_str());
+        let others = others.filter(|other| seen.insert(*other));
         suggest(name, others)
     }
 

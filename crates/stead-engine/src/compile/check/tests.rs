@@ -555,5 +555,3 @@ proptest! {
         let _compiled = compile(plan(vec![task]));
     }
 }
-
-mod yaml;

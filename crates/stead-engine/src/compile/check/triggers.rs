@@ -42,12 +42,8 @@ impl Checker<'_> {
                 }
                 TriggerKind::Schedule { cron, tz, .. } => {
                     if let Err(error) = Cron::parse(cron) {
-                        self.plan_error(
-                            &format!("{path}.schedule.cron"),
-                            "plan/bad-value",
-                            error.to_string(),
-                            "",
-                        );
+                        let message = format!("`{cron}` is not a schedule: {error}");
+                        self.plan_error(&format!("{path}.schedule.cron"), "plan/bad-value", message, "");
                     }
                     if let Err(error) = Zone::parse(tz) {
                         self.plan_error(
