@@ -34,6 +34,8 @@ pub struct Row {
     pub inverse: Vec<Op>,
     /// How it ended.
     pub result: Option<Box<RowResult>>,
+    /// Whether the delay before its next attempt is over.
+    pub(super) due: bool,
     /// When the first attempt of this segment began.
     pub(super) started: Option<Duration>,
     /// Host slot and mutexes it holds.
@@ -75,6 +77,7 @@ impl Row {
         if let EventKind::AttemptStarted { attempt, .. } = &event.kind {
             self.attempt = *attempt;
             self.interrupted = false;
+            self.due = false;
             let done = self.parts_done();
             self.parts.truncate(done);
         }

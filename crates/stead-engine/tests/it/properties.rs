@@ -142,7 +142,8 @@ proptest! {
     #[test]
     fn every_task_ends_once_and_replay_agrees(sketch in sketch()) {
         let plan = sketch.compile();
-        let mut world = World::new(&plan, &|name, host, tries| sketch.outcome(name, host, tries));
+        let outcome = |name: &str, host: Option<&str>, tries: u32| sketch.outcome(name, host, tries);
+        let mut world = World::new(&plan, &outcome);
         world.begin();
         let report = world.finish(&sketch.choices);
         prop_assert!(world.most_at_once <= sketch.parallel as usize);
@@ -169,7 +170,8 @@ proptest! {
     #[test]
     fn cancelling_at_any_moment_ends_the_run(sketch in sketch(), after in 0..40_usize, kill in any::<bool>()) {
         let plan = sketch.compile();
-        let mut world = World::new(&plan, &|name, host, tries| sketch.outcome(name, host, tries));
+        let outcome = |name: &str, host: Option<&str>, tries: u32| sketch.outcome(name, host, tries);
+        let mut world = World::new(&plan, &outcome);
         world.begin();
         for i in 0..after {
             if !world.step(sketch.choices[i % sketch.choices.len()]) {

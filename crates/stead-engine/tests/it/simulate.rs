@@ -9,6 +9,7 @@ use stead_engine::expr::Verdict;
 use stead_engine::run::{Attempt, Command, Hosts, Input, Now, Run, RunOptions, Turn};
 use stead_model::diagnostic::Place;
 use stead_model::event::{CancelReason, Event, EventKind, Mode, RowResult};
+use stead_model::operation::{Descriptor, Effect, RootSupport};
 use stead_model::plan::{Action, Digest, Function, Op, Part, Plan, Section, Settings, Task, TaskIndex};
 use stead_model::report::Report;
 use stead_model::time::Timestamp;
@@ -38,13 +39,30 @@ pub(crate) fn on_hosts(name: &str, after: &[&str], hosts: usize, mut settings: S
 /// Returns a checked plan.
 pub(crate) fn compile(change: impl FnOnce(&mut Plan), tasks: Vec<Task>) -> CompiledPlan {
     let mut plan = Plan::new(PlanName::parse("simulated").unwrap());
-    let idempotent = tasks.iter().map(|task| Some(task.settings.idempotent)).collect();
+    let idempotent = (0..).map(TaskIndex).zip(tasks.iter().map(|task| task.settings.idempotent)).collect();
     plan.tasks = tasks;
     change(&mut plan);
     let locate = |task: TaskIndex, path: &str| Place::Named(format!("task {} {path}", task.0));
-    let explicit = Explicit { idempotent, ..Explicit::default() };
-    check(plan, &explicit, &Catalogue::default(), &locate, Default::default()).unwrap()
+    let explicit = Explicit { idempotent };
+    check(plan, &explicit, &Catalogue::new([&NOTHING].into_iter()), &locate, Default::default()).unwrap()
 }
+
+/// An operation of the simulated world.
+static NOTHING: Descriptor = Descriptor {
+    name: "assert",
+    summary: "Nothing.",
+    effect: Effect::Read,
+    idempotent: true,
+    check: true,
+    undo: false,
+    platforms: &[],
+    root: RootSupport::Full,
+    needs_root: false,
+    params: &[],
+    exclusive: &[],
+    one_of: &[],
+    result: &[],
+};
 
 struct AllHosts;
 
@@ -138,7 +156,9 @@ impl<'a> World<'a> {
             return false;
         }
         if self.pending.is_empty() {
-            let at = self.run.deadline().expect("a run that is not over waits for something");
+            let Some(at) = self.run.deadline() else {
+                panic!("a run that is not over waits for nothing; its last event is {:?}", self.events.last());
+            };
             self.clock = self.clock.max(u64::try_from(at.as_millis()).unwrap());
             self.input(Input::Tick);
             return true;
