@@ -69,13 +69,13 @@ impl Run {
         event: &Event,
     ) -> Result<(), IllegalTransition> {
         self.seq = event.seq;
-        self.finished_at = event.t;
+        let before = std::mem::replace(&mut self.finished_at, event.t);
         match &event.kind {
             EventKind::RunStarted(started) => {
                 (self.started_at, self.segment_started_at) = (event.t, event.t);
                 self.started = Some(started.clone());
             }
-            EventKind::RunResumed(_) => self.apply_resumed(event)?,
+            EventKind::RunResumed(_) => self.apply_resumed(event, before)?,
             EventKind::SectionStarted { section } => {
                 self.section = Some(*section);
                 self.halt = None;
@@ -224,11 +224,15 @@ impl Run {
     }
 
     /// Takes a resume into the state: what is listed or not decided starts over.
-    fn apply_resumed(&mut self, event: &Event) -> Result<(), IllegalTransition> {
+    fn apply_resumed(&mut self, event: &Event, died_at: Timestamp) -> Result<(), IllegalTransition> {
         let EventKind::RunResumed(resumed) = &event.kind else { return Ok(()) };
         let goes_on = self.finished.is_none()
             && !resumed.forced
             && self.section.is_some_and(|section| section != Section::Main);
+        if self.finished.is_none() {
+            // A dead segment left no duration; what its events span is the best there is.
+            self.earlier_ms += died_at.millis_since(self.segment_started_at);
+        }
         self.segments = resumed.segment;
         self.segment_started_at = event.t;
         self.finished = None;

@@ -78,10 +78,6 @@ impl Run {
             forced: forced.is_some(),
             plan_hash: forced,
         };
-        if !was_finished {
-            // The dead segment left no duration; what its events span is the best there is.
-            self.earlier_ms += self.finished_at.millis_since(self.segment_started_at);
-        }
         self.emit(None, None, EventKind::RunResumed(Box::new(resumed)), now, turn);
         match section {
             Section::Main => self.begin_main(now, turn),

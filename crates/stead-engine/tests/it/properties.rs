@@ -89,7 +89,7 @@ impl Sketch {
             });
         }
         for i in 0..self.finally {
-            let settings = Settings { on_error: OnError::Continue, ..Settings::default() };
+            let settings = Settings { on_error: OnError::Continue, idempotent: true, ..Settings::default() };
             tasks.push(Task { section: Section::Finally, ..task(&format!("f{i}"), &[], settings) });
         }
         compile(
