@@ -69,7 +69,8 @@ impl Places {
         }
         let default = self.defaults.and_then(|id| descend(self.tree.node(id), path));
         let action = || ["op", "exec", "shell", "sequence"].into_iter().find_map(|key| task_node.get(key));
-        let found = default.or_else(|| if path == "op" || path.starts_with("params") { action() } else { None });
+        let found =
+            default.or_else(|| if path == "op" || path.starts_with("params") { action() } else { None });
         found.or_else(|| task_node.get("name")).unwrap_or(task_node).place()
     }
 }
