@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use stead_model::diagnostic::{Place, suggest};
-use stead_model::plan::{Action, OnError, Part, Section, Settings, TaskIndex, Undo};
+use stead_model::plan::{Part, Section, Settings, TaskIndex, Undo};
 use stead_model::{Diagnostic, Diagnostics, Effect, Plan, Task};
 
 use super::{Catalogue, CompiledPlan};
@@ -29,16 +29,14 @@ pub const WHOLE_PLAN: TaskIndex = TaskIndex(u32::MAX);
 /// What an author wrote where the plan itself cannot show the difference to a default.
 #[derive(Clone, Debug, Default)]
 pub struct Explicit {
-    /// `idempotent` of tasks that say so; the others follow their operations.
+    /// What tasks say of `idempotent`; where they say nothing their operations decide.
     pub idempotent: BTreeMap<TaskIndex, bool>,
-    /// Tasks that set `on_error` themselves; in `finally` the others continue.
-    pub on_error: BTreeSet<TaskIndex>,
 }
 
 /// Returns the compiled plan, or every problem, those in `diagnostics` included.
 ///
-/// `locate` gives the place of a dotted path in a task, such as `params.args.2`, `when`, `sequence.1.op` or
-/// `depends_on` (or, for [`WHOLE_PLAN`], in the plan); a path it does not know has the place of what encloses it.
+/// `locate` gives the place of a dotted path in a task, such as `params.args.2`, `when.0.any.1`, `sequence.1.op` or
+/// `depends_on.0` (or, for [`WHOLE_PLAN`], in the plan); a path it does not know has the place of what encloses it.
 pub fn check(
     mut plan: Plan,
     explicit: &Explicit,
@@ -87,27 +85,16 @@ pub fn check(
     }
 }
 
-/// Fills in what depends on the operations: `idempotent`, the target, `on_error` of `finally`.
+/// Fills in what depends on the operations: `idempotent`, and the target.
 fn fill_defaults(index: TaskIndex, task: &mut Task, explicit: &Explicit, catalogue: &Catalogue) {
-    let idempotent = match explicit.idempotent.get(&index) {
-        Some(said) => *said,
-        None => match &task.action {
-            Action::Function(_) => false,
-            Action::Op(_) | Action::Sequence(_) => {
-                task.action.parts().iter().all(|part| is_idempotent(part, catalogue))
-            }
-        },
-    };
-    let continues = task.section == Section::Finally
-        && task.settings.on_error == OnError::StopAll
-        && !explicit.on_error.contains(&index);
+    let idempotent = explicit.idempotent.get(&index).copied().unwrap_or_else(|| {
+        let parts = task.action.parts();
+        !parts.is_empty() && parts.iter().all(|part| is_idempotent(part, catalogue))
+    });
     let no_target = task.settings.target.is_empty() && task.action.function().is_none();
-    if idempotent != task.settings.idempotent || continues || no_target {
+    if idempotent != task.settings.idempotent || no_target {
         let settings = Arc::make_mut(&mut task.settings);
         settings.idempotent = idempotent;
-        if continues {
-            settings.on_error = OnError::Continue;
-        }
         if no_target {
             settings.target = vec!["local".to_owned()];
         }
@@ -213,8 +200,10 @@ impl<'a> Checker<'a> {
         if self.suggestions > SUGGESTIONS {
             return String::new();
         }
+        let mut seen = HashSet::new();
         let others =
             self.plan.indexed().filter(|(index, _)| *index != own).map(|(_, task)| task.name.as_str());
+        let others = others.filter(|other| seen.insert(*other));
         suggest(name, others)
     }
 

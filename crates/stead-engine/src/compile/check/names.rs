@@ -38,16 +38,16 @@ impl<'a> Checker<'a> {
             ("when", &task.settings.when, Spot::Guard),
             ("when_host", &task.settings.when_host, Spot::HostGuard),
         ] {
-            for guard in guards {
-                self.guard(index, task, path, guard, spot, 0);
+            for (i, guard) in guards.iter().enumerate() {
+                self.guard(index, task, &format!("{path}.{i}"), guard, spot, 0);
             }
         }
     }
 
     /// Checks what decides over the outcome of a part, and whether it runs on a host.
     pub(super) fn outcome(&mut self, index: TaskIndex, task: &'a Task, part: &'a Part, base: &str) {
-        for guard in &part.when_host {
-            self.guard(index, task, &join(base, "when_host"), guard, Spot::HostGuard, 0);
+        for (i, guard) in part.when_host.iter().enumerate() {
+            self.guard(index, task, &join(base, &format!("when_host.{i}")), guard, Spot::HostGuard, 0);
         }
         for (path, expression) in [("changed_when", &part.changed_when), ("failed_when", &part.failed_when)] {
             if let Some(expression) = expression {
@@ -73,12 +73,23 @@ impl<'a> Checker<'a> {
         match guard {
             Guard::Expr { expr, .. } => self.expression(index, task, path, expr, spot),
             Guard::Function { .. } => {}
-            Guard::All(members) | Guard::Any(members) => {
-                for member in members {
-                    self.guard(index, task, path, member, spot, depth + 1);
-                }
-            }
-            Guard::Not(inner) => self.guard(index, task, path, inner, spot, depth + 1),
+            Guard::All(members) => self.members(index, task, &format!("{path}.all"), members, spot, depth),
+            Guard::Any(members) => self.members(index, task, &format!("{path}.any"), members, spot, depth),
+            Guard::Not(inner) => self.guard(index, task, &format!("{path}.not"), inner, spot, depth + 1),
+        }
+    }
+
+    fn members(
+        &mut self,
+        index: TaskIndex,
+        task: &'a Task,
+        path: &str,
+        members: &'a [Guard],
+        spot: Spot,
+        depth: usize,
+    ) {
+        for (i, member) in members.iter().enumerate() {
+            self.guard(index, task, &format!("{path}.{i}"), member, spot, depth + 1);
         }
     }
 

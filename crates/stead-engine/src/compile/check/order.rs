@@ -1,7 +1,7 @@
 //! What the order of tasks forbids: broken graphs, rules without dependencies, rules that never fire.
 
 use stead_model::plan::{OnError, OnlyIfChanged, TaskIndex, TriggerRule};
-use stead_model::{Diagnostic, Task};
+use stead_model::{Diagnostic, Task, TaskName};
 
 use super::Checker;
 use crate::graph::GraphProblem;
@@ -9,6 +9,13 @@ use crate::graph::GraphProblem;
 impl<'a> Checker<'a> {
     pub(super) fn graph_problems(&mut self, problems: &[GraphProblem]) {
         let tasks = &self.plan.tasks;
+        // Where in its `depends_on` a task names another, or the `for_each` task that is an instance of.
+        let path = |task: TaskIndex, name: &TaskName| {
+            let names = &tasks[task.get()].depends_on;
+            let exactly = names.iter().position(|written| written == name);
+            let at = exactly.or_else(|| names.iter().position(|written| written.as_str() == name.base()));
+            at.map_or_else(|| "depends_on".to_owned(), |at| format!("depends_on.{at}"))
+        };
         for problem in problems {
             let message = problem.message(tasks);
             match problem {
@@ -22,31 +29,36 @@ impl<'a> Checker<'a> {
                 }
                 GraphProblem::UnknownDependency { task, name } => {
                     let help = self.suggest_task(*task, name.as_str());
-                    self.error(*task, "depends_on", "plan/unknown-dependency", message, help);
+                    self.error(*task, &path(*task, name), "plan/unknown-dependency", message, help);
                 }
                 GraphProblem::SelfEdge { task } => {
-                    self.error(
-                        *task,
-                        "depends_on",
-                        "plan/cycle",
-                        message,
-                        "take it out of its own `depends_on`",
-                    );
+                    let path = path(*task, &tasks[task.get()].name);
+                    self.error(*task, &path, "plan/cycle", message, "take it out of its own `depends_on`");
                 }
-                GraphProblem::Cycle { path } => {
+                GraphProblem::Cycle { path: cycle } => {
                     let help = "`a -> b` means that b depends on a: take one of these dependencies away";
-                    let mut diagnostic =
-                        Diagnostic::error("plan/cycle", (self.locate)(problem.task(), "depends_on"), message)
-                            .help(help);
-                    for member in path.iter().skip(1).take(20) {
-                        let label = format!("`{}` is part of it", tasks[member.get()].name);
-                        diagnostic = diagnostic.related((self.locate)(*member, "depends_on"), label);
+                    // Each member depends on the one before it, the first on the last.
+                    let before = cycle.iter().cycle().skip(cycle.len() - 1);
+                    let mut places = cycle.iter().zip(before).map(|(member, before)| {
+                        let path = path(*member, &tasks[before.get()].name);
+                        let label = format!(
+                            "`{}` depends on `{}`",
+                            tasks[member.get()].name,
+                            tasks[before.get()].name
+                        );
+                        ((self.locate)(*member, &path), label)
+                    });
+                    let Some((place, _)) = places.next() else { continue };
+                    let mut diagnostic = Diagnostic::error("plan/cycle", place, message).help(help);
+                    for (place, label) in places.take(20) {
+                        diagnostic = diagnostic.related(place, label);
                     }
                     self.push(problem.task(), "depends_on", diagnostic);
                 }
-                GraphProblem::AcrossSections { task, .. } => {
+                GraphProblem::AcrossSections { task, dependency } => {
                     let help = "`finally` tasks run after all others and depend only on each other";
-                    self.error(*task, "depends_on", "plan/bad-value", message, help);
+                    let path = path(*task, &tasks[dependency.get()].name);
+                    self.error(*task, &path, "plan/bad-value", message, help);
                 }
             }
         }

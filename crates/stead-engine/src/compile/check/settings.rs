@@ -20,9 +20,9 @@ impl<'a> Checker<'a> {
             let message = format!("`finally` task `{name}` has `on_error: stop_all`");
             self.error(index, "on_error", bad, message, "everything else is over by then: leave it out");
         }
-        for text in &settings.target {
+        for (i, text) in settings.target.iter().enumerate() {
             if let Err(error) = TargetExpr::parse(text) {
-                self.error(index, "target", error.code(), error.to_string(), "");
+                self.error(index, &format!("target.{i}"), error.code(), error.to_string(), "");
             }
         }
         if task.action.function().is_some() {
@@ -36,12 +36,8 @@ impl<'a> Checker<'a> {
                 self.error(index, "when_host", bad, message, "use `when`");
             }
         }
-        let sizes = settings
-            .batch
-            .iter()
-            .map(|size| ("batch", size))
-            .chain(settings.canary.iter().map(|size| ("canary", size)));
-        for (path, size) in sizes {
+        let batches = settings.batch.iter().enumerate().map(|(i, size)| (format!("batch.{i}"), size));
+        for (path, size) in batches.chain(settings.canary.iter().map(|size| ("canary".to_owned(), size))) {
             let message = match size {
                 Size::Count(0) => "a number of hosts is at least 1".to_owned(),
                 Size::Percent(percent) if !(1..=100).contains(percent) => {
@@ -49,7 +45,7 @@ impl<'a> Checker<'a> {
                 }
                 Size::Count(_) | Size::Percent(_) => continue,
             };
-            self.error(index, path, bad, format!("`{path}`: {message}"), "");
+            self.error(index, &path, bad, message, "");
         }
         if let HostFailure::Percent(percent) = settings.host_failure
             && percent > 99
@@ -82,15 +78,16 @@ impl<'a> Checker<'a> {
             );
         }
         let mut held = BTreeSet::new();
-        for mutex in &settings.mutex {
+        for (i, mutex) in settings.mutex.iter().enumerate() {
+            let path = format!("mutex.{i}");
             // A mutex is named like a task, without a key.
             if mutex.name.contains('[') || TaskName::parse(&mutex.name).is_err() {
                 let message =
                     format!("`{}` is not a mutex name: {}", mutex.name.escape_debug(), TaskName::RULE);
-                self.error(index, "mutex", bad, message, "");
+                self.error(index, &path, bad, message, "");
             } else if !held.insert(&mutex.name) {
                 let message = format!("mutex `{}` is taken twice by one task", mutex.name);
-                self.error(index, "mutex", bad, message, "name it once");
+                self.error(index, &path, bad, message, "name it once");
             }
         }
     }
