@@ -115,7 +115,7 @@ tasks:
     let paths: Vec<&str> = found.iter().map(|problem| problem.path.as_str()).collect();
     assert_eq!(
         paths[2..],
-        ["tasks[5].name", "tasks[6].depnds_on", "tasks[7].depends_on", "tasks[8].timeout"]
+        ["tasks[5].name", "tasks[6].depnds_on", "tasks[7].depends_on[1]", "tasks[8].timeout"]
     );
     insta::assert_snapshot!(found.render(false));
 }
