@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stead_model::TaskName;
-use stead_model::diagnostic::{Diagnostics, Source};
+use stead_model::diagnostic::{Diagnostics, Place, Source};
 use stead_model::plan::{
     Action, Function, Item, Mutex, OnError, Op, Param, Part, Plan, Section, Settings, Task, TaskIndex, Undo,
 };
@@ -55,11 +55,28 @@ pub fn plan_file(
     diagnostics
         .0
         .retain(|problem| said.insert((problem.code, problem.place.to_string(), problem.message.clone())));
-    check(plan, &explicit, catalogue, &|task, path| places.locate(task, path), diagnostics)
+    let mut outcome = check(plan, &explicit, catalogue, &|task, path| places.locate(task, path), diagnostics);
+    let problems = match &mut outcome {
+        Ok(compiled) => &mut compiled.warnings,
+        Err(diagnostics) => &mut diagnostics.0,
+    };
+    // The checks know tasks by name; in a file a path leads through the document.
+    for problem in problems {
+        if let Place::Text { source: place, span } = &problem.place
+            && place.name == source.name
+        {
+            problem.path = file.tree().path_at(*span);
+        }
+    }
+    outcome
 }
 
 /// Returns the plan that `file` makes with `inputs`, every problem added to `diagnostics`.
 pub fn compile(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) -> Draft {
+    compile_at_most(MAX_TASKS, file, inputs, diagnostics)
+}
+
+fn compile_at_most(limit: usize, file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) -> Draft {
     let mut plan = Plan::new(file.name.clone());
     let resolved = super::vars::resolve(file, inputs, diagnostics);
     let mut texts = Texts::new(file, &resolved, diagnostics);
@@ -75,6 +92,7 @@ pub fn compile(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) 
     let mut draft = Draft { plan, explicit: Explicit::default(), places: Places::new(file) };
     let mut compiler = Compiler {
         file,
+        limit,
         draft: &mut draft,
         empty: HashSet::new(),
         recent: Vec::new(),
@@ -99,6 +117,7 @@ const RECENT_SETTINGS: usize = 16;
 
 struct Compiler<'f, 'p> {
     file: &'f PlanFile,
+    limit: usize,
     draft: &'p mut Draft,
     /// Names of `for_each` tasks without elements.
     empty: HashSet<String>,
@@ -114,21 +133,23 @@ impl Compiler<'_, '_> {
         let name = form.name.clone().unwrap_or_else(|| stand_in(&form));
         let Some(for_each) = form.for_each else {
             self.add(&form, name, None, texts);
-            return self.draft.plan.tasks.len() <= MAX_TASKS;
+            return true;
         };
         let Some(items) = texts.items(for_each) else {
             // The element is not known: one task stands for all, so that what depends on it is not called unknown.
-            self.add(&form, name, Some(Item { key: "0".to_owned(), value: Value::Null }), texts);
+            self.add(&form, name, Some(unknown_item()), texts);
             return true;
         };
         if items.is_empty() {
             self.empty.insert(name.as_str().to_owned());
         }
-        if self.draft.plan.tasks.len() + items.len() > MAX_TASKS {
-            let message = format!("with this the plan has more than {MAX_TASKS} tasks");
+        if self.draft.plan.tasks.len() + items.len() > self.limit {
+            let message = format!("with this the plan has more than {} tasks", self.limit);
             texts.diagnostics.push(for_each.bad(message).help("make fewer elements, or several plans"));
             return false;
         }
+        let before = self.draft.plan.tasks.len();
+        let is_empty = items.is_empty();
         for (item, place) in items {
             match name.instance(&item.key) {
                 Ok(instance) => self.add(&form, instance, Some(item), texts),
@@ -137,6 +158,9 @@ impl Compiler<'_, '_> {
                     texts.diagnostics.push(place.bad(message).help(TaskName::RULE));
                 }
             }
+        }
+        if !is_empty && self.draft.plan.tasks.len() == before {
+            self.add(&form, name, Some(unknown_item()), texts);
         }
         true
     }
@@ -246,6 +270,11 @@ impl Compiler<'_, '_> {
                 kept.into_iter().map(|(name, _)| name.clone()).collect();
         }
     }
+}
+
+/// Returns what stands for an element that is not known.
+fn unknown_item() -> Item {
+    Item { key: "0".to_owned(), value: Value::Null }
 }
 
 /// Returns a name for a task that has none, so that the rest of it can be checked.

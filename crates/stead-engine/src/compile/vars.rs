@@ -381,6 +381,14 @@ impl Uses {
         if let Some(error) = &self.error {
             return bad(format!("the variable `{name}` has no value: {error}"));
         }
+        if self.others.contains("secrets") {
+            let problem = Diagnostic::error(
+                "plan/secret-in-argv",
+                place,
+                "a variable cannot hold a secret: it would be visible",
+            );
+            return Some(problem.help("use `secrets.…` in the parameter that needs it"));
+        }
         if let Some(other) = self.others.first() {
             return bad(format!("`{other}` is not known yet: variables may use `vars` and `env`"));
         }

@@ -146,8 +146,8 @@ impl<'s> Loader<'s> {
                     self.finish(id, 0, Extent { cost: 1, height: 1 })?;
                 }
                 Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
-                // The parser's enum is open; comments and anchor events are switched off.
-                other => refused = Some(format!("{other:?}")),
+                // Comments and anchor events are switched off; the parser's enum is open.
+                other @ (Event::Comment(..) | Event::Anchor(..) | _) => refused = Some(format!("{other:?}")),
             }
         }
         if let Some(event) = refused {
@@ -186,9 +186,10 @@ impl<'s> Loader<'s> {
         let place =
             Place::Text { source: self.source.clone(), span: span_at(&self.source.text, start, start) };
         // The parser looks ahead, so it may meet its own limit before we count to ours.
-        let message = match error.kind() {
-            ErrorKind::RecursionLimitExceeded => format!("nested deeper than {MAX_DEPTH} levels"),
-            _ => error.info().to_string(),
+        let message = if *error.kind() == ErrorKind::RecursionLimitExceeded {
+            format!("nested deeper than {MAX_DEPTH} levels")
+        } else {
+            error.info().to_string()
         };
         let mut problem = Diagnostic::error(self.tree.codes.syntax, place, message);
         let text = &self.source.text;

@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 use serde_json::json;
 use stead_model::Descriptor;
-use stead_model::diagnostic::Place;
 use stead_model::operation::{Effect, ParamKind, ParamSpec, RootSupport};
 use stead_model::plan::{HostFailure, Limits, Retry};
 
@@ -113,6 +112,11 @@ tasks:
 ";
     let found = plan_file(&source(text), &Inputs::default(), &catalogue()).unwrap_err();
     assert_eq!(found.0.len(), 6);
+    let paths: Vec<&str> = found.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(
+        paths[2..],
+        ["tasks[5].name", "tasks[6].depnds_on", "tasks[7].depends_on[1]", "tasks[8].timeout"]
+    );
     insta::assert_snapshot!(found.render(false));
 }
 
@@ -358,12 +362,16 @@ fn wide_and_deep_plans_compile() {
 
 #[test]
 fn for_each_cannot_make_too_many_tasks() {
-    let plan = "vars: {l: '{{ range(90000) | list }}'}\ntasks:\n".to_owned()
-        + &(0..12)
-            .map(|i| format!("- {{name: t{i}, for_each: '{{{{ vars.l }}}}', shell: x}}\n"))
-            .collect::<String>();
-    let found = problems(&plan, &[]);
-    assert_eq!(found.len(), 1, "{found:?}");
+    let text = "api_version: v1\nname: p\ntasks:\n- {name: a, for_each: [1, 2, 3, 4, 5, 6], shell: x}\n- {name: b, for_each: [1, 2, 3, 4, 5], shell: x}\n- {name: c, shell: x}\n";
+    let mut diagnostics = Diagnostics::default();
+    let file = PlanFile::read(&source(text), &mut diagnostics).unwrap();
+    assert_eq!(compile_at_most(12, &file, &Inputs::default(), &mut diagnostics).plan.tasks.len(), 12);
+    assert_eq!(diagnostics.0, []);
+    compile_at_most(10, &file, &Inputs::default(), &mut diagnostics);
+    assert_eq!(
+        diagnostics.to_string(),
+        "error[plan/bad-value]: plan.yaml:5:23: with this the plan has more than 10 tasks (help: make fewer elements, or several plans)"
+    );
 }
 
 proptest! {

@@ -17,6 +17,9 @@ use crate::expr::{self, References, Scope};
 const UNQUOTED: &str =
     "a value in the script is not quoted: a shell may read it as several words or as a command";
 
+/// Diagnostic code: a secret where others can see it.
+const SECRET_IN_ARGV: &str = "plan/secret-in-argv";
+
 /// What everything rendered at compile time may hold together, in bytes.
 const RENDER_BUDGET: usize = 256 * 1024 * 1024;
 
@@ -208,6 +211,13 @@ impl<'r, 'd> Texts<'r, 'd> {
         if let Some(unknown) = found.unknown.first() {
             self.diagnostics
                 .push(node.error(BAD_EXPRESSION, unknown.message.clone()).help(unknown.help.clone()));
+            return;
+        }
+        if found.uses("secrets") {
+            let problem = node.error(SECRET_IN_ARGV, "a secret may not be used here: it would be visible");
+            self.diagnostics.push(problem.help(
+                "give it to the operation in a parameter that may hold secrets, such as `env` or `stdin`",
+            ));
             return;
         }
         let names: Vec<&str> =
