@@ -4,6 +4,7 @@
 
 mod command;
 mod disk;
+mod file;
 mod ranges;
 
 use stead_runner::operation::Registry;
@@ -13,5 +14,6 @@ pub fn operations() -> Registry {
     let mut registry = Registry::new();
     registry.add_action(command::Exec);
     registry.add_action(command::Shell);
+    file::add_to(&mut registry);
     registry
 }

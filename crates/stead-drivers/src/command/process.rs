@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use stead_model::event::Stream;
-use stead_runner::operation::{Cancel, Output, Stop};
+use stead_runner::operation::{Cancel, Stop};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin};
@@ -311,10 +311,4 @@ fn signal_name(number: i32) -> &'static str {
         "SIGSYS",
     ];
     usize::try_from(number).ok().and_then(|number| NAMES.get(number)).copied().unwrap_or("real-time")
-}
-
-/// Gives every piece of output to the attempt's log.
-pub(crate) fn to_output(output: &Output) -> impl FnMut(Stream, &[u8]) + Send + use<> {
-    let output = output.clone();
-    move |stream, bytes| output.write(stream, bytes)
 }
