@@ -14,7 +14,7 @@ pub(crate) mod seen;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -280,9 +280,4 @@ pub(crate) fn io_error(path: &Path, doing: &str, errno: Errno) -> OpError {
         )),
         _ => OpError::operation(format!("cannot {doing} `{}`: {error}", path.display())),
     }
-}
-
-/// Whether `name` can be written in parameters.
-pub(crate) fn is_text(name: &OsStr) -> bool {
-    std::str::from_utf8(name.as_bytes()).is_ok()
 }

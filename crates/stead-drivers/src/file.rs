@@ -77,7 +77,7 @@ impl<T: Desire> Operation for Filed<T> {
     }
 
     fn diff(&self, _params: &Params, seen: &Observed) -> Diff {
-        compare::diff(&records(seen))
+        diff(&records(seen))
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
@@ -123,11 +123,6 @@ pub(crate) fn missing(seen: &Observed) -> Vec<std::path::PathBuf> {
     seen.0.get(1).and_then(|missing| serde_json::from_value(missing.clone()).ok()).unwrap_or_default()
 }
 
-/// Returns the difference an observation shows.
-pub(crate) fn diff(seen: &Observed) -> Diff {
-    compare::diff(&records(seen))
-}
-
 /// Records what the entries would be.
 pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
     for entry in entries {
@@ -140,4 +135,5 @@ pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
     }
 }
 
-pub(crate) use write::{Written, apply};
+pub(crate) use compare::diff;
+pub(crate) use write::apply;

@@ -2,10 +2,13 @@
 //!
 //! [`operations`] is the standard registry. Every module here acts and reports; none decides order or retries.
 
+mod assert;
 mod command;
 mod disk;
 mod file;
+mod http;
 mod ranges;
+mod wait;
 
 use stead_runner::operation::Registry;
 
@@ -15,5 +18,10 @@ pub fn operations() -> Registry {
     registry.add_action(command::Exec);
     registry.add_action(command::Shell);
     file::add_to(&mut registry);
+    registry.add_action(assert::Assert);
+    registry.add_action(http::HttpRequest);
+    registry.add_action(wait::WaitPort);
+    registry.add_action(wait::WaitHttp);
+    registry.add_action(wait::WaitFile);
     registry
 }

@@ -95,8 +95,9 @@ impl Render for Scope {
     fn evaluate(&self, expression: &str) -> Result<Value, String> {
         let environment = Self::environment();
         let compiled = environment.compile_expression(expression).map_err(|error| error.to_string())?;
-        let value =
-            compiled.eval(minijinja::Value::from(minijinja::value::Serde(&self.0))).map_err(|error| error.to_string())?;
+        let value = compiled
+            .eval(minijinja::Value::from(minijinja::value::Serde(&self.0)))
+            .map_err(|error| error.to_string())?;
         serde_json::to_value(value).map_err(|error| error.to_string())
     }
 }

@@ -14,7 +14,7 @@ const LONGEST_TEXT: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Returns the difference of all entries.
-pub(super) fn diff(records: &[Record]) -> Diff {
+pub(crate) fn diff(records: &[Record]) -> Diff {
     let mut all = Vec::new();
     let mut text = String::new();
     for record in records {

@@ -1,7 +1,5 @@
 //! `file.symlink`: a symbolic link with this text.
 
-use std::path::Path;
-
 use stead_model::Descriptor;
 use stead_model::operation::{ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
@@ -9,8 +7,8 @@ use stead_runner::operation::{OpContext, OpError, Params};
 use super::entry::expect;
 use super::params::{GROUP, OWNER, PARENTS, PATH, WRITE};
 use super::{Desire, Entry, params};
+use crate::disk::Disk;
 use crate::disk::seen::{Depth, Kind};
-use crate::disk::{Disk, Last};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "file.symlink",
@@ -40,9 +38,7 @@ impl Desire for Symlink {
     }
 
     fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
-        let spot = disk.locate(Path::new(params.required("path")?), Last::Keep)?;
-        // The shared check of missing parents; the link itself is never followed.
-        params::spot(disk, params)?;
+        let spot = params::spot(disk, params)?;
         let seen = disk.see(&spot, Depth::Content)?;
         let force = params.flag("force", false);
         if force {

@@ -93,7 +93,16 @@ impl Writer<'_> {
                 Err(errno) => return Err(io_error(&above.path, "make directory", errno)),
             }
         }
-        *spot = self.disk.locate(&spot.path, Last::Keep)?;
+        let now = self.disk.locate(&spot.path, Last::Keep)?;
+        if now.path != spot.path {
+            // A link made on the way, by this operation or by somebody else, must not lead it elsewhere.
+            return Err(OpError::permanent(format!(
+                "`{}` leads to `{}` now; nothing was written there",
+                spot.path.display(),
+                now.path.display()
+            )));
+        }
+        *spot = now;
         if spot.directory.is_none() { Err(gone(spot)) } else { Ok(()) }
     }
 

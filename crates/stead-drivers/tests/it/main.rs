@@ -1,6 +1,7 @@
 //! The operations against the real machine: processes, files, repositories and sockets.
 
 mod command;
+mod contract;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
 #[test]
