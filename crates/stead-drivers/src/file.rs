@@ -38,6 +38,7 @@ use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params, Registry};
 
 use crate::disk::Disk;
+use crate::disk::seen::Kind;
 use entry::{Entry, Record};
 
 /// Adds every `file.*` operation.
@@ -127,7 +128,10 @@ pub(crate) fn missing(seen: &Observed) -> Vec<std::path::PathBuf> {
 pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
     for entry in entries {
         for path in &entry.spot.missing {
-            disk.predict(path, &entry::new_directory());
+            // An earlier entry may have said more of it.
+            if disk.predicted_at(path).is_none_or(|seen| seen.kind != Kind::Directory) {
+                disk.predict(path, &entry::new_directory());
+            }
         }
         if entry.differs() {
             disk.predict(&entry.spot.path, &entry.want.after(&entry.seen));

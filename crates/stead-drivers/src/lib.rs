@@ -2,10 +2,12 @@
 //!
 //! [`operations`] is the standard registry. Every module here acts and reports; none decides order or retries.
 
+mod archive;
 mod assert;
 mod command;
 mod disk;
 mod file;
+mod git;
 mod http;
 mod ranges;
 mod wait;
@@ -18,7 +20,9 @@ pub fn operations() -> Registry {
     registry.add_action(command::Exec);
     registry.add_action(command::Shell);
     file::add_to(&mut registry);
+    registry.add_operation(archive::Unpacked);
     registry.add_action(assert::Assert);
+    registry.add_operation(git::Checkout);
     registry.add_action(http::HttpRequest);
     registry.add_action(wait::WaitPort);
     registry.add_action(wait::WaitHttp);

@@ -306,8 +306,81 @@ const EDITS: &[Case] = &[
     },
 ];
 
+const FETCHED: &[Case] = &[
+    Case {
+        operation: "archive.unpacked",
+        name: "a local tar",
+        params: || json!({"source": "a.tar.gz", "path": "{dir}/t", "strip": 1, "owner": owner(7)}),
+        sources: |dir| {
+            std::fs::create_dir_all(dir.join("top/sub")).unwrap();
+            write(dir.join("top/sub/f"), "content\n");
+            write(dir.join("top/run"), "#!/bin/sh\n");
+            chmod(dir.join("top/run"), 0o755);
+            symlink("sub/f", dir.join("top/link")).unwrap();
+            sh(dir, "tar czf a.tar.gz top");
+        },
+        half: |dir| {
+            std::fs::create_dir_all(dir.join("t/sub")).unwrap();
+            write(dir.join("t/sub/f"), "old\n");
+            write(dir.join("t/mine"), "kept");
+        },
+        drifts: &[
+            ("content", |dir| write(dir.join("t/sub/f"), "hand\n")),
+            ("owner", |dir| {
+                if rustix::process::geteuid().is_root() {
+                    std::os::unix::fs::lchown(dir.join("t/run"), Some(4242), None).unwrap();
+                } else {
+                    std::fs::remove_file(dir.join("t/run")).unwrap();
+                }
+            }),
+            ("missing", |dir| std::fs::remove_file(dir.join("t/link")).unwrap()),
+        ],
+        kept: |dir| std::fs::read_to_string(dir.join("t/mine")).unwrap_or_default(),
+        ..BASE
+    },
+    Case {
+        operation: "git.checkout",
+        name: "a branch",
+        params: || json!({"repo": "{sources}/repo", "path": "{dir}/c", "ref": "main"}),
+        sources: |dir| make_repository(&dir.join("repo")),
+        half: |dir| {
+            let repo = dir.parent().unwrap().parent().unwrap().join("sources/repo");
+            sh(
+                dir,
+                &format!("git clone -q '{}' c && cd c && git checkout -q --detach HEAD~1", repo.display()),
+            );
+        },
+        drifts: &[("commit", |dir| sh(dir, "cd c && git checkout -q --detach HEAD~1"))],
+        ignore: |path| path.contains(".git"),
+        ..BASE
+    },
+];
+
+/// Runs a line of shell in `dir`, to prepare a test.
+pub(crate) fn sh(dir: &Path, script: &str) {
+    let out = std::process::Command::new("/bin/sh").arg("-ec").arg(script).current_dir(dir).output().unwrap();
+    assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Makes a repository with two commits on `main`, an annotated tag `v1` on the first, and a branch `side`.
+pub(crate) fn make_repository(path: &Path) {
+    std::fs::create_dir_all(path).unwrap();
+    sh(
+        path,
+        "export GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
+        git init -q -b main; git config user.name t; git config user.email t@example.org
+        echo one > f; git add f; git commit -qm one; git tag -a v1 -m v1
+        git branch side; echo two > f; mkdir d; echo new > d/g; git add .; git commit -qm two",
+    );
+}
+
 fn cases() -> Vec<Case> {
-    [PRESENT, SHAPES, EDITS].concat()
+    [PRESENT, SHAPES, EDITS, FETCHED].concat()
+}
+
+#[test]
+fn archives_and_checkouts_keep_the_contract() {
+    passes(FETCHED);
 }
 
 fn passes(cases: &[Case]) {

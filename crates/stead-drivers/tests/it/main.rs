@@ -2,6 +2,8 @@
 
 mod command;
 mod contract;
+mod file;
+mod state;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
 #[test]
