@@ -90,8 +90,10 @@ pub(crate) struct Unpacked;
 struct Seen {
     /// The path existed.
     exists: bool,
-    /// The hash of the archive that was unpacked here before, if another is wanted; only with `url`.
-    other: Option<Option<String>>,
+    /// Another archive is wanted than was unpacked here, if one was; only with `url`.
+    other: bool,
+    /// The hash of the one that was.
+    unpacked: Option<String>,
     entries: serde_json::Value,
 }
 
@@ -106,7 +108,10 @@ impl Operation for Unpacked {
         if !work.is_settled()? {
             match work.known()? {
                 Known::Items(items) => seen.entries = file::observe(&work.entries(&items)?)?.0,
-                Known::Other(before) => seen.other = Some(before),
+                Known::Other(unpacked) => {
+                    seen.other = true;
+                    seen.unpacked = unpacked;
+                }
             }
         }
         serde_json::to_value(seen).map(Observed).map_err(|error| OpError::operation(error.to_string()))
@@ -117,9 +122,9 @@ impl Operation for Unpacked {
         let mut diff = file::diff(&file::records(&Observed(seen.entries)));
         // The content of what is unpacked is not what people read in a diff.
         diff.text = None;
-        if let Some(before) = seen.other {
+        if seen.other {
             let after = params.text("sha256").into();
-            diff.fields.push(FieldDiff { name: "archive".to_owned(), before: json!(before), after });
+            diff.fields.push(FieldDiff { name: "archive".to_owned(), before: json!(seen.unpacked), after });
         }
         diff
     }
@@ -172,7 +177,7 @@ impl Operation for Unpacked {
             return Some(Op { operation, params: BTreeMap::from([path, all]) });
         }
         // With another archive wanted from a `url`, which files it would write is not known before.
-        if seen.other.is_some() {
+        if seen.other {
             return None;
         }
         file::restored::inverse(&file::records(&Observed(seen.entries)), &[])

@@ -250,7 +250,11 @@ fn errors_name_what_is_wrong_and_the_way_on() {
         ("file.line", json!({"path": path(dir.path(), "f"), "line": "x"}), "create"),
         ("file.symlink", json!({"path": path(dir.path(), "full"), "to": "x"}), "force"),
         ("file.symlink", json!({"path": path(dir.path(), "full"), "to": "x", "force": true}), "not empty"),
-        ("file.template", json!({"path": path(dir.path(), "f"), "content": "a\n{{ vars.nope }}"}), "<string>:2"),
+        (
+            "file.template",
+            json!({"path": path(dir.path(), "f"), "content": "a\n{{ vars.nope }}"}),
+            "<string>:2",
+        ),
     ];
     let before: BTreeMap<_, _> = snapshot(dir.path(), Depth::Everything);
     for (name, values, says) in cases {

@@ -2,7 +2,10 @@
 
 mod command;
 mod contract;
+mod fetched;
 mod file;
+mod network;
+mod server;
 mod state;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
