@@ -52,18 +52,18 @@ fn judge(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         None => return Err(OpError::invalid("parameter `that` is missing")),
     };
     for item in that {
-        let (shown, value) = match item {
-            Value::String(expression) => {
-                let value = cx.scope.evaluate(&expression);
+        let (shown, value) = match item.as_str() {
+            Some(expression) => {
+                let value = cx.scope.evaluate(expression);
                 let value = value.map_err(|error| OpError::invalid(format!("`{expression}`: {error}")))?;
-                (expression, value)
+                (expression.to_owned(), value)
             }
-            other => (other.to_string(), other),
+            None => (item.to_string(), item),
         };
-        match value {
-            Value::Bool(true) => {}
-            Value::Bool(false) => wrong.push(format!("`{shown}` is false")),
-            other => return Err(OpError::invalid(format!("`{shown}` gives {other}, not true or false"))),
+        match value.as_bool() {
+            Some(true) => {}
+            Some(false) => wrong.push(format!("`{shown}` is false")),
+            None => return Err(OpError::invalid(format!("`{shown}` gives {value}, not true or false"))),
         }
     }
     if wrong.is_empty() {

@@ -35,10 +35,8 @@ pub fn context(base_dir: &Path) -> OpContext {
 /// # Panics
 /// If it is not an object.
 pub fn params(value: Value) -> Params {
-    match value {
-        Value::Object(values) => Params::new(values),
-        other => panic!("parameters are a map, not {other}"),
-    }
+    let Value::Object(values) = value else { panic!("parameters are a map, not {value}") };
+    Params::new(values)
 }
 
 /// Keeps what was written to an output.

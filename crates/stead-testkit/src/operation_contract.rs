@@ -39,12 +39,15 @@ pub struct Case {
     /// Makes, from a fresh one, a target on which a part has been done.
     pub half: fn(&Path),
     /// Changes, on a converged target, one field each.
-    pub drifts: &'static [(&'static str, fn(&Path))],
+    pub drifts: &'static [Drift],
     /// Returns what the operation has to keep, read from the target; on a target where it is not there yet too.
     pub kept: fn(&Path) -> String,
     /// Whether a path, relative to the target directory, holds bookkeeping that the state does not include.
     pub ignore: fn(&str) -> bool,
 }
+
+/// A field, and how to change it by hand.
+pub type Drift = (&'static str, fn(&Path));
 
 /// Does nothing: for a part that a case does not need.
 pub fn nothing(_: &Path) {}
@@ -78,8 +81,8 @@ pub fn violations(registry: &Registry, case: &Case) -> Vec<String> {
     let mut found = Vec::new();
     for placement in placements {
         let mut suite = Suite { registry, operation: operation.as_ref(), case, placement, found: Vec::new() };
-        suite.from_start("fresh", nothing);
-        suite.from_start("half-applied", case.half);
+        suite.walk_from("fresh", nothing);
+        suite.walk_from("half-applied", case.half);
         for (field, drift) in case.drifts {
             suite.drift(field, *drift);
         }
@@ -145,7 +148,7 @@ impl Suite<'_> {
     }
 
     /// Walks from a start to a converged target and back.
-    fn from_start(&mut self, start: &str, prepare: fn(&Path)) {
+    fn walk_from(&mut self, start: &str, prepare: fn(&Path)) {
         let target = self.target();
         prepare(&target.dir);
         let kept = (self.case.kept)(&target.dir);
@@ -287,6 +290,6 @@ fn fill(value: Value, dir: &Path, sources: &Path) -> Value {
         Value::Object(items) => {
             items.into_iter().map(|(key, item)| (key, fill(item, dir, sources))).collect()
         }
-        other => other,
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
     }
 }

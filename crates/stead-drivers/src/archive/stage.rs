@@ -65,7 +65,7 @@ impl Stage {
         std::io::copy(reader, &mut file)?;
         file.flush()?;
         let mut file = File::open(&path)?;
-        Ok(Body::hashed(&mut file)?.from_source(path))
+        Ok(Body::hashed(&mut file)?.with_source(path))
     }
 
     /// Fetches an archive.

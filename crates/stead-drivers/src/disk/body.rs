@@ -74,7 +74,7 @@ impl Body {
     }
 
     /// Returns this body with the driver's file that holds its bytes.
-    pub(crate) fn from_source(mut self, source: PathBuf) -> Self {
+    pub(crate) fn with_source(mut self, source: PathBuf) -> Self {
         self.source = Some(source);
         self
     }

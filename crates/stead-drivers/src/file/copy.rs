@@ -142,7 +142,7 @@ impl Sources {
                 let mut file = File::open(entry.path()).map_err(|error| cannot(&error))?;
                 item.kind = Kind::File;
                 let body = Body::hashed(&mut file).map_err(|error| cannot(&error))?;
-                item.body = Some(body.from_source(entry.path().to_owned()));
+                item.body = Some(body.with_source(entry.path().to_owned()));
             } else if !metadata.is_dir() {
                 return Err(cannot(&format_args!("`{}` is a special file", entry.path().display())));
             }

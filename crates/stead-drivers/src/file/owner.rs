@@ -24,12 +24,9 @@ pub(super) fn gid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> R
 
 fn resolve(cx: &OpContext, disk: &Disk, value: &Value, database: &str, kind: &str) -> Result<u32, OpError> {
     let unknown = |name: &str| OpError::permanent(format!("there is no {kind} `{name}`"));
-    let name = match value {
-        Value::String(name) => name.as_str(),
-        other => {
-            let id = other.as_u64().and_then(|id| u32::try_from(id).ok());
-            return id.ok_or_else(|| OpError::invalid(format!("{other} is not a {kind}")));
-        }
+    let Some(name) = value.as_str() else {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
+        return id.ok_or_else(|| OpError::invalid(format!("{value} is not a {kind}")));
     };
     if let Ok(id) = name.parse() {
         return Ok(id);

@@ -71,5 +71,5 @@ pub(super) fn source_body(source: &Path) -> Result<Body, OpError> {
     if !file.metadata().map_err(cannot)?.is_file() {
         return Err(OpError::permanent(format!("source `{}` is not a regular file", source.display())));
     }
-    Ok(Body::read(&mut file).map_err(cannot)?.from_source(source.to_owned()))
+    Ok(Body::read(&mut file).map_err(cannot)?.with_source(source.to_owned()))
 }

@@ -183,7 +183,7 @@ fn extended_attributes_survive_a_replacement() {
     }
     run(&context(dir.path()), "file.present", json!({"path": path(dir.path(), "f"), "content": "new"}))
         .unwrap();
-    let mut value = vec![0; 16];
+    let mut value = [0; 16];
     let size = rustix::fs::getxattr(&file, "user.stead", &mut value[..]).unwrap();
     assert_eq!(&value[..size], b"kept");
 }
