@@ -14,7 +14,7 @@ pub(crate) mod seen;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -166,17 +166,19 @@ impl Disk {
             Err(errno) => return Err(says(errno)),
         };
         let stat = rustix::fs::fstat(&fd).map_err(says)?;
-        Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => (Kind::Directory, PathBuf::new(), Some(Arc::new(fd))),
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind.is_dir() {
+            return Ok((Kind::Directory, PathBuf::new(), Some(Arc::new(fd))));
+        }
+        if predicted.is_some() {
             // A predicted directory in place of something that is still there.
-            _ if predicted.is_some() => (Kind::Directory, PathBuf::new(), None),
-            FileType::Symlink => {
-                let to = rustix::fs::readlinkat(here, name, Vec::new()).map_err(says)?;
-                (Kind::Symlink, PathBuf::from(OsString::from_vec(to.into_bytes())), None)
-            }
-            FileType::RegularFile => (Kind::File, PathBuf::new(), None),
-            _ => (Kind::Other, PathBuf::new(), None),
-        })
+            return Ok((Kind::Directory, PathBuf::new(), None));
+        }
+        if kind.is_symlink() {
+            let to = rustix::fs::readlinkat(here, name, Vec::new()).map_err(says)?;
+            return Ok((Kind::Symlink, PathBuf::from(OsString::from_vec(to.into_bytes())), None));
+        }
+        Ok((if kind.is_file() { Kind::File } else { Kind::Other }, PathBuf::new(), None))
     }
 
     /// Returns what a dry run has predicted of `path`, free of links.
@@ -280,9 +282,4 @@ pub(crate) fn io_error(path: &Path, doing: &str, errno: Errno) -> OpError {
         )),
         _ => OpError::operation(format!("cannot {doing} `{}`: {error}", path.display())),
     }
-}
-
-/// Whether `name` can be written in parameters.
-pub(crate) fn is_text(name: &OsStr) -> bool {
-    std::str::from_utf8(name.as_bytes()).is_ok()
 }
