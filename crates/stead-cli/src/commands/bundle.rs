@@ -1,0 +1,5 @@
+//! `stead bundle …`.
+
+pub(super) mod info;
+pub(super) mod list;
+pub(super) mod verify;

@@ -1,0 +1,17 @@
+//! `stead plan graph`.
+
+use stead_model::ExitCode;
+
+use crate::args::PlanGraphArgs;
+use crate::commands::not_wired;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    _args: &PlanGraphArgs,
+    _settings: &Settings,
+    _output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    Err(not_wired("plan graph"))
+}

@@ -1,0 +1,17 @@
+//! `stead plan show`.
+
+use stead_model::ExitCode;
+
+use crate::args::PlanShowArgs;
+use crate::commands::not_wired;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    _args: &PlanShowArgs,
+    _settings: &Settings,
+    _output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    Err(not_wired("plan show"))
+}
