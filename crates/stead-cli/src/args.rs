@@ -156,13 +156,21 @@ impl Cli {
         {
             let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
                            tip: write the events to a file: --events FILE";
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+            return Err(cli.command.clap_command().error(ErrorKind::ArgumentConflict, message));
         }
         Ok(cli)
     }
 }
 
 impl Command {
+    /// Returns clap's view of a command that runs plans, for errors that show its usage.
+    fn clap_command(&self) -> clap::Command {
+        let path: &[&str] = if matches!(self, Self::Resume(_)) { &["resume"] } else { &["plan", "run"] };
+        let mut command = Cli::command();
+        command.build();
+        path.iter().fold(command, |command, name| command.find_subcommand(name).cloned().unwrap_or(command))
+    }
+
     /// Returns the output flags of commands that run plans.
     fn output(&self) -> Option<&OutputArgs> {
         match self {

@@ -175,49 +175,46 @@ pub struct ResumeArgs {
 
 /// Values for a plan's variables; later ones win.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Variables")]
 pub struct VarArgs {
     /// Set a variable: NAME=VALUE, or NAME:=JSON; may be repeated
-    #[arg(long = "var", value_name = "NAME=VALUE", value_parser = value::var)]
+    #[arg(long = "var", value_name = "NAME=VALUE", value_parser = value::var, help_heading = "Variables")]
     pub var: Vec<VarArg>,
     /// Set variables from a YAML file; may be repeated
-    #[arg(long = "vars-file", value_name = "FILE")]
+    #[arg(long = "vars-file", value_name = "FILE", help_heading = "Variables")]
     pub vars_file: Vec<PathBuf>,
 }
 
 /// Which hosts there are and which of them take part.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Hosts")]
 pub struct InventoryArgs {
     /// Inventory file; may be repeated [default: $STEAD_INVENTORY, inventory.yaml beside the plan or here]
-    #[arg(short = 'i', long = "inventory", value_name = "FILE")]
+    #[arg(short = 'i', long = "inventory", value_name = "FILE", help_heading = "Hosts")]
     pub inventory: Vec<PathBuf>,
     /// Only hosts that also match this target expression
-    #[arg(long, value_name = "EXPR")]
+    #[arg(long, value_name = "EXPR", help_heading = "Hosts")]
     pub limit: Option<String>,
 }
 
 /// How a run is shown.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// Print the report as one JSON document on standard output
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub json: bool,
     /// Write the event log here as it happens; `-` is standard output
-    #[arg(long, value_name = "FILE", value_parser = value::sink)]
+    #[arg(long, value_name = "FILE", value_parser = value::sink, help_heading = "Output")]
     pub events: Option<Sink>,
     /// Write a JUnit XML report
-    #[arg(long, value_name = "FILE", value_parser = value::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = value::report_file, help_heading = "Output")]
     pub junit: Option<PathBuf>,
     /// Write a Markdown report
-    #[arg(long, value_name = "FILE", value_parser = value::report_file)]
+    #[arg(long, value_name = "FILE", value_parser = value::report_file, help_heading = "Output")]
     pub markdown: Option<PathBuf>,
     /// How progress is shown on standard error
-    #[arg(long, value_name = "HOW", default_value = "auto")]
+    #[arg(long, value_name = "HOW", default_value = "auto", help_heading = "Output")]
     pub progress: Progress,
     /// Show the output of tasks as it comes, as `task@host | line`
-    #[arg(short = 'v', long)]
+    #[arg(short = 'v', long, help_heading = "Output")]
     pub verbose: bool,
 }
 

@@ -12,14 +12,9 @@ pub(crate) const SHOW: &str = "\x1b[?25h";
 
 static HIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Returns the bytes that hide the cursor if it is not hidden already, and remembers that it is.
-pub(crate) fn hide() -> &'static str {
-    if HIDDEN.swap(true, Ordering::SeqCst) { "" } else { HIDE }
-}
-
-/// Returns the bytes that show the cursor if it is hidden, and remembers that it is not.
-pub(crate) fn show() -> &'static str {
-    if HIDDEN.swap(false, Ordering::SeqCst) { SHOW } else { "" }
+/// Remembers for [`restore`] whether the cursor is hidden.
+pub(crate) fn note(hidden: bool) {
+    HIDDEN.store(hidden, Ordering::SeqCst);
 }
 
 /// Shows the cursor on standard error if it is hidden. Takes no lock of ours.
