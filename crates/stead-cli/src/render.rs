@@ -69,3 +69,8 @@ pub enum Differences {
     /// They are.
     Shown,
 }
+
+/// Returns `text` as one line that is safe to show.
+pub(crate) fn one_line(text: &str) -> String {
+    text::one_line(text).into_owned()
+}

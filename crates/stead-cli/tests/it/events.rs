@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use stead_cli::output::Handle;
 use stead_cli::render::Render;
-use stead_model::event::{Mode, RowResult, RunKind, RunStarted, TaskResult};
+use stead_model::event::{Counts, Mode, RowResult, RunFinished, RunKind, RunStarted, TaskResult};
 use stead_model::plan::Digest;
 use stead_model::time::Timestamp;
-use stead_model::{Cause, ErrorClass, Event, EventKind, HostName, PlanName, RunId, Status, TaskName};
+use stead_model::{
+    Cause, ErrorClass, Event, EventKind, ExitCode, HostName, PlanName, RunId, RunStatus, Status, TaskName,
+};
 
 /// Memory that a handle writes to.
 #[derive(Clone, Default)]
@@ -94,6 +96,16 @@ pub(crate) fn run_started() -> EventKind {
         mode: Mode::Run,
         tasks: 1,
         trigger: None,
+    }))
+}
+
+pub(crate) fn run_finished() -> EventKind {
+    EventKind::RunFinished(Box::new(RunFinished {
+        status: RunStatus::Success,
+        exit_code: ExitCode::Success,
+        counts: Counts::default(),
+        duration_ms: 5,
+        error: None,
     }))
 }
 

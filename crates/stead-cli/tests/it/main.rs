@@ -4,7 +4,7 @@ mod events;
 mod process;
 
 mod plain;
-
+mod terminal;
 mod usage;
 
 /// Fails when a file of this directory is no module, so that no test is silently left out.
