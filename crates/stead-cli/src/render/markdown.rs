@@ -102,8 +102,15 @@ fn cell(text: &str) -> String {
 }
 
 fn escape_line(line: &str, escaped: &mut String) {
-    for c in text::clean(line).chars() {
+    let line = text::clean(line);
+    let mut before = ' ';
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
         match c {
+            // Inside a word it means nothing, and names are full of it.
+            '_' if before.is_alphanumeric() && chars.peek().is_some_and(|next| next.is_alphanumeric()) => {
+                escaped.push(c);
+            }
             '|' | '`' | '*' | '_' | '\\' | '[' | ']' | '~' | '#' => {
                 escaped.push('\\');
                 escaped.push(c);
@@ -113,6 +120,7 @@ fn escape_line(line: &str, escaped: &mut String) {
             '&' => escaped.push_str("&amp;"),
             c => escaped.push(c),
         }
+        before = c;
     }
 }
 
@@ -124,6 +132,7 @@ mod tests {
     fn cells_hold_any_text() {
         assert_eq!(cell("a|b `c`\nd\x07"), "a\\|b \\`c\\`<br>d\u{fffd}");
         assert_eq!(cell("<script>&"), "&lt;script&gt;&amp;");
+        assert_eq!(cell("not_run _x_"), "not_run \\_x\\_");
         assert_eq!(cell(""), "");
     }
 }

@@ -7,7 +7,7 @@ const REPLACEMENT: char = '\u{fffd}';
 
 /// Whether a character would move the cursor, ring, or reorder what is shown.
 fn is_unsafe(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
 }
 
 /// Returns `text` as one line: line breaks become ` | `, tabs spaces, escape sequences go.

@@ -3,7 +3,10 @@
 mod events;
 mod process;
 
+mod asking;
 mod plain;
+mod plans;
+mod report;
 mod terminal;
 mod usage;
 

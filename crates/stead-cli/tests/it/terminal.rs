@@ -256,7 +256,7 @@ fn verbose_output_is_above_the_running_tasks() {
 }
 
 /// A pty of the given size: the side a program writes to, and what reads the other.
-fn pty(rows: u16, columns: u16) -> (File, File) {
+pub(crate) fn pty(rows: u16, columns: u16) -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
