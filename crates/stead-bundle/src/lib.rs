@@ -1,1 +1,33 @@
 //! Stead's record: the bundle format, sealing, verification and listing.
+//!
+//! A bundle is the directory of one run. [`RunDirectory`] makes and fills it, [`seal`] closes it with
+//! hashes, [`verify`] checks it, [`list`], [`info`] and [`resolve`] find and show it. Failing to record
+//! is a value here, never a failed run: the caller decides what it means. The event log inside is
+//! written by `stead-runner`.
+
+mod directory;
+mod error;
+mod hashes;
+mod layout;
+mod list;
+mod lock;
+mod log_file;
+mod resolve;
+mod seal;
+mod stored;
+mod verify;
+
+pub use directory::{CreateError, NewRun, OpenError, RunDirectory};
+pub use error::RecordError;
+pub use hashes::{HashLine, HashLineError};
+pub use layout::{
+    ARTIFACTS, EVENTS, HASHES, LOCK, LOGS, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, file_name,
+    locks_directory, runs_directory, state_directory,
+};
+pub use list::{Bundle, Listed, Listing, info, list};
+pub use lock::{FileLock, Holder, LockError, holder_of};
+pub use log_file::LogFile;
+pub use resolve::{ResolveError, resolve};
+pub use seal::{SealError, is_sealed, seal, unseal};
+pub use stored::{LoadError, load_meta, load_plan};
+pub use verify::{Finding, Signature, Verification, VerifyError, VerifyOptions, verify};

@@ -1,1 +1,10 @@
 //! Stead's pure decisions: compiling plans, walking them, expressions, targets, resume.
+//!
+//! Nothing here knows a clock, a file, a socket or an async runtime: time, randomness and the world's
+//! answers come in as values, events and commands go out as values.
+
+pub mod compile;
+pub mod expr;
+pub mod graph;
+pub mod run;
+pub mod task_state;

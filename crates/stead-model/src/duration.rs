@@ -115,7 +115,9 @@ mod tests {
 
     #[test]
     fn reads_what_the_contract_lists() {
-        for (text, millis) in [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("1h30m", 5_400_000)] {
+        for (text, millis) in
+            [("250ms", 250), ("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("1h30m", 5_400_000)]
+        {
             assert_eq!(parse(text).unwrap(), Duration::from_millis(millis), "{text}");
             assert_eq!(to_exact(parse(text).unwrap()), text);
         }
@@ -124,7 +126,18 @@ mod tests {
     #[test]
     fn refuses_numbers_without_unit_and_nonsense() {
         assert_eq!(parse("30"), Err(InvalidDuration::NoUnit("30".into())));
-        for bad in ["", "s", "1.5s", "-1s", "1x", "1m1h", "1s1s", "1 s", "99999999999999999999h", "18446744073709551615h"] {
+        for bad in [
+            "",
+            "s",
+            "1.5s",
+            "-1s",
+            "1x",
+            "1m1h",
+            "1s1s",
+            "1 s",
+            "99999999999999999999h",
+            "18446744073709551615h",
+        ] {
             assert!(matches!(parse(bad), Err(InvalidDuration::Malformed(_))), "{bad}");
         }
     }

@@ -262,6 +262,9 @@ pub struct RunResumed {
     /// Interrupted rows a person wants run again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rerun: Vec<TaskName>,
+    /// Tasks of another plan that goes on: nothing of what was recorded under their names counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<TaskName>,
     /// Whether another plan than the recorded one goes on.
     #[serde(default, skip_serializing_if = "is_false")]
     pub forced: bool,
@@ -558,4 +561,3 @@ impl EventKind {
         }
     }
 }
-

@@ -9,12 +9,15 @@ pub mod duration;
 pub mod event;
 pub mod exit_code;
 pub mod id;
+pub mod inventory;
 pub mod operation;
 pub mod plan;
+pub mod plan_file;
 pub mod report;
 pub mod schema;
 pub mod status;
 pub mod time;
+pub mod yaml;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use event::{Event, EventKind};

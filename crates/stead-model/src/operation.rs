@@ -77,15 +77,20 @@ impl Descriptor {
     pub fn params_schema(&self) -> Value {
         let properties: serde_json::Map<String, Value> =
             self.params.iter().map(|param| (param.name.to_owned(), param.schema())).collect();
-        let required: Vec<&str> = self.params.iter().filter(|param| param.required).map(|param| param.name).collect();
+        let required: Vec<&str> =
+            self.params.iter().filter(|param| param.required).map(|param| param.name).collect();
         json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
     }
 
     /// Returns the descriptor as one JSON value, for `stead schema operation`.
     pub fn to_json(&self) -> Value {
-        let secrets: Vec<&str> = self.params.iter().filter(|param| param.secret).map(|param| param.name).collect();
-        let result: serde_json::Map<String, Value> =
-            self.result.iter().map(|(name, what)| ((*name).to_owned(), json!({"description": what}))).collect();
+        let secrets: Vec<&str> =
+            self.params.iter().filter(|param| param.secret).map(|param| param.name).collect();
+        let result: serde_json::Map<String, Value> = self
+            .result
+            .iter()
+            .map(|(name, what)| ((*name).to_owned(), json!({"description": what})))
+            .collect();
         json!({
             "name": self.name, "summary": self.summary, "effect": self.effect.as_str(),
             "idempotent": self.idempotent, "check": self.check, "undo": self.undo,
@@ -191,7 +196,13 @@ impl ParamKind {
         let text = |what: &str| Some(format!("expected {what}, found {}", describe(value)));
         match self {
             Self::Any => None,
-            Self::Text | Self::SourcePath | Self::Regex => if value.is_string() { None } else { text("a text") },
+            Self::Text | Self::SourcePath | Self::Regex => {
+                if value.is_string() {
+                    None
+                } else {
+                    text("a text")
+                }
+            }
             Self::NonEmptyText => match value.as_str() {
                 Some("") => Some("must not be empty".to_owned()),
                 Some(_) => None,
@@ -222,7 +233,13 @@ impl ParamKind {
                 Value::Number(id) if id.as_u64().is_some_and(|id| id < u64::from(u32::MAX)) => None,
                 _ => text("a name or an id"),
             },
-            Self::Bool => if value.is_boolean() { None } else { text("true or false") },
+            Self::Bool => {
+                if value.is_boolean() {
+                    None
+                } else {
+                    text("true or false")
+                }
+            }
             Self::Int(low, high) => match value.as_i64() {
                 Some(number) if (low..=high).contains(&number) => None,
                 Some(_) | None => text(&format!("a whole number from {low} to {high}")),
@@ -235,18 +252,26 @@ impl ParamKind {
                 Some(word) if words.contains(&word) => None,
                 Some(_) | None => text(&format!("one of {}", words.join(", "))),
             },
-            Self::TextList => if is_text_list(value) { None } else { text("a list of texts") },
+            Self::TextList => {
+                if is_text_list(value) {
+                    None
+                } else {
+                    text("a list of texts")
+                }
+            }
             Self::NonEmptyTextList => match value.as_array() {
                 Some(items) if items.is_empty() => Some("must not be empty".to_owned()),
                 Some(_) if is_text_list(value) => None,
                 Some(_) | None => text("a list of texts"),
             },
             Self::IntList(low, high) => {
-                let fits = |item: &Value| match item {
+                let fits = |item: &Value| {
+                    match item {
                     Value::String(range) => range.split_once('-').is_some_and(|(from, to)| {
                         matches!((from.parse::<i64>(), to.parse::<i64>()), (Ok(from), Ok(to)) if low <= from && from <= to && to <= high)
                     }),
                     other => other.as_i64().is_some_and(|number| (low..=high).contains(&number)),
+                }
                 };
                 match value.as_array() {
                     Some(items) if items.iter().all(fits) => None,
@@ -254,11 +279,29 @@ impl ParamKind {
                 }
             }
             Self::TextMap => match value.as_object() {
-                Some(items) if items.values().all(|item| !item.is_array() && !item.is_object() && !item.is_null()) => None,
+                Some(items)
+                    if items
+                        .values()
+                        .all(|item| !item.is_array() && !item.is_object() && !item.is_null()) =>
+                {
+                    None
+                }
                 Some(_) | None => text("a map of texts"),
             },
-            Self::Map => if value.is_object() { None } else { text("a map") },
-            Self::TextOrList => if value.is_string() || is_text_list(value) { None } else { text("a text or a list of texts") },
+            Self::Map => {
+                if value.is_object() {
+                    None
+                } else {
+                    text("a map")
+                }
+            }
+            Self::TextOrList => {
+                if value.is_string() || is_text_list(value) {
+                    None
+                } else {
+                    text("a text or a list of texts")
+                }
+            }
         }
     }
 
@@ -281,9 +324,13 @@ impl ParamKind {
             Self::NonEmptyTextList => json!({"type": "array", "items": {"type": "string"}, "minItems": 1}),
             Self::IntList(low, high) => json!({"type": "array", "items": {"anyOf": [
                 {"type": "integer", "minimum": low, "maximum": high}, {"type": "string", "pattern": "^[0-9]+-[0-9]+$"}]}}),
-            Self::TextMap => json!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}),
+            Self::TextMap => {
+                json!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}})
+            }
             Self::Map => json!({"type": "object"}),
-            Self::TextOrList => json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+            Self::TextOrList => {
+                json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+            }
         }
     }
 }

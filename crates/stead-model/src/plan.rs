@@ -21,8 +21,8 @@ mod policy;
 
 pub use param::Param;
 pub use policy::{
-    Backoff, HostFailure, Interrupted, Jitter, Limits, Mutex, MutexScope, OnEmpty, OnError, OnFailure, OnlyIfChanged,
-    Retry, Size, TriggerRule,
+    Backoff, HostFailure, Interrupted, Jitter, Limits, Mutex, MutexScope, OnEmpty, OnError, OnFailure,
+    OnlyIfChanged, Retry, Size, TriggerRule,
 };
 
 /// The position of a task in [`Plan::tasks`].
@@ -105,7 +105,10 @@ impl Plan {
 
     /// Returns every task with its index, in plan order.
     pub fn indexed(&self) -> impl DoubleEndedIterator<Item = (TaskIndex, &Task)> {
-        self.tasks.iter().enumerate().map(|(i, task)| (TaskIndex(u32::try_from(i).expect("at most 1,000,000 tasks")), task))
+        self.tasks
+            .iter()
+            .enumerate()
+            .map(|(i, task)| (TaskIndex(u32::try_from(i).expect("at most 1,000,000 tasks")), task))
     }
 
     /// Returns the canonical JSON of the plan: compact, sorted keys, no positions.

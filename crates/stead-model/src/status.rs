@@ -204,7 +204,11 @@ impl RunStatus {
                     Some(class @ (ErrorClass::Unreachable | ErrorClass::Timeout))
                         if classes.all(|other| other == Some(class)) =>
                     {
-                        if class == ErrorClass::Timeout { ExitCode::TimedOut } else { ExitCode::Unreachable }
+                        if class == ErrorClass::Timeout {
+                            ExitCode::TimedOut
+                        } else {
+                            ExitCode::Unreachable
+                        }
                     }
                     _ => ExitCode::Failed,
                 }
@@ -219,7 +223,8 @@ mod tests {
 
     #[test]
     fn exit_codes_of_a_failed_run_follow_its_failures() {
-        let code = |classes: &[ErrorClass]| RunStatus::Failed.exit_code(classes.iter().copied().map(Some)).code();
+        let code =
+            |classes: &[ErrorClass]| RunStatus::Failed.exit_code(classes.iter().copied().map(Some)).code();
         assert_eq!(code(&[]), 1);
         assert_eq!(code(&[ErrorClass::Exit]), 1);
         assert_eq!(code(&[ErrorClass::Unreachable, ErrorClass::Unreachable]), 7);

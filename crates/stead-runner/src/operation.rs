@@ -178,7 +178,8 @@ impl Params {
 
     /// Returns the text of `name`, which the schema requires.
     pub fn required(&self, name: &str) -> Result<&str, OpError> {
-        self.text(name).ok_or_else(|| OpError::new(ErrorClass::Invalid, format!("parameter `{name}` is missing")))
+        self.text(name)
+            .ok_or_else(|| OpError::new(ErrorClass::Invalid, format!("parameter `{name}` is missing")))
     }
 
     /// Returns whether `name` is true; `default` if it is not given.
@@ -252,7 +253,11 @@ impl Diff {
     /// Returns `{before, after, text}` as reports show it.
     pub fn to_json(&self) -> Value {
         let side = |pick: fn(&FieldDiff) -> &Value| -> Value {
-            self.fields.iter().map(|field| (field.name.clone(), pick(field).clone())).collect::<Map<_, _>>().into()
+            self.fields
+                .iter()
+                .map(|field| (field.name.clone(), pick(field).clone()))
+                .collect::<Map<_, _>>()
+                .into()
         };
         let mut diff = Map::new();
         diff.insert("before".to_owned(), side(|field| &field.before));
@@ -366,7 +371,9 @@ impl Predicted {
     pub fn starting_with(&self, prefix: &str) -> Vec<(String, Value)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let from = all.range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded));
-        from.take_while(|(name, _)| name.starts_with(prefix)).map(|(name, state)| (name.clone(), state.clone())).collect()
+        from.take_while(|(name, _)| name.starts_with(prefix))
+            .map(|(name, state)| (name.clone(), state.clone()))
+            .collect()
     }
 }
 

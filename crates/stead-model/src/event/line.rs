@@ -97,7 +97,12 @@ mod tests {
         let mut result = RowResult::new(Status::Failed);
         result.error = Some("quote \" and \u{1} and ü".to_owned());
         for kind in [
-            EventKind::HostResult { task: task.clone(), host: HostName::local(), attempt: 2, result: Box::new(result) },
+            EventKind::HostResult {
+                task: task.clone(),
+                host: HostName::local(),
+                attempt: 2,
+                result: Box::new(result),
+            },
             EventKind::Log {
                 task,
                 host: Some(HostName::local()),

@@ -88,9 +88,12 @@ fn from_json(value: Value) -> Param {
             {
                 return Param::Template(std::mem::take(template));
             }
-            let items: BTreeMap<String, Param> = items.into_iter().map(|(key, item)| (key, from_json(item))).collect();
+            let items: BTreeMap<String, Param> =
+                items.into_iter().map(|(key, item)| (key, from_json(item))).collect();
             if items.values().all(|item| item.as_value().is_some()) {
-                Param::Value(Value::Object(items.into_iter().map(|(key, item)| (key, into_value(item))).collect()))
+                Param::Value(Value::Object(
+                    items.into_iter().map(|(key, item)| (key, into_value(item))).collect(),
+                ))
             } else {
                 Param::Map(items)
             }

@@ -227,7 +227,11 @@ impl Retry {
 
     /// Whether an error of `class` is tried again at all.
     pub fn covers(&self, class: ErrorClass) -> bool {
-        if self.on.is_empty() { class.is_retried_by_default() } else { class.may_be_retried() && self.on.contains(&class) }
+        if self.on.is_empty() {
+            class.is_retried_by_default()
+        } else {
+            class.may_be_retried() && self.on.contains(&class)
+        }
     }
 }
 
@@ -248,10 +252,15 @@ pub struct Backoff {
 
 impl Backoff {
     /// Again at once.
-    pub const NONE: Self = Self { initial: Duration::ZERO, max: Duration::ZERO, factor: 2.0, jitter: Jitter::None };
+    pub const NONE: Self =
+        Self { initial: Duration::ZERO, max: Duration::ZERO, factor: 2.0, jitter: Jitter::None };
     /// One second, doubling up to thirty.
-    pub const EXPONENTIAL: Self =
-        Self { initial: Duration::from_secs(1), max: Duration::from_secs(30), factor: 2.0, jitter: Jitter::None };
+    pub const EXPONENTIAL: Self = Self {
+        initial: Duration::from_secs(1),
+        max: Duration::from_secs(30),
+        factor: 2.0,
+        jitter: Jitter::None,
+    };
 }
 
 /// Whether a delay is spread.

@@ -1,0 +1,300 @@
+//! The directory of one run while it is being written.
+//!
+//! It is built under a temporary name and renamed, so that a run directory either has its metadata,
+//! plan and lock, or does not exist. The lock inside is held until this value is dropped.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+use serde_json::Value;
+use stead_model::bundle::{RunMeta, Versions};
+use stead_model::event::Stream;
+use stead_model::time::Timestamp;
+use stead_model::{HostName, Report, RunId, TaskName};
+
+use crate::error::RecordError;
+use crate::layout::{
+    ARTIFACTS, EVENTS, LOCK, PLAN, REPORT, RUN_META, TEMPORARY, VERSIONS, file_name, inside, runs_directory,
+};
+use crate::lock::{FileLock, Holder, LockError};
+use crate::log_file::LogFile;
+use crate::seal::{SealError, seal, unseal};
+use crate::stored::{LoadError, load_meta};
+
+/// What a new run directory begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct NewRun<'a> {
+    /// `run_meta.json`; its `run_id` names the directory, its `started_at` is written into the lock.
+    pub meta: &'a RunMeta,
+    /// `versions.json`.
+    pub versions: &'a Versions,
+    /// The bytes of `plan.json`.
+    pub plan: &'a [u8],
+    /// Sources as the user wrote them, by file name, such as `plan.yaml`.
+    pub sources: &'a [(&'a str, &'a [u8])],
+}
+
+/// Why there is no new run directory.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The id is taken.
+    #[error("run {run_id} exists already in {}", directory.display())]
+    Exists {
+        /// The id.
+        run_id: RunId,
+        /// Where runs are kept.
+        directory: PathBuf,
+    },
+    /// Something could not be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// Why a run cannot go on in its directory.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A live process owns the run, or its lock cannot be used.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// Its metadata cannot be used.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Something could not be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// The directory of one run, locked by this process.
+#[derive(Debug)]
+pub struct RunDirectory {
+    path: Arc<Path>,
+    run_id: RunId,
+    _lock: FileLock,
+}
+
+impl RunDirectory {
+    /// Makes the directory of a new run in the state directory `state`.
+    pub fn create(state: &Path, new: &NewRun<'_>) -> Result<Self, CreateError> {
+        let runs = runs_directory(state);
+        make_directory(&runs)?;
+        let run_id = new.meta.run_id.clone();
+        let exists = || CreateError::Exists { run_id: run_id.clone(), directory: runs.clone() };
+        let path = runs.join(run_id.as_str());
+        if path.symlink_metadata().is_ok() {
+            return Err(exists());
+        }
+        let mut temporary = Temporary::create(&runs, &run_id)?;
+        let building = temporary.path.clone();
+        let within = |name: &str| building.join(name);
+        let holder = Holder::this_process(run_id.clone(), new.meta.started_at);
+        let lock = FileLock::try_take(&within(LOCK), &holder).map_err(|error| match error {
+            LockError::File(error) => error,
+            LockError::Held { path, .. } => {
+                RecordError::of("take lock", &path)(io::ErrorKind::WouldBlock.into())
+            }
+        })?;
+        write_new(&within(RUN_META), &to_json(new.meta))?;
+        write_new(&within(VERSIONS), &to_json(new.versions))?;
+        write_new(&within(PLAN), new.plan)?;
+        for (name, bytes) in new.sources {
+            let name = within(&file_name(name, ""));
+            write_new(&name, bytes)?;
+        }
+        match rename_new(&temporary.path, &path) {
+            Ok(()) => {}
+            Err(error) if is_taken(&error) => return Err(exists()),
+            Err(error) => return Err(RecordError::of("create run directory", &path)(error).into()),
+        }
+        temporary.kept = true;
+        Ok(Self { path: path.into(), run_id, _lock: lock })
+    }
+
+    /// Takes the directory of a run that goes on: locks it for this process from `now` on and unseals it.
+    pub fn reopen(path: &Path, now: Timestamp) -> Result<(Self, RunMeta), OpenError> {
+        // Read before the lock is made: a directory that is no run stays as it is.
+        let run_id = load_meta(path)?.run_id;
+        let lock = FileLock::take(&path.join(LOCK), &Holder::this_process(run_id.clone(), now))?;
+        // Again under the lock: another process may have finished it in between.
+        let meta = load_meta(path)?;
+        unseal(path)?;
+        let path = fs::canonicalize(path).map_err(RecordError::of("find", path))?;
+        Ok((Self { path: path.into(), run_id, _lock: lock }, meta))
+    }
+
+    /// Returns the directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the run's id.
+    pub fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
+
+    /// Returns where the event log is.
+    pub fn events_path(&self) -> PathBuf {
+        self.path.join(EVENTS)
+    }
+
+    /// Replaces `run_meta.json`; a reader sees the old one or the new one.
+    pub fn update_meta(&self, meta: &RunMeta) -> Result<(), RecordError> {
+        self.replace(RUN_META, &to_json(meta))
+    }
+
+    /// Replaces `report.json`; a reader sees the old one or the new one.
+    pub fn write_report(&self, report: &Report) -> Result<(), RecordError> {
+        self.replace(REPORT, &to_json(report))
+    }
+
+    /// Replaces `plan.json` and the sources, for a run that goes on with another plan.
+    pub fn replace_plan(&self, plan: &[u8], sources: &[(&str, &[u8])]) -> Result<(), RecordError> {
+        for (name, bytes) in sources {
+            self.replace(&file_name(name, ""), bytes)?;
+        }
+        self.replace(PLAN, plan)
+    }
+
+    /// Returns the log of `stream` of an attempt on `host`, none for a functional task's own output.
+    ///
+    /// `announced` is how many of its bytes the event log already points to: 0, unless a run goes on.
+    pub fn log_file(
+        &self,
+        task: &TaskName,
+        host: Option<&HostName>,
+        attempt: u32,
+        stream: Stream,
+        announced: u64,
+    ) -> LogFile {
+        LogFile::new(Arc::clone(&self.path), task, host, attempt, stream, announced)
+    }
+
+    /// Writes data that is too long for the event log; returns its path within the bundle, for `data_file`.
+    pub fn write_data(
+        &self,
+        task: &TaskName,
+        host: Option<&HostName>,
+        attempt: u32,
+        data: &Value,
+    ) -> Result<String, RecordError> {
+        let host = host.map_or("_", HostName::as_str);
+        let file = file_name(host, &format!(".{attempt}.json"));
+        let relative = format!("{}/{file}", file_name(task.as_str(), ""));
+        self.write_artifact(&relative, &to_json(data))
+    }
+
+    /// Writes a file below `artifacts/`, replacing one of the same name; returns its path within the bundle.
+    ///
+    /// A path that would leave the directory is refused.
+    pub fn write_artifact(&self, relative: &str, bytes: &[u8]) -> Result<String, RecordError> {
+        let within = format!("{ARTIFACTS}/{relative}");
+        let path = self.path.join(&within);
+        if inside(relative).is_none() {
+            return Err(RecordError::of("write outside of the bundle", &path)(
+                io::ErrorKind::InvalidInput.into(),
+            ));
+        }
+        if let Some(parent) = path.parent() {
+            make_directory(parent)?;
+        }
+        self.replace(&within, bytes)?;
+        Ok(within)
+    }
+
+    /// Brings the directory's own entries and its metadata to the disk, for runs that must survive a power cut.
+    pub fn sync(&self) -> Result<(), RecordError> {
+        for name in [RUN_META, VERSIONS, PLAN] {
+            let path = self.path.join(name);
+            File::open(&path).and_then(|file| file.sync_all()).map_err(RecordError::of("sync", &path))?;
+        }
+        for directory in self.path.ancestors().take(3) {
+            let synced = File::open(directory).and_then(|file| file.sync_all());
+            synced.map_err(RecordError::of("sync", directory))?;
+        }
+        Ok(())
+    }
+
+    /// Hashes every file; the last act on a run that ended. The lock is held until `self` is dropped.
+    pub fn seal(&self) -> Result<(), SealError> {
+        seal(&self.path)
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (path, temporary) = (self.path.join(name), self.path.join(format!("{TEMPORARY}{number}")));
+        let written = write_file(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path));
+        written.map_err(|error| {
+            // Best effort: a full disk is the likely cause, and sealing removes leftovers as well.
+            drop(fs::remove_file(&temporary));
+            RecordError::of("write", &path)(error)
+        })
+    }
+}
+
+/// A directory that is removed unless it is kept.
+struct Temporary {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Temporary {
+    fn create(runs: &Path, run_id: &RunId) -> Result<Self, RecordError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = runs.join(format!("{TEMPORARY}{}-{number}-{run_id}", std::process::id()));
+        let made = DirBuilder::new().mode(0o755).create(&path);
+        made.map_err(RecordError::of("create directory", &path))?;
+        Ok(Self { path, kept: false })
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.kept {
+            drop(fs::remove_dir_all(&self.path));
+        }
+    }
+}
+
+fn make_directory(path: &Path) -> Result<(), RecordError> {
+    let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.map_err(RecordError::of("create directory", path))
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+    write_file(path, bytes).map_err(RecordError::of("write", path))
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?.write_all(bytes)
+}
+
+/// Returns the form of every JSON file but `plan.json`: two spaces, a final newline.
+pub(crate) fn to_json(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(value).expect("metadata is always JSON");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Renames a directory to a name that must be free.
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // The file system does not know the flag: a plain rename refuses a directory with anything in it.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::rename(from, to),
+        other => other.map_err(io::Error::from),
+    }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory
+    )
+}

@@ -1,0 +1,124 @@
+//! Sealing: every file of a bundle hashed into `hashes.txt`, as the very last act.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::RecordError;
+use crate::hashes::{HashLine, hash_files};
+use crate::layout::{HASHES, LOCK, SIGNATURE, TEMPORARY};
+
+/// Why a bundle was not sealed.
+#[derive(Debug, thiserror::Error)]
+pub enum SealError {
+    /// Symlinks and special files have no place in a bundle.
+    #[error("{path} is neither a file nor a directory", path = path.display())]
+    NotAFile {
+        /// The first one found.
+        path: PathBuf,
+    },
+    /// Something could not be read or written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// What a walk through a bundle found, sorted by path bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Contents {
+    /// Every file that hashes cover, relative, with its length.
+    pub(crate) files: Vec<(PathBuf, u64)>,
+    /// Whatever is neither file nor directory, relative.
+    pub(crate) others: Vec<PathBuf>,
+}
+
+/// Returns what is in the bundle at `bundle`; `hashes.txt`, its signature and `lock` do not count.
+pub(crate) fn contents(bundle: &Path) -> Result<Contents, RecordError> {
+    let mut found = Contents::default();
+    for entry in walkdir::WalkDir::new(bundle).follow_links(false).min_depth(1) {
+        let entry = entry.map_err(|error| {
+            let path = error.path().unwrap_or(bundle).to_owned();
+            RecordError { action: "read directory", path, source: error.into() }
+        })?;
+        let Ok(relative) = entry.path().strip_prefix(bundle) else { continue };
+        let kind = entry.file_type();
+        let own =
+            entry.depth() == 1 && [HASHES, SIGNATURE, LOCK].iter().any(|own| relative == Path::new(own));
+        if kind.is_dir() || (own && kind.is_file()) {
+            continue;
+        }
+        if kind.is_file() {
+            let len = entry.metadata().map_err(|error| RecordError {
+                action: "read",
+                path: entry.path().to_owned(),
+                source: error.into(),
+            })?;
+            found.files.push((relative.to_owned(), len.len()));
+        } else {
+            found.others.push(relative.to_owned());
+        }
+    }
+    // By bytes of the whole path: comparing paths would compare component by component.
+    found.files.sort_unstable_by(|a, b| a.0.as_os_str().as_bytes().cmp(b.0.as_os_str().as_bytes()));
+    found.others.sort_unstable_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
+    Ok(found)
+}
+
+/// Hashes every file of the bundle at `bundle` into `hashes.txt`. Sealing a sealed bundle seals it anew.
+pub fn seal(bundle: &Path) -> Result<(), SealError> {
+    unseal(bundle)?;
+    remove_leftovers(bundle)?;
+    let contents = contents(bundle)?;
+    if let Some(path) = contents.others.first() {
+        return Err(SealError::NotAFile { path: bundle.join(path) });
+    }
+    let mut text = Vec::with_capacity(contents.files.len() * 128);
+    for ((path, _), digest) in contents.files.iter().zip(hash_files(bundle, &contents.files)) {
+        let digest = digest.map_err(RecordError::of("hash", &bundle.join(path)))?;
+        HashLine { path: path.clone(), digest }.write(&mut text);
+    }
+    let (path, temporary) = (bundle.join(HASHES), bundle.join(format!("{TEMPORARY}{HASHES}")));
+    let mut options = OpenOptions::new();
+    let written = options.write(true).create(true).truncate(true).mode(0o644).open(&temporary);
+    let written =
+        written.and_then(|mut file| file.write_all(&text)).and_then(|()| fs::rename(&temporary, &path));
+    if let Err(error) = written {
+        drop(fs::remove_file(&temporary));
+        return Err(RecordError::of("write", &path)(error).into());
+    }
+    Ok(())
+}
+
+/// Takes the seal off the bundle at `bundle`, its signature too. Nothing happens if there is none.
+pub fn unseal(bundle: &Path) -> Result<(), RecordError> {
+    for name in [SIGNATURE, HASHES] {
+        let path = bundle.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(RecordError::of("remove", &path)(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the bundle at `bundle` has a seal; whether it holds, `verify` says.
+pub fn is_sealed(bundle: &Path) -> bool {
+    bundle.join(HASHES).is_file()
+}
+
+/// Removes what a driver that died while replacing a file left at the top of the bundle.
+fn remove_leftovers(bundle: &Path) -> Result<(), RecordError> {
+    let failed = RecordError::of("read directory", bundle);
+    for entry in fs::read_dir(bundle).map_err(&failed)? {
+        let entry = entry.map_err(&failed)?;
+        if entry.file_name().as_bytes().starts_with(TEMPORARY.as_bytes())
+            && entry.file_type().is_ok_and(|kind| kind.is_file())
+        {
+            fs::remove_file(entry.path()).map_err(RecordError::of("remove", &entry.path()))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! Taking events into the state: the same for a live turn and for a replay.
+
+use std::sync::Arc;
+
+use stead_model::event::{Event, EventKind, TaskResult};
+use stead_model::plan::{Section, TaskIndex};
+use stead_model::report::Warning;
+use stead_model::time::Timestamp;
+use stead_model::{RunStatus, Status, TaskName};
+
+use crate::task_state::{IllegalTransition, RowState, TaskState};
+
+use super::row::{Live, Row};
+use super::{Finished, Run};
+
+/// Why a journal cannot be replayed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// It does not begin with `run_started`.
+    #[error("the journal does not begin with run_started")]
+    NoStart,
+    /// An event cannot follow those before it.
+    #[error(transparent)]
+    Illegal(#[from] IllegalTransition),
+    /// An event names a task the plan does not have.
+    #[error("event {seq} is about task `{task}`, which the plan does not have")]
+    UnknownTask {
+        /// The event.
+        seq: u64,
+        /// The name.
+        task: TaskName,
+    },
+}
+
+impl Run {
+    /// Takes the events of a journal into a run before anything happened.
+    ///
+    /// Events before a forced resume may name tasks that the plan no longer has; they are passed over.
+    pub fn replay(&mut self, events: &[Event]) -> Result<(), ReplayError> {
+        let forced = events
+            .iter()
+            .rposition(|event| matches!(&event.kind, EventKind::RunResumed(resumed) if resumed.forced))
+            .unwrap_or(0);
+        for (i, event) in events.iter().enumerate() {
+            if (i == 0) != matches!(event.kind, EventKind::RunStarted(_)) {
+                return Err(ReplayError::NoStart);
+            }
+            let task = event.kind.task();
+            let index = task.and_then(|name| self.graph.index_of(name.as_str()));
+            if let (Some(name), None) = (task, index)
+                && !matches!(event.kind, EventKind::CancelRequested { .. })
+            {
+                if i < forced {
+                    self.seq = event.seq;
+                    continue;
+                }
+                return Err(ReplayError::UnknownTask { seq: event.seq, task: name.clone() });
+            }
+            self.apply(index, None, event)?;
+        }
+        Ok(())
+    }
+
+    /// Takes one event into the state. `row` saves looking the row up.
+    pub(super) fn apply(
+        &mut self,
+        task: Option<TaskIndex>,
+        row: Option<u32>,
+        event: &Event,
+    ) -> Result<(), IllegalTransition> {
+        self.seq = event.seq;
+        self.finished_at = event.t;
+        match &event.kind {
+            EventKind::RunStarted(started) => {
+                (self.started_at, self.segment_started_at) = (event.t, event.t);
+                self.started = Some(started.clone());
+            }
+            EventKind::RunResumed(_) => self.apply_resumed(event)?,
+            EventKind::SectionStarted { section } => {
+                self.section = Some(*section);
+                self.halt = None;
+                self.rolled_back |= *section == Section::Rollback;
+            }
+            EventKind::Warning { code, text } => {
+                self.warnings.push(Warning { code: code.clone(), text: text.clone() });
+            }
+            EventKind::CancelRequested { why, task } => {
+                use stead_model::event::CancelReason as Why;
+                self.status = match (why, self.status) {
+                    (Why::Signal | Why::Api, RunStatus::Success) => RunStatus::Cancelled,
+                    (Why::Timeout, _) if self.section == Some(Section::Main) => RunStatus::Timeout,
+                    (Why::Timeout, RunStatus::Success) => RunStatus::Failed,
+                    (Why::Signal | Why::Api | Why::Failure | Why::Timeout, now) => now,
+                };
+                if self.halt.is_none() {
+                    self.halt = Some(super::Halt { why: *why, task: task.clone() });
+                }
+            }
+            EventKind::RunFinished(finished) => {
+                self.status = finished.status;
+                self.earlier_ms += finished.duration_ms;
+                self.finished = Some(finished.clone());
+            }
+            EventKind::FactsGathered { .. } => {}
+            EventKind::TaskReady { .. }
+            | EventKind::TaskStarted { .. }
+            | EventKind::AttemptStarted { .. }
+            | EventKind::AttemptFailed { .. }
+            | EventKind::Log { .. }
+            | EventKind::PartFinished { .. }
+            | EventKind::HostResult { .. }
+            | EventKind::TaskFinished { .. }
+            | EventKind::TaskSkipped { .. }
+            | EventKind::TaskNotRun { .. }
+            | EventKind::Confirmed { .. }
+            | EventKind::UndoStarted { .. }
+            | EventKind::UndoFinished { .. } => {
+                let Some(task) = task else { return Err(IllegalTransition::new(&"no such task", event)) };
+                self.apply_to_task(task, row, event)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_to_task(&mut self, task: TaskIndex, row: Option<u32>, event: &Event) -> Result<(), IllegalTransition> {
+        let state = self.states[task.get()].after(event)?;
+        match &event.kind {
+            EventKind::TaskStarted { hosts, batches, .. } => {
+                let used = self.attempt_base.get(&task).copied().unwrap_or(0);
+                let rows = self.kept.remove(&task).filter(|rows| !rows.is_empty()).unwrap_or_else(|| {
+                    if hosts.is_empty() {
+                        return vec![Row::after_attempts(None, used)];
+                    }
+                    hosts.iter().map(|host| Row::after_attempts(Some(host.clone()), used)).collect()
+                });
+                let order = self.ready_order.remove(&task).unwrap_or(0);
+                let mut rows = rows;
+                // The first attempt of a functional task has no event of its own.
+                for row in rows.iter_mut().filter(|row| row.host.is_none() && row.attempt == 0 && !row.interrupted) {
+                    (row.state, row.attempt) = (RowState::Running, 1);
+                }
+                let mut live = Live::new(order, rows, batches, event.t);
+                live.has_canary = self.plan.task(task).settings.canary.is_some() && !batches.is_empty();
+                self.live.insert(task, live);
+            }
+            EventKind::AttemptStarted { host, .. }
+            | EventKind::AttemptFailed { host, .. }
+            | EventKind::Log { host, .. } => {
+                let is_log = matches!(event.kind, EventKind::Log { .. });
+                if let (false, Some(live)) = (is_log, self.live.get_mut(&task)) {
+                    let row = row.or_else(|| live.row_of(host.as_ref()));
+                    let row = row.and_then(|row| live.rows.get_mut(row as usize));
+                    row.ok_or_else(|| IllegalTransition::new(&"no such host", event))?.apply(event)?;
+                }
+            }
+            EventKind::PartFinished { host, .. } | EventKind::HostResult { host, .. } => {
+                if let Some(live) = self.live.get_mut(&task) {
+                    let row = row.or_else(|| live.row_of(Some(host)));
+                    let row = row.and_then(|row| live.rows.get_mut(row as usize));
+                    row.ok_or_else(|| IllegalTransition::new(&"no such host", event))?.apply(event)?;
+                }
+            }
+            EventKind::TaskFinished { result, .. } => {
+                let live = self.live.remove(&task);
+                let started_at = live.as_ref().map(|live| live.started_at);
+                let mut rows = live.map(|live| live.rows).unwrap_or_default();
+                for row in rows.iter_mut().filter(|row| row.host.is_none() && row.state != RowState::Done) {
+                    row.apply(event)?;
+                }
+                if let Some(open) = rows.iter().find(|row| row.state != RowState::Done) {
+                    return Err(IllegalTransition::new(&open.state, event));
+                }
+                self.decide(task, Finished { started_at, result: (**result).clone(), rows: rows.into() });
+            }
+            EventKind::TaskSkipped { cause, reason, .. } => {
+                let mut result = TaskResult::new(Status::Skipped);
+                (result.cause, result.reason) = (Some(*cause), Some(reason.clone()));
+                self.decide(task, Finished { started_at: None, result, rows: Box::default() });
+            }
+            EventKind::TaskNotRun { reason, .. } => {
+                let mut result = TaskResult::new(Status::NotRun);
+                result.reason = Some(reason.clone());
+                self.decide(task, Finished { started_at: None, result, rows: Box::default() });
+            }
+            EventKind::Confirmed { answer, .. } => {
+                self.confirmed.insert(task, *answer);
+            }
+            EventKind::UndoStarted { .. }
+            | EventKind::UndoFinished { .. }
+            | EventKind::TaskReady { .. }
+            | EventKind::RunStarted(_)
+            | EventKind::RunResumed(_)
+            | EventKind::SectionStarted { .. }
+            | EventKind::FactsGathered { .. }
+            | EventKind::Warning { .. }
+            | EventKind::CancelRequested { .. }
+            | EventKind::RunFinished(_) => {}
+        }
+        self.states[task.get()] = state;
+        Ok(())
+    }
+
+    /// Records a decided task.
+    fn decide(&mut self, task: TaskIndex, finished: Finished) {
+        let section = self.plan.task(task).section;
+        self.undecided[section_slot(section)] -= 1;
+        for dependent in self.graph.dependents(task) {
+            self.waiting_on[dependent.get()] -= 1;
+        }
+        if finished.result.status == Status::Failed && self.status == RunStatus::Success {
+            self.status = RunStatus::Failed;
+        }
+        self.ready_order.remove(&task);
+        let finished = Arc::new(finished);
+        self.results.set(task, finished.for_expressions(self.is_dry()));
+        self.decided[task.get()] = Some(finished);
+    }
+
+    /// Takes a resume into the state: what is listed or not decided starts over.
+    fn apply_resumed(&mut self, event: &Event) -> Result<(), IllegalTransition> {
+        let EventKind::RunResumed(resumed) = &event.kind else { return Ok(()) };
+        let goes_on = self.finished.is_none() && !resumed.forced && self.section.is_some_and(|section| section != Section::Main);
+        self.segments = resumed.segment;
+        self.segment_started_at = event.t;
+        self.finished = None;
+        self.halt = None;
+        self.killed = false;
+        for name in &resumed.reset {
+            if let Some(task) = self.graph.index_of(name.as_str()) {
+                self.reopen(task, event)?;
+            }
+        }
+        let open: Vec<TaskIndex> = self
+            .plan
+            .indexed()
+            .map(|(index, _)| index)
+            .filter(|index| self.decided[index.get()].is_none() || matches!(self.states[index.get()], TaskState::Undoing(_)))
+            .collect();
+        for task in open {
+            self.states[task.get()] = self.states[task.get()].after(event)?;
+            if let Some(live) = self.live.remove(&task) {
+                let mut rows = live.rows;
+                self.restart_rows(task, &mut rows, event)?;
+                self.kept.insert(task, rows);
+            }
+        }
+        for name in resumed.rerun.iter().chain(&resumed.assumed_done) {
+            if let Some(task) = self.graph.index_of(name.as_str()) {
+                for row in self.kept.entry(task).or_default() {
+                    row.interrupted = false;
+                }
+            }
+        }
+        self.assumed_done = resumed.assumed_done.iter().filter_map(|name| self.graph.index_of(name.as_str())).collect();
+        // A run that died in rollback or finally goes on there and keeps the status its main part gave it.
+        if !goes_on {
+            self.status = self.status_of_decided();
+        }
+        // Results are append-only; a fresh store holds exactly what is still decided.
+        self.results = Arc::new(crate::expr::Results::new(Arc::clone(&self.graph), Arc::clone(&self.plan)));
+        for (index, _) in self.plan.indexed() {
+            if let Some(finished) = &self.decided[index.get()] {
+                self.results.set(index, finished.for_expressions(self.is_dry()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a decided task undecided again, keeping rows that ran or passed.
+    fn reopen(&mut self, task: TaskIndex, event: &Event) -> Result<(), IllegalTransition> {
+        self.states[task.get()] = self.states[task.get()].after(event)?;
+        let Some(finished) = self.decided[task.get()].take() else { return Ok(()) };
+        let section = self.plan.task(task).section;
+        self.undecided[section_slot(section)] += 1;
+        for dependent in self.graph.dependents(task) {
+            self.waiting_on[dependent.get()] += 1;
+        }
+        let replaced = matches!(&event.kind, EventKind::RunResumed(resumed) if resumed.replaced.contains(&self.plan.task(task).name));
+        let used = finished.rows.iter().map(|row| row.attempt).max().unwrap_or(0);
+        let base = self.attempt_base.entry(task).or_default();
+        *base = used.max(*base);
+        if section == Section::Finally || replaced {
+            self.kept.remove(&task);
+            return Ok(());
+        }
+        let mut rows: Vec<Row> = finished.rows.to_vec();
+        for row in &mut rows {
+            let broken = row.status().is_none_or(|status| {
+                matches!(status, Status::Failed | Status::Cancelled | Status::NotRun | Status::Unknown)
+            });
+            if broken {
+                let done = row.parts_done();
+                row.parts.truncate(done);
+                *row = Row {
+                    interrupted: row.interrupted,
+                    changed: row.changed,
+                    inverse: std::mem::take(&mut row.inverse),
+                    parts: std::mem::take(&mut row.parts),
+                    ..Row::after_attempts(row.host.clone(), row.attempt)
+                };
+            }
+        }
+        // A functional task's value is not in its row: it starts over as a whole.
+        self.kept.insert(task, rows);
+        Ok(())
+    }
+
+    /// Prepares rows of a task that was under way: decided ones stay, an attempt without result is marked.
+    fn restart_rows(&self, task: TaskIndex, rows: &mut [Row], event: &Event) -> Result<(), IllegalTransition> {
+        let settings = self.settings(task);
+        let runs_again = settings.idempotent || settings.interrupted == stead_model::plan::Interrupted::Retry;
+        for row in rows.iter_mut().filter(|row| row.state != RowState::Done) {
+            row.interrupted |= row.state == RowState::Running && !runs_again;
+            row.apply(event)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the run's status as far as decided tasks make it.
+    fn status_of_decided(&self) -> RunStatus {
+        let failed = self.decided.iter().flatten().any(|finished| finished.result.status == Status::Failed);
+        if failed { RunStatus::Failed } else { RunStatus::Success }
+    }
+
+    /// Returns when the last event was written.
+    pub fn last_event_at(&self) -> Timestamp {
+        self.finished_at
+    }
+}
+
+/// Returns the place of a section in per-section counters.
+pub(super) fn section_slot(section: Section) -> usize {
+    usize::from(section == Section::Finally)
+}

@@ -1,0 +1,350 @@
+//! The one owner of a run's state: takes what happened, has the engine decide, records, then acts.
+//!
+//! ```text
+//!   executor ──messages──▶ ┌────────────┐ ── events ──▶ journal, then observers
+//!   cancel   ─────────────▶│ dispatcher │
+//!   timer    ─────────────▶└────────────┘ ── commands ─▶ executor (spawned into `work`)
+//! ```
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use stead_engine::run::{Attempt, Command, Input, Now, Run, Turn};
+use stead_model::event::{Event, EventKind, RowResult};
+use stead_model::plan::{Section, TaskIndex};
+use stead_model::{RunStatus, Status, TaskName};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::cancel::Wish;
+use crate::clock;
+use crate::executor::{CatchPanic, Executor, Message, failed_by_panic};
+use crate::journal::Journal;
+use crate::observe::Observer;
+use crate::operation::{Cancel, Stop};
+
+/// Answers a task's question: yes or no. Called on a thread of its own.
+pub type Answer = Arc<dyn Fn(&TaskName, &str) -> bool + Send + Sync>;
+
+/// How many messages are taken in one turn at most, so that a flood cannot delay the journal.
+const MESSAGES_PER_TURN: usize = 256;
+
+/// When results must be on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// A killed process loses nothing.
+    #[default]
+    Process,
+    /// A power cut loses no result of a non-idempotent attempt either.
+    Power,
+}
+
+pub(crate) struct Dispatcher {
+    pub(crate) run: Run,
+    pub(crate) turn: Turn,
+    pub(crate) journal: Journal,
+    pub(crate) durability: Durability,
+    pub(crate) observers: Vec<Box<dyn Observer>>,
+    pub(crate) executor: Arc<Executor>,
+    pub(crate) messages: mpsc::Receiver<Message>,
+    pub(crate) wish: watch::Receiver<Wish>,
+    pub(crate) answer: Answer,
+    pub(crate) began: Instant,
+    pub(crate) work: JoinSet<()>,
+    pub(crate) attempts: HashMap<(TaskIndex, u32), watch::Sender<Stop>>,
+    pub(crate) undos: HashMap<TaskIndex, watch::Sender<Stop>>,
+    pub(crate) obeyed: Option<Wish>,
+    pub(crate) recording_failures: Vec<String>,
+    pub(crate) journal_lost: bool,
+}
+
+impl Dispatcher {
+    pub(crate) fn now(&self) -> Now {
+        Now { wall: clock::now(), mono: self.began.elapsed() }
+    }
+
+    /// Walks the run to its end. The first turn is there already.
+    pub(crate) async fn drive(&mut self) {
+        self.commit();
+        while !self.run.is_finished() {
+            let due = self.run.deadline().map(|at| self.began + at);
+            tokio::select! {
+                biased;
+                changed = self.wish.changed(), if self.obeyed != Some(Wish::Kill) => {
+                    // The sender lives as long as the runner; without one nobody can wish anything.
+                    if changed.is_err() { self.obeyed = Some(Wish::Kill) } else { self.obey() }
+                }
+                Some(message) = self.messages.recv() => self.take(message),
+                () = until(due) => self.handle(Input::Tick),
+            }
+            for _ in 0..MESSAGES_PER_TURN {
+                let Ok(message) = self.messages.try_recv() else { break };
+                self.take(message);
+            }
+            while self.work.try_join_next().is_some() {}
+            self.commit();
+        }
+        self.work.shutdown().await;
+    }
+
+    /// Obeys a wish that was there before the run began.
+    pub(crate) fn obey(&mut self) {
+        let wish = *self.wish.borrow_and_update();
+        if self.obeyed == Some(wish) {
+            return;
+        }
+        match wish {
+            Wish::GoOn => return,
+            Wish::Stop(why) => self.handle(Input::Cancel(why)),
+            Wish::Kill => self.handle(Input::Kill),
+        }
+        self.obeyed = Some(wish);
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Input(input) => {
+                if let Input::AttemptEnded { task, row, .. } = &input {
+                    self.attempts.remove(&(*task, *row));
+                }
+                if let Input::UndoEnded { task, .. } = &input {
+                    self.undos.remove(task);
+                }
+                self.handle(input);
+            }
+            Message::Log(kind, bytes) => {
+                if let (EventKind::Log { task, host, stream, .. }, Some(bytes)) = (&kind, bytes) {
+                    let (task, host, stream) = (task.clone(), host.clone(), *stream);
+                    self.tell(|observer| {
+                        if observer.wants_output() {
+                            observer.on_output(&task, host.as_ref(), stream, &bytes);
+                        }
+                    });
+                }
+                let now = self.now();
+                self.run.note(kind, now, &mut self.turn);
+            }
+            Message::RecordingFailed(error) => self.recording_failed(error),
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        let now = self.now();
+        self.run.handle(input, now, &mut self.turn);
+    }
+
+    fn recording_failed(&mut self, error: String) {
+        if !self.recording_failures.contains(&error) {
+            self.warn("record/incomplete", format!("the recording is incomplete: {error}"));
+            self.recording_failures.push(error);
+        }
+    }
+
+    /// Adds a warning to the run.
+    pub(crate) fn warn(&mut self, code: &str, text: String) {
+        let now = self.now();
+        self.run.note(EventKind::Warning { code: code.to_owned(), text }, now, &mut self.turn);
+    }
+
+    /// Records the turn's events, then tells observers, then carries out its commands.
+    fn commit(&mut self) {
+        // Recording may itself add events (a lost journal): until nothing is left.
+        while !self.turn.events.is_empty() || !self.turn.commands.is_empty() {
+            let mut turn = std::mem::take(&mut self.turn);
+            if let Err(error) = self.record(&turn) {
+                self.lose_journal(&error, &mut turn);
+            }
+            let events = std::mem::take(&mut turn.events);
+            self.tell(|observer| events.iter().for_each(|event| observer.on_event(event)));
+            for command in turn.commands.drain(..) {
+                self.carry_out(command);
+            }
+        }
+    }
+
+    fn record(&mut self, turn: &Turn) -> Result<(), String> {
+        if self.journal_lost || turn.events.is_empty() {
+            return Ok(());
+        }
+        let stripped: Vec<Event>;
+        let events = if turn.events.iter().any(|event| has_data_file(&event.kind)) {
+            stripped = turn.events.iter().cloned().map(without_filed_data).collect();
+            &stripped
+        } else {
+            &turn.events
+        };
+        let appended = self.journal.append(events).map_err(|error| crate::record::chain(&error))?;
+        let wants_lines = self.observers.iter().any(|observer| observer.wants_lines());
+        if wants_lines {
+            let lines = appended.lines.to_vec();
+            self.tell(|observer| {
+                if observer.wants_lines() {
+                    observer.on_lines(&lines);
+                }
+            });
+        }
+        if self.durability == Durability::Power && self.needs_power_sync(turn) {
+            self.journal.sync_now().map_err(|error| crate::record::chain(&error))?;
+        }
+        Ok(())
+    }
+
+    fn needs_power_sync(&self, turn: &Turn) -> bool {
+        let idempotent = |task: TaskIndex| self.run.plan().task(task).settings.idempotent;
+        let starts = turn.commands.iter().any(|command| matches!(command, Command::Start(start) if !idempotent(start.task)));
+        let ends = turn.events.iter().any(|event| {
+            let ended = matches!(event.kind, EventKind::HostResult { .. } | EventKind::TaskFinished { .. });
+            let task = event.kind.task().and_then(|name| self.run.graph().index_of(name.as_str()));
+            ended && task.is_some_and(|task| !idempotent(task))
+        });
+        starts || ends
+    }
+
+    /// The journal cannot be written: nothing that is not in it may happen, and the run ends as failed.
+    fn lose_journal(&mut self, error: &str, turn: &mut Turn) {
+        self.journal_lost = true;
+        let unstarted: Vec<Attempt> = turn
+            .commands
+            .drain(..)
+            .filter_map(|command| match command {
+                Command::Start(attempt) => Some(attempt),
+                Command::Judge(_)
+                | Command::Ask(_)
+                | Command::Stop { .. }
+                | Command::Undo { .. }
+                | Command::KillAll
+                | Command::Finish => None,
+            })
+            .collect();
+        self.handle(Input::JournalLost(error.to_owned()));
+        for Attempt { task, row, .. } in unstarted {
+            self.handle(Input::AttemptEnded { task, row, result: Box::new(RowResult::new(Status::Cancelled)) });
+        }
+    }
+
+    /// Calls every observer; one that panics is dropped.
+    fn tell(&mut self, mut call: impl FnMut(&mut dyn Observer)) {
+        let before = self.observers.len();
+        self.observers.retain_mut(|observer| {
+            std::panic::catch_unwind(AssertUnwindSafe(|| call(&mut **observer))).is_ok()
+        });
+        for _ in self.observers.len()..before {
+            self.warn("run/observer-panicked", "an observer panicked and was dropped".to_owned());
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Judge(task) => {
+                let (executor, status) = (Arc::clone(&self.executor), self.final_status(task));
+                self.work.spawn_blocking(move || {
+                    let verdict = executor.judge(task, status);
+                    executor.send_blocking(Message::Input(Input::Judged { task, verdict }));
+                });
+            }
+            Command::Ask(task) => {
+                let (executor, answer) = (Arc::clone(&self.executor), Arc::clone(&self.answer));
+                self.work.spawn_blocking(move || {
+                    let plan = Arc::clone(&executor.plan);
+                    let task_of_plan = plan.task(task);
+                    let text = task_of_plan.settings.confirm.as_deref().unwrap_or_default();
+                    let yes = answer(&task_of_plan.name, text);
+                    executor.send_blocking(Message::Input(Input::Answered { task, yes }));
+                });
+            }
+            Command::Start(attempt) => self.start(attempt),
+            Command::Stop { task, row } => {
+                if let Some(stop) = self.attempts.get(&(task, row)) {
+                    stop.send_replace(Stop::Ask);
+                }
+            }
+            Command::Undo { task, rows } => {
+                let executor = Arc::clone(&self.executor);
+                let (stop, stopped) = watch::channel(Stop::No);
+                self.undos.insert(task, stop);
+                self.work.spawn(async move {
+                    let error = Arc::clone(&executor).undo(task, rows, Cancel::new(stopped)).await;
+                    executor.send(Message::Input(Input::UndoEnded { task, error })).await;
+                });
+            }
+            Command::KillAll => {
+                for stop in self.attempts.values().chain(self.undos.values()) {
+                    stop.send_replace(Stop::Kill);
+                }
+            }
+            Command::Finish => {}
+        }
+    }
+
+    fn start(&mut self, attempt: Attempt) {
+        let executor = Arc::clone(&self.executor);
+        let status = self.final_status(attempt.task);
+        let (stop, stopped) = watch::channel(Stop::No);
+        let (task, row) = (attempt.task, attempt.row);
+        self.attempts.insert((task, row), stop);
+        self.work.spawn(async move {
+            let work = Box::pin(Arc::clone(&executor).attempt(attempt, Cancel::new(stopped), status));
+            let result = CatchPanic(work).await.unwrap_or_else(failed_by_panic);
+            executor.send(Message::Input(Input::AttemptEnded { task, row, result: Box::new(result) })).await;
+        });
+    }
+
+    /// Returns how the run has ended so far, for tasks of `finally`.
+    fn final_status(&self, task: TaskIndex) -> Option<RunStatus> {
+        let is_final = self.run.plan().task(task).section == Section::Finally;
+        is_final.then(|| self.run.status_so_far())
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn has_data_file(kind: &EventKind) -> bool {
+    match kind {
+        EventKind::HostResult { result, .. } => result.data_file.is_some(),
+        EventKind::TaskFinished { result, .. } => result.data_file.is_some(),
+        EventKind::RunStarted(_)
+        | EventKind::RunResumed(_)
+        | EventKind::SectionStarted { .. }
+        | EventKind::FactsGathered { .. }
+        | EventKind::TaskReady { .. }
+        | EventKind::TaskStarted { .. }
+        | EventKind::AttemptStarted { .. }
+        | EventKind::AttemptFailed { .. }
+        | EventKind::Log { .. }
+        | EventKind::PartFinished { .. }
+        | EventKind::TaskSkipped { .. }
+        | EventKind::TaskNotRun { .. }
+        | EventKind::Confirmed { .. }
+        | EventKind::UndoStarted { .. }
+        | EventKind::UndoFinished { .. }
+        | EventKind::Warning { .. }
+        | EventKind::CancelRequested { .. }
+        | EventKind::RunFinished(_) => false,
+    }
+}
+
+/// Returns the event as the journal holds it: data that has a file of its own is only there.
+fn without_filed_data(mut event: Event) -> Event {
+    if let EventKind::HostResult { result, .. } = &mut event.kind
+        && result.data_file.is_some()
+    {
+        result.data = None;
+    }
+    if let EventKind::TaskFinished { result, .. } = &mut event.kind
+        && result.data_file.is_some()
+    {
+        result.data = None;
+    }
+    event
+}
+
+/// Messages that may wait for the dispatcher: enough for a busy turn, few enough to push back on output floods.
+pub(crate) const CHANNEL: usize = 1024;
+

@@ -1,0 +1,726 @@
+//! Making one attempt: parameters rendered, operation carried out, verdict over its result.
+//!
+//! The executor answers the dispatcher's commands and knows nothing of order, retries or limits. What
+//! leaves it is already masked.
+
+mod operate;
+mod output;
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use stead_engine::expr::{self, HostScope, Names, ResultScope, Results, Scope, Verdict};
+use stead_engine::run::{Attempt, PartEnd};
+use stead_model::event::{EventKind, Mode, Prediction, RowResult};
+use stead_model::plan::{Op, Param, Part, Plan, TaskIndex, Undo};
+use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
+use tokio::sync::mpsc;
+
+use crate::author;
+use crate::context::{OpOutput, TaskContext};
+use crate::function::{Ended, Failure, Functions, TaskFunction};
+use crate::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Registry, Render, Stop};
+use crate::record::Recording;
+use crate::redact::Redactor;
+
+use operate::Ran;
+use output::AttemptOutput;
+
+/// What the executor tells the dispatcher while an attempt goes on.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// For the run.
+    Input(stead_engine::run::Input),
+    /// Output was written; the bytes are there if somebody watches.
+    Log(EventKind, Option<Vec<u8>>),
+    /// Recording something failed; the run goes on.
+    RecordingFailed(String),
+}
+
+/// Host facts an attempt needs.
+pub(crate) trait HostTable: Send + Sync {
+    /// Returns a host's labels.
+    fn labels(&self, host: &HostName) -> BTreeMap<String, String>;
+    /// Returns the directory operations on a host act below.
+    fn root(&self, host: &HostName) -> Option<PathBuf>;
+}
+
+/// Everything attempts share.
+pub(crate) struct Executor {
+    pub(crate) registry: Registry,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) plan_number: u32,
+    pub(crate) functions: Arc<Functions>,
+    pub(crate) names: Arc<Names>,
+    pub(crate) results: Arc<Results>,
+    pub(crate) hosts: Arc<dyn HostTable>,
+    pub(crate) secrets: Arc<BTreeMap<String, String>>,
+    pub(crate) redactor: Arc<Redactor>,
+    pub(crate) hidden_env: Arc<[String]>,
+    pub(crate) base_dir: PathBuf,
+    pub(crate) mode: Mode,
+    pub(crate) predicted: Mutex<BTreeMap<HostName, Predicted>>,
+    pub(crate) recording: Option<Arc<Recording>>,
+    pub(crate) run_id: Option<RunId>,
+    pub(crate) grace: Duration,
+    pub(crate) wants_output: bool,
+    pub(crate) messages: mpsc::Sender<Message>,
+}
+
+/// How long data may be before it goes to a file of its own.
+const LONGEST_DATA: usize = 64 * 1024;
+
+impl Executor {
+    /// Judges a task's guards on a snapshot of what is known.
+    pub(crate) fn judge(self: &Arc<Self>, task: TaskIndex, run_status: Option<RunStatus>) -> Verdict {
+        let settings = &self.plan.task(task).settings;
+        let scope = self.guard_scope(task, run_status);
+        let context =
+            TaskContext { executor: Arc::clone(self), task, attempt: 0, cancel: Cancel::never(), run_status };
+        let function = |number: u32| -> Result<bool, String> {
+            let guard = self.functions.guards.get(number as usize).ok_or("there is no such closure")?;
+            std::panic::catch_unwind(AssertUnwindSafe(|| guard(&context)))
+                .map_err(|panic| format!("panicked: {}", panic_text(&*panic)))?
+                .map_err(|failure| failure.to_string())
+        };
+        expr::judge(&settings.when, settings.only_if_changed, &scope, &function)
+    }
+
+    fn guard_scope(&self, task: TaskIndex, run_status: Option<RunStatus>) -> Scope {
+        let scope = Scope::new(Arc::clone(&self.names), Some(task));
+        match run_status {
+            Some(status) => scope.with_run_status(status),
+            None => scope,
+        }
+    }
+
+    fn host_scope(&self, scope: Scope, host: &HostName, index: u32) -> Scope {
+        let labels = self.hosts.labels(host);
+        scope.on_host(&HostScope { name: host.clone(), index: index as usize, labels })
+    }
+
+    /// Makes an attempt and returns how it ended. Never panics; a panic inside becomes the attempt's failure.
+    pub(crate) async fn attempt(
+        self: Arc<Self>,
+        attempt: Attempt,
+        cancel: Cancel,
+        run_status: Option<RunStatus>,
+    ) -> RowResult {
+        let mut result = match &attempt.host {
+            Some(host) => self.attempt_on_host(&attempt, host, cancel, run_status).await,
+            None => self.attempt_function(&attempt, cancel, run_status).await,
+        };
+        self.mask(&mut result);
+        self.keep_long_data(&attempt, &mut result).await;
+        result
+    }
+
+    async fn attempt_function(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        cancel: Cancel,
+        run_status: Option<RunStatus>,
+    ) -> RowResult {
+        let closures = self.functions.of(attempt.task);
+        let function = match (self.mode, closures) {
+            (Mode::Run, Some(closures)) => closures.run.clone(),
+            (Mode::DryRun, Some(closures)) => closures.check.clone(),
+            (Mode::Run | Mode::DryRun, None) => None,
+        };
+        let Some(function) = function else {
+            return match self.mode {
+                Mode::DryRun => RowResult::new(Status::Unknown),
+                Mode::Run => failed(ErrorClass::Invalid, "the task's closure is not part of this program"),
+            };
+        };
+        let ended = self.call(function, attempt.task, attempt.attempt, cancel, run_status).await;
+        let mut result = match ended {
+            Called::Ended(Ok(done)) => RowResult {
+                data: done.value,
+                ..RowResult::new(if done.changed { Status::Changed } else { Status::Unchanged })
+            },
+            Called::Ended(Err(failure)) => RowResult {
+                changed: failure.changed,
+                data: failure.data,
+                ..failed(failure.class, failure.message)
+            },
+            Called::Panicked(message) => failed(ErrorClass::Panic, format!("panicked: {message}")),
+            Called::TimedOut(after) => timed_out(after),
+            Called::Cancelled => RowResult::new(Status::Cancelled),
+        };
+        if self.mode == Mode::DryRun && result.status != Status::Failed {
+            result.prediction = Some(Prediction::Exact);
+        }
+        result
+    }
+
+    /// Calls a closure under the task's timeout and the run's cancellation. When stopping begins the closure
+    /// has the grace period to end by itself, then its future is dropped.
+    async fn call(
+        self: &Arc<Self>,
+        function: TaskFunction,
+        task: TaskIndex,
+        attempt: u32,
+        cancel: Cancel,
+        run_status: Option<RunStatus>,
+    ) -> Called {
+        let context = TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
+        let future = match std::panic::catch_unwind(AssertUnwindSafe(|| function(context))) {
+            Ok(future) => future,
+            Err(panic) => return Called::Panicked(panic_text(&*panic)),
+        };
+        let mut future = CatchPanic(future);
+        let timeout = self.plan.task(task).settings.timeout;
+        tokio::select! {
+            biased;
+            ended = &mut future => match ended {
+                Ok(Err(_)) if cancel.now() > Stop::No => Called::Cancelled,
+                Ok(ended) => Called::Ended(ended),
+                Err(message) => Called::Panicked(message),
+            },
+            () = sleep_if(timeout) => Called::TimedOut(timeout.unwrap_or_default()),
+            () = async {
+                cancel.at_least(Stop::Ask).await;
+                tokio::select! { () = tokio::time::sleep(self.grace) => {}, () = cancel.at_least(Stop::Kill) => {} }
+            } => Called::Cancelled,
+        }
+    }
+
+    async fn attempt_on_host(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        host: &HostName,
+        cancel: Cancel,
+        run_status: Option<RunStatus>,
+    ) -> RowResult {
+        let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
+        match expr::judge(&self.plan.task(attempt.task).settings.when_host, Default::default(), &scope, &no_functions) {
+            Verdict::Pass => {}
+            Verdict::Fail { reason, .. } => {
+                return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
+            }
+            Verdict::Error(error) => return failed(ErrorClass::Guard, error),
+            Verdict::Unknown => return RowResult::new(Status::Unknown),
+        }
+        let output = AttemptOutput::new(self, attempt);
+        // Cancellation and the task's timeout reach the operation through one channel of its own.
+        let (stop, stopped) = tokio::sync::watch::channel(Stop::No);
+        let context = self.op_context(attempt, host, Cancel::new(stopped), output.sink(), scope.clone());
+        let timeout = self.plan.task(attempt.task).settings.timeout;
+        let mut work = CatchPanic(Box::pin(self.run_parts(attempt, &context, scope)));
+        let mut flush = tokio::time::interval(output::FLUSH_EVERY);
+        flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut end_of_patience = None;
+        let mut timer = std::pin::pin!(sleep_if(timeout));
+        let mut too_late = false;
+        let result = loop {
+            tokio::select! {
+                biased;
+                ended = &mut work => break match ended {
+                    Ok(result) => result,
+                    Err(message) => failed(ErrorClass::Panic, format!("panicked: {message}")),
+                },
+                _ = flush.tick() => output.flush_some(),
+                () = &mut timer, if !too_late => {
+                    too_late = true;
+                    stop.send_replace(Stop::Ask);
+                    end_of_patience = Some(tokio::time::Instant::now() + self.grace + PATIENCE);
+                }
+                () = cancel.at_least(Stop::Ask), if *stop.borrow() == Stop::No => {
+                    stop.send_replace(Stop::Ask);
+                    end_of_patience = Some(tokio::time::Instant::now() + self.grace + PATIENCE);
+                }
+                () = cancel.at_least(Stop::Kill), if *stop.borrow() < Stop::Kill => {
+                    stop.send_replace(Stop::Kill);
+                    end_of_patience = Some(tokio::time::Instant::now() + PATIENCE);
+                }
+                // An operation that does not listen is left behind; dropping it kills what it started.
+                () = sleep_until(end_of_patience) => break RowResult::new(Status::Cancelled),
+            }
+        };
+        output.finish().await;
+        self.settle(result, too_late.then_some(timeout).flatten(), cancel.now())
+    }
+
+    /// Takes the reason an attempt was stopped into its result.
+    fn settle(&self, result: RowResult, timed_out_after: Option<Duration>, stop: Stop) -> RowResult {
+        let succeeded = matches!(result.status, Status::Changed | Status::Unchanged | Status::Skipped);
+        match timed_out_after {
+            _ if succeeded => result,
+            Some(after) => RowResult { changed: result.changed, data: result.data, ..timed_out(after) },
+            None if stop > Stop::No => RowResult {
+                changed: result.changed,
+                data: result.data,
+                exit_code: result.exit_code,
+                ..RowResult::new(Status::Cancelled)
+            },
+            None => result,
+        }
+    }
+
+    fn op_context(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        host: &HostName,
+        cancel: Cancel,
+        output: Output,
+        scope: Scope,
+    ) -> OpContext {
+        let mut predicted = self.predicted.lock().unwrap_or_else(PoisonError::into_inner);
+        OpContext {
+            run_id: self.run_id.clone(),
+            task: self.plan.task(attempt.task).name.clone(),
+            host: host.clone(),
+            attempt: attempt.attempt,
+            base_dir: self.base_dir.clone(),
+            root: self.hosts.root(host),
+            hidden_env: Arc::clone(&self.hidden_env),
+            grace: self.grace,
+            predicted: predicted.entry(host.clone()).or_default().clone(),
+            output,
+            cancel,
+            scope: Arc::new(scope),
+        }
+    }
+
+    /// Carries out the operations of a task on one host, in order, stopping at the first failure.
+    async fn run_parts(self: &Arc<Self>, attempt: &Attempt, cx: &OpContext, scope: Scope) -> RowResult {
+        let task = self.plan.task(attempt.task);
+        let parts = task.action.parts();
+        let is_sequence = matches!(task.action, stead_model::plan::Action::Sequence(_));
+        let wants_inverse = task.settings.undo == Some(Undo::Auto);
+        let mut whole = RowResult::new(Status::Unchanged);
+        for part in &parts[attempt.from_part.min(parts.len())..] {
+            if cx.cancel.now() > Stop::No {
+                return RowResult { status: Status::Cancelled, ..whole };
+            }
+            let result = self.run_part(part, cx, &scope, wants_inverse).await;
+            if is_sequence {
+                let name = part.name.clone().unwrap_or_else(|| task.name.clone());
+                let mut end = PartEnd {
+                    name,
+                    status: result.status,
+                    changed: result.changed,
+                    error: result.error.clone().map(|error| self.redactor.redact_text(&error).into_owned()),
+                    inverse: None,
+                };
+                // A part that was stopped runs again: it has not ended.
+                if result.status != Status::Cancelled && cx.cancel.now() == Stop::No {
+                    end.inverse = result.inverse.first().cloned().map(Box::new);
+                    let input = stead_engine::run::Input::PartEnded {
+                        task: attempt.task,
+                        row: attempt.row,
+                        part: Box::new(end),
+                    };
+                    self.send(Message::Input(input)).await;
+                }
+            }
+            whole = join(whole, result, is_sequence);
+            if matches!(whole.status, Status::Failed | Status::Cancelled) {
+                break;
+            }
+        }
+        whole
+    }
+
+    async fn run_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
+        match expr::judge(&part.when_host, Default::default(), scope, &no_functions) {
+            Verdict::Pass => {}
+            Verdict::Fail { reason, .. } => {
+                return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
+            }
+            Verdict::Error(error) => return failed(ErrorClass::Guard, error),
+            Verdict::Unknown => return RowResult::new(Status::Unknown),
+        }
+        let Some(entry) = self.registry.get(part.op.operation.as_str()) else {
+            return failed(ErrorClass::Invalid, format!("unknown operation `{}`", part.op.operation));
+        };
+        let params = match self.render_params(&part.op, scope) {
+            Ok(params) => params,
+            // A dry run cannot know what a parameter will be that an earlier task has yet to find.
+            Err(RenderError::NotKnown) => return RowResult::new(Status::Unknown),
+            Err(RenderError::Wrong(error)) => return failed(ErrorClass::Invalid, error),
+        };
+        let ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
+        match self.mode {
+            Mode::DryRun => predicted(part, ran),
+            Mode::Run => judge_result(part, ran, scope),
+        }
+    }
+
+    fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {
+        let scope = scope.clone().with_secrets(&self.secrets);
+        let descriptor = self.registry.get(op.operation.as_str()).map(crate::operation::Entry::descriptor);
+        let mut values = Map::new();
+        for (name, param) in &op.params {
+            let value = render(param, &scope, name)?;
+            if param.as_value().is_none()
+                && let Some(spec) = descriptor.and_then(|descriptor| descriptor.param(name))
+                && let Some(problem) = spec.kind.refuse(&value)
+            {
+                return Err(RenderError::Wrong(format!("parameter `{name}`: {problem}")));
+            }
+            values.insert(name.clone(), value);
+        }
+        Ok(Params::new(values))
+    }
+
+    /// Carries out an operation for a closure.
+    pub(crate) async fn op_in_function(
+        self: Arc<Self>,
+        cx: &TaskContext,
+        op: author::Op,
+        host: HostName,
+    ) -> Result<OpOutput, Failure> {
+        let part = op.into_part().map_err(Failure::permanent)?;
+        let attempt = Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
+        let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
+        let output = AttemptOutput::new(&self, &attempt);
+        let context = self.op_context(&attempt, &host, cx.cancel.clone(), output.sink(), scope.clone());
+        let result = self.run_part(&part, &context, &scope, false).await;
+        output.finish().await;
+        match result.status {
+            Status::Changed | Status::Unchanged => {
+                Ok(OpOutput { changed: result.changed, exit_code: result.exit_code, data: result.data })
+            }
+            Status::Skipped | Status::Failed | Status::Cancelled | Status::NotRun | Status::Unknown => {
+                let message = result.error.or(result.reason).unwrap_or_else(|| result.status.to_string());
+                let mut failure = Failure::new(message).changed(result.changed);
+                failure.class = result.class.unwrap_or(ErrorClass::Operation);
+                failure.data = result.data;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Undoes a task on the hosts it changed; returns what went wrong.
+    pub(crate) async fn undo(
+        self: Arc<Self>,
+        task: TaskIndex,
+        rows: Vec<(Option<HostName>, Vec<Op>)>,
+        cancel: Cancel,
+    ) -> Option<String> {
+        let mut errors = Vec::new();
+        let undo = self.plan.task(task).settings.undo.clone();
+        for (index, (host, inverse)) in (0..).zip(rows) {
+            let ops: Vec<Op> = match &undo {
+                Some(Undo::Op(op)) => vec![op.clone()],
+                Some(Undo::Auto) => inverse.into_iter().rev().collect(),
+                Some(Undo::Function) => {
+                    errors.extend(self.undo_by_function(task, cancel.clone()).await);
+                    continue;
+                }
+                None => continue,
+            };
+            let host = host.unwrap_or_else(HostName::local);
+            for op in ops {
+                if let Err(error) = self.undo_by_op(task, index, &host, op, cancel.clone()).await {
+                    errors.push(format!("{host}: {error}"));
+                }
+            }
+        }
+        let text = errors.join("; ");
+        (!errors.is_empty()).then(|| self.redactor.redact_text(&text).into_owned())
+    }
+
+    async fn undo_by_function(self: &Arc<Self>, task: TaskIndex, cancel: Cancel) -> Option<String> {
+        let function = self.functions.of(task).and_then(|closures| closures.undo.clone())?;
+        match self.call(function, task, 1, cancel, None).await {
+            Called::Ended(Ok(_)) => None,
+            Called::Ended(Err(failure)) => Some(failure.to_string()),
+            Called::Panicked(message) => Some(format!("panicked: {message}")),
+            Called::TimedOut(_) => Some("timed out".to_owned()),
+            Called::Cancelled => Some("cancelled".to_owned()),
+        }
+    }
+
+    async fn undo_by_op(
+        self: &Arc<Self>,
+        task: TaskIndex,
+        row: u32,
+        host: &HostName,
+        op: Op,
+        cancel: Cancel,
+    ) -> Result<(), String> {
+        let attempt = Attempt { task, row, host: Some(host.clone()), attempt: 0, from_part: 0 };
+        let scope = self.host_scope(self.guard_scope(task, None), host, row);
+        let output = AttemptOutput::new(self, &attempt);
+        let cx = self.op_context(&attempt, host, cancel, output.sink(), scope.clone());
+        let part = Part { name: None, op, when_host: Vec::new(), changed_when: None, failed_when: None };
+        let ended = CatchPanic(Box::pin(self.run_part(&part, &cx, &scope, false))).await;
+        output.finish().await;
+        match ended {
+            Ok(result) if matches!(result.status, Status::Changed | Status::Unchanged) => Ok(()),
+            Ok(result) => Err(result.error.unwrap_or_else(|| result.status.to_string())),
+            Err(message) => Err(format!("panicked: {message}")),
+        }
+    }
+
+    fn mask(&self, result: &mut RowResult) {
+        if self.redactor.is_empty() {
+            return;
+        }
+        for text in [&mut result.error, &mut result.reason].into_iter().flatten() {
+            *text = self.redactor.redact_text(text).into_owned();
+        }
+        for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
+            self.redactor.redact_value(value);
+        }
+        for op in &mut result.inverse {
+            for param in op.params.values_mut() {
+                if let Param::Value(value) = param {
+                    self.redactor.redact_value(value);
+                }
+            }
+        }
+    }
+
+    /// Puts data that is too long for the journal into a file of its own.
+    async fn keep_long_data(&self, attempt: &Attempt, result: &mut RowResult) {
+        let (Some(recording), Some(data)) = (&self.recording, &result.data) else { return };
+        if !is_longer_than(data, LONGEST_DATA) {
+            return;
+        }
+        let name = &self.plan.task(attempt.task).name;
+        match recording.directory.write_data(name, attempt.host.as_ref(), attempt.attempt, data) {
+            Ok(file) => result.data_file = Some(file),
+            Err(error) => self.send(Message::RecordingFailed(error.to_string())).await,
+        }
+    }
+
+    /// Tells the dispatcher from a blocking thread.
+    pub(crate) fn send_blocking(&self, message: Message) {
+        // Without a dispatcher the run's future was dropped: nobody is left to tell.
+        drop(self.messages.blocking_send(message));
+    }
+
+    /// Tells the dispatcher.
+    pub(crate) async fn send(&self, message: Message) {
+        // The dispatcher outlives its executor's work unless the run's future was dropped.
+        if self.messages.send(message).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// How long after the grace period an operation may take to notice that it was killed.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+/// How a call of a closure ended.
+enum Called {
+    Ended(Ended),
+    Panicked(String),
+    TimedOut(Duration),
+    Cancelled,
+}
+
+/// A future whose panic is a value.
+pub(crate) struct CatchPanic<F>(pub(crate) F);
+
+/// Returns the result of an attempt that panicked.
+pub(crate) fn failed_by_panic(message: String) -> RowResult {
+    failed(ErrorClass::Panic, format!("panicked: {message}"))
+}
+
+impl<F: Future + Unpin> Future for CatchPanic<F> {
+    type Output = Result<F::Output, String>;
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+        let inner = std::pin::Pin::new(&mut self.0);
+        match std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(panic) => std::task::Poll::Ready(Err(panic_text(&*panic))),
+        }
+    }
+}
+
+/// Returns the message of a panic.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}
+
+async fn sleep_if(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(at: Option<tokio::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn no_functions(_: u32) -> Result<bool, String> {
+    Err("closures cannot be judged per host".to_owned())
+}
+
+fn failed(class: ErrorClass, error: impl Into<String>) -> RowResult {
+    RowResult { class: Some(class), error: Some(error.into()), ..RowResult::new(Status::Failed) }
+}
+
+fn timed_out(after: Duration) -> RowResult {
+    failed(ErrorClass::Timeout, format!("timed out after {}", stead_model::duration::to_exact(after)))
+}
+
+enum RenderError {
+    NotKnown,
+    Wrong(String),
+}
+
+/// Renders a parameter. Depth is that of the plan file, which its reader bounds.
+fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError> {
+    match param {
+        Param::Value(value) => Ok(value.clone()),
+        Param::Template(template) => expr::render(template, scope).map_err(|error| match error {
+            expr::ExprError::NotKnown { .. } => RenderError::NotKnown,
+            other => RenderError::Wrong(format!("parameter `{path}`: {other}")),
+        }),
+        Param::List(items) => items.iter().map(|item| render(item, scope, path)).collect(),
+        Param::Map(items) => {
+            items.iter().map(|(key, item)| Ok((key.clone(), render(item, scope, path)?))).collect::<Result<_, _>>().map(Value::Object)
+        }
+    }
+}
+
+/// Returns a dry run's row for one operation.
+fn predicted(part: &Part, ran: Result<Ran, OpError>) -> RowResult {
+    match ran {
+        Ok(ran) => {
+            let status = match ran.changed {
+                _ if ran.unknown => Status::Unknown,
+                true => Status::Changed,
+                false => Status::Unchanged,
+            };
+            let mut row = RowResult::new(status);
+            (row.reason, row.diff) = (ran.reason, ran.diff);
+            if status != Status::Unknown {
+                let assumed = part.changed_when.is_some() && ran.changed;
+                row.prediction = Some(if assumed { Prediction::Assumed } else { Prediction::Exact });
+            }
+            if let Some(failure) = ran.failure {
+                return error_row(failure);
+            }
+            row
+        }
+        Err(error) => error_row(error),
+    }
+}
+
+/// Returns the row of an operation's result, `failed_when` and `changed_when` applied, in this order.
+fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowResult {
+    let mut ran = match ran {
+        Ok(ran) => ran,
+        Err(error) => return error_row(error),
+    };
+    let text = |ran: &Ran, member: &str| {
+        ran.data.as_ref().and_then(|data| data.get(member)).and_then(Value::as_str).unwrap_or("").to_owned()
+    };
+    if part.failed_when.is_some() || part.changed_when.is_some() {
+        let scope = scope.clone().with_result(&ResultScope {
+            exit_code: ran.exit_code,
+            signal: ran.signal,
+            stdout: text(&ran, "stdout"),
+            stderr: text(&ran, "stderr"),
+            changed: ran.changed,
+            data: ran.data.clone(),
+        });
+        let overrulable = ran
+            .failure
+            .as_ref()
+            .is_none_or(|failure| !matches!(failure.class, ErrorClass::Timeout | ErrorClass::Unreachable));
+        if let (Some(expression), true) = (&part.failed_when, overrulable && !ran.passed_over) {
+            match expr::evaluate_bool(expression, &scope) {
+                Ok(false) => ran.failure = None,
+                Ok(true) => {
+                    ran.failure.get_or_insert_with(|| OpError::operation(format!("failed_when is true: {expression}")));
+                }
+                Err(error) => ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}"))),
+            }
+        }
+        if let (Some(expression), false) = (&part.changed_when, ran.passed_over) {
+            match expr::evaluate_bool(expression, &scope) {
+                Ok(changed) => ran.changed = changed,
+                Err(error) => ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}"))),
+            }
+        }
+    }
+    let mut row = match ran.failure {
+        Some(failure) => RowResult { changed: ran.changed, ..error_row(failure) },
+        None => RowResult::new(if ran.changed { Status::Changed } else { Status::Unchanged }),
+    };
+    row.reason = row.reason.or(ran.reason);
+    (row.exit_code, row.data, row.diff) = (ran.exit_code, ran.data, ran.diff);
+    row.inverse = ran.inverse.into_iter().collect();
+    row
+}
+
+fn error_row(error: OpError) -> RowResult {
+    if error.unsupported {
+        // The class tells `unsupported` from a guard's skip.
+        return RowResult {
+            class: Some(ErrorClass::Permanent),
+            reason: Some(error.message),
+            ..RowResult::new(Status::Skipped)
+        };
+    }
+    RowResult { changed: error.changed, ..failed(error.class, error.message) }
+}
+
+/// Adds a part's result to that of the parts before it.
+fn join(whole: RowResult, part: RowResult, is_sequence: bool) -> RowResult {
+    if !is_sequence {
+        return part;
+    }
+    let changed = whole.changed || part.changed;
+    let status = match part.status {
+        Status::Failed | Status::Cancelled => part.status,
+        Status::Unknown => Status::Unknown,
+        Status::Changed | Status::Unchanged | Status::Skipped | Status::NotRun => match whole.status {
+            Status::Unknown => Status::Unknown,
+            _ if changed => Status::Changed,
+            _ => Status::Unchanged,
+        },
+    };
+    let mut inverse = whole.inverse;
+    inverse.extend(part.inverse);
+    let prediction = match (whole.prediction, part.prediction) {
+        (Some(Prediction::Assumed), _) | (_, Some(Prediction::Assumed)) => Some(Prediction::Assumed),
+        (one, other) => other.or(one),
+    };
+    RowResult { status, changed, inverse, prediction, ..part }
+}
+
+fn is_longer_than(value: &Value, limit: usize) -> bool {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::WriteZero)?;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    serde_json::to_writer(Counter(limit), value).is_err()
+}
+
+impl Render for Scope {
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
+        expr::render_text(template, vars, self).map_err(|error| match error.line() {
+            Some(line) => format!("line {line}: {error}"),
+            None => error.to_string(),
+        })
+    }
+
+    fn evaluate(&self, expression: &str) -> Result<Value, String> {
+        expr::evaluate_text(expression, self).map_err(|error| error.to_string())
+    }
+}

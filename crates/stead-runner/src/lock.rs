@@ -1,0 +1,286 @@
+//! Locks of hosts: two runs of one state directory never write to one host at once.
+//!
+//! One file per host, taken in name order so that two runs waiting for each other's hosts cannot block
+//! each other for good. The kernel frees the locks of a dead process; see [`stead_bundle::FileLock`].
+
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use stead_bundle::{FileLock, Holder, LockError, RecordError, file_name, locks_directory};
+use stead_model::{HostName, RunId};
+
+use crate::clock;
+
+/// How often a held lock is tried again: a person does not notice the delay, a machine not the load.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Why a run does not have the locks of its hosts.
+#[derive(Debug, thiserror::Error)]
+pub enum HostLockError {
+    /// Another run has one of them.
+    #[error("host {host} is locked{}", held_by(holder.as_ref()))]
+    Held {
+        /// The host.
+        host: HostName,
+        /// Who has it; none if it has not said so yet.
+        holder: Option<Holder>,
+    },
+    /// A lock file could not be used.
+    #[error("failed to lock host {host}")]
+    File {
+        /// The host.
+        host: HostName,
+        /// Why.
+        #[source]
+        source: RecordError,
+    },
+    /// The directory of locks could not be made.
+    #[error(transparent)]
+    Directory(#[from] RecordError),
+}
+
+fn held_by(holder: Option<&Holder>) -> String {
+    holder.map_or_else(String::new, |holder| {
+        format!(" by run {} (pid {}, since {})", holder.run, holder.pid, holder.since)
+    })
+}
+
+/// The locks of hosts that one run holds. Dropping it frees them.
+#[derive(Debug)]
+pub struct HostLocks {
+    directory: PathBuf,
+    holder: Holder,
+    parent: Option<RunId>,
+    // Invariant: every host this run may write to, taken or passed because the parent run has it.
+    hosts: BTreeSet<HostName>,
+    taken: Vec<FileLock>,
+}
+
+impl HostLocks {
+    /// Returns an empty set of locks in the state directory `state`.
+    ///
+    /// `parent` is the run this one was started by (`STEAD_RUN_ID`), if any: its locks do not block this run.
+    pub fn new(state: &Path, holder: Holder, parent: Option<RunId>) -> Self {
+        Self { directory: locks_directory(state), holder, parent, hosts: BTreeSet::new(), taken: Vec::new() }
+    }
+
+    /// Takes the locks of `hosts` that this run does not have yet: all of them, or none and the error.
+    pub fn take<'a>(&mut self, hosts: impl IntoIterator<Item = &'a HostName>) -> Result<(), HostLockError> {
+        let mut added = Added::default();
+        for host in self.missing(hosts)? {
+            self.try_take(&host, &mut added, true)?;
+        }
+        self.keep(added);
+        Ok(())
+    }
+
+    /// As [`take`](Self::take), but waits up to `wait` for hosts that other runs have.
+    ///
+    /// Cancel safe: if the future is dropped, none of these locks is kept. Two runs that take hosts in several
+    /// calls can wait for each other; then both get their error at the end of their wait.
+    pub async fn take_within<'a>(
+        &mut self,
+        hosts: impl IntoIterator<Item = &'a HostName>,
+        wait: Duration,
+    ) -> Result<(), HostLockError> {
+        let deadline = clock::instant().checked_add(wait);
+        let mut added = Added::default();
+        for host in self.missing(hosts)? {
+            loop {
+                let error = match self.try_take(&host, &mut added, false) {
+                    Ok(()) => break,
+                    Err(error @ HostLockError::Held { .. }) => error,
+                    Err(error) => return Err(error),
+                };
+                // A wait that has no end is longer than any clock counts.
+                let left =
+                    deadline.map_or(POLL, |deadline| deadline.saturating_duration_since(clock::instant()));
+                if left.is_zero() {
+                    return Err(error);
+                }
+                tokio::time::sleep(left.min(POLL)).await;
+            }
+        }
+        self.keep(added);
+        Ok(())
+    }
+
+    fn missing<'a>(
+        &self,
+        hosts: impl IntoIterator<Item = &'a HostName>,
+    ) -> Result<BTreeSet<HostName>, RecordError> {
+        let missing: BTreeSet<_> =
+            hosts.into_iter().filter(|host| !self.hosts.contains(*host)).cloned().collect();
+        if !missing.is_empty() {
+            let made = DirBuilder::new().recursive(true).mode(0o755).create(&self.directory);
+            made.map_err(|source| RecordError {
+                action: "create directory",
+                path: self.directory.clone(),
+                source,
+            })?;
+        }
+        Ok(missing)
+    }
+
+    fn try_take(&self, host: &HostName, added: &mut Added, patient: bool) -> Result<(), HostLockError> {
+        let path = self.directory.join(file_name(host.as_str(), ".lock"));
+        let take = if patient { FileLock::take } else { FileLock::try_take };
+        match take(&path, &self.holder) {
+            Ok(lock) => added.taken.push(lock),
+            Err(LockError::Held { holder, .. }) => {
+                if holder.as_ref().is_none_or(|holder| Some(&holder.run) != self.parent.as_ref()) {
+                    return Err(HostLockError::Held { host: host.clone(), holder });
+                }
+            }
+            Err(LockError::File(source)) => return Err(HostLockError::File { host: host.clone(), source }),
+        }
+        added.hosts.push(host.clone());
+        Ok(())
+    }
+
+    fn keep(&mut self, added: Added) {
+        self.hosts.extend(added.hosts);
+        self.taken.extend(added.taken);
+    }
+}
+
+/// What one call has taken so far.
+#[derive(Default)]
+struct Added {
+    hosts: Vec<HostName>,
+    taken: Vec<FileLock>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn host(name: &str) -> HostName {
+        HostName::parse(name).unwrap()
+    }
+
+    fn run(id: &str) -> RunId {
+        RunId::parse(id).unwrap()
+    }
+
+    fn locks(state: &Path, id: &str) -> HostLocks {
+        HostLocks::new(state, Holder::this_process(run(id), clock::now()), None)
+    }
+
+    /// Case 23: the second run is refused and told who has the host; it gets nothing at all.
+    #[test]
+    fn a_held_host_is_named_with_its_holder_and_nothing_else_is_kept() {
+        let state = tempfile::tempdir().unwrap();
+        let mut first = locks(state.path(), "first");
+        first.take([&host("web2")]).unwrap();
+        let mut second = locks(state.path(), "second");
+        let error = second.take([&host("web1"), &host("web2"), &host("web3")]).unwrap_err();
+        let HostLockError::Held { host: held, holder: Some(holder) } = &error else { panic!("{error:?}") };
+        assert_eq!((held.as_str(), holder.run.as_str(), holder.pid), ("web2", "first", std::process::id()));
+        assert!(error.to_string().starts_with("host web2 is locked by run first (pid "), "{error}");
+        first.take([&host("web1"), &host("web2")]).unwrap();
+        drop(first);
+        second.take([&host("web1"), &host("web2")]).unwrap();
+    }
+
+    #[test]
+    fn a_run_started_by_the_holder_passes() {
+        let state = tempfile::tempdir().unwrap();
+        let mut outer = locks(state.path(), "outer");
+        outer.take([&host("a"), &host("b")]).unwrap();
+        let holder = Holder::this_process(run("inner"), clock::now());
+        let mut inner = HostLocks::new(state.path(), holder, Some(run("outer")));
+        inner.take([&host("b"), &host("c")]).unwrap();
+        // What the inner run took itself is its own.
+        let error = outer.take([&host("c")]).unwrap_err();
+        assert!(matches!(error, HostLockError::Held { .. }), "{error}");
+        drop(inner);
+        outer.take([&host("c")]).unwrap();
+    }
+
+    #[tokio::test]
+    async fn waiting_ends_when_the_host_is_free() {
+        let state = tempfile::tempdir().unwrap();
+        let mut first = locks(state.path(), "first");
+        first.take([&host("b")]).unwrap();
+        let mut second = locks(state.path(), "second");
+        let hosts = [host("a"), host("b")];
+        let mut waiting = Box::pin(second.take_within(&hosts, Duration::from_secs(60)));
+        let timed_out = tokio::time::timeout(Duration::from_millis(120), &mut waiting).await;
+        assert!(timed_out.is_err(), "it waits");
+        drop(first);
+        waiting.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn waiting_ends_at_its_deadline_and_a_dropped_wait_keeps_nothing() {
+        let state = tempfile::tempdir().unwrap();
+        let mut first = locks(state.path(), "first");
+        first.take([&host("b")]).unwrap();
+        let mut second = locks(state.path(), "second");
+        let hosts = [host("a"), host("b")];
+        let error = second.take_within(&hosts, Duration::from_millis(60)).await.unwrap_err();
+        assert!(matches!(error, HostLockError::Held { .. }), "{error}");
+        let waiting = second.take_within(&hosts, Duration::MAX);
+        assert!(tokio::time::timeout(Duration::from_millis(60), waiting).await.is_err());
+        first.take([&host("a")]).unwrap();
+    }
+
+    /// A process that is killed and reaped when dropped.
+    struct Killed(Child);
+
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+
+    /// Case 23: a real process holds the lock and is named; killed, its lock is free though its file remains.
+    #[test]
+    fn the_lock_of_a_killed_process_is_free() {
+        const VARIABLE: &str = "STEAD_TEST_LOCK_IN";
+        let given = std::env::vars_os().find(|(name, _)| name == VARIABLE).map(|(_, value)| value);
+        if let Some(state) = given {
+            let mut held = locks(Path::new(&state), "theirs");
+            held.take([&host("web")]).unwrap();
+            println!("\nheld");
+            loop {
+                std::thread::park();
+            }
+        }
+        let state = tempfile::tempdir().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "--nocapture", "lock::tests::the_lock_of_a_killed_process_is_free"]);
+        command.env(VARIABLE, state.path()).stdout(Stdio::piped());
+        let mut theirs = Killed(command.spawn().unwrap());
+        let mut said = BufReader::new(theirs.0.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap() == "held"), "the child never took the lock");
+
+        let mut mine = locks(state.path(), "mine");
+        match mine.take([&host("web")]) {
+            Err(HostLockError::Held { holder: Some(holder), .. }) => {
+                assert_eq!((holder.run.as_str(), holder.pid), ("theirs", theirs.0.id()));
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(theirs);
+        let file = std::fs::read_to_string(locks_directory(state.path()).join("web.lock")).unwrap();
+        assert!(file.contains("theirs"), "what the dead process wrote remains");
+        mine.take([&host("web")]).unwrap();
+    }
+
+    #[test]
+    fn an_unusable_lock_directory_is_named() {
+        let state = tempfile::tempdir().unwrap();
+        std::fs::write(state.path().join("locks"), "a file").unwrap();
+        let error = locks(state.path(), "r").take([&host("web")]).unwrap_err();
+        assert!(error.to_string().contains("locks"), "{error}");
+    }
+}

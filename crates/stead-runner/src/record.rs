@@ -1,0 +1,126 @@
+//! A run's directory while it goes on: metadata at the start, report and seal at the end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use stead_bundle::{CreateError, NewRun, RecordError, RunDirectory};
+use stead_model::bundle::{EndedBy, PlanMeta, RunMeta, Versions};
+use stead_model::event::RunKind;
+use stead_model::plan::Digest;
+use stead_model::report::Report;
+use stead_model::time::Timestamp;
+use stead_model::{RunId, RunStatus, Status};
+
+/// The directory of a run that goes on.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) directory: RunDirectory,
+    meta: RunMeta,
+}
+
+/// What a run's directory is made of.
+pub(crate) struct Beginning<'a> {
+    pub(crate) run_id: RunId,
+    pub(crate) kind: RunKind,
+    pub(crate) started_at: Timestamp,
+    pub(crate) plan_hash: Digest,
+    pub(crate) plan_json: &'a [u8],
+    pub(crate) sources: &'a [(&'a str, &'a [u8])],
+    pub(crate) meta: PlanMeta,
+}
+
+impl Recording {
+    pub(crate) fn create(state: &Path, beginning: Beginning<'_>) -> Result<Self, CreateError> {
+        let meta = RunMeta {
+            schema: 1,
+            kind: beginning.kind,
+            run_id: beginning.run_id,
+            status: RunStatus::Running,
+            exit_code: None,
+            started_at: beginning.started_at,
+            finished_at: None,
+            duration_seconds: 0.0,
+            ended_by: None,
+            driver_host: driver_host(),
+            plan_hash: beginning.plan_hash,
+            phases_completed: Vec::new(),
+            error: None,
+            warnings: Vec::new(),
+            plan: beginning.meta,
+            extra: BTreeMap::new(),
+        };
+        let new = NewRun { meta: &meta, versions: &versions(), plan: beginning.plan_json, sources: beginning.sources };
+        let directory = RunDirectory::create(state, &new)?;
+        Ok(Self { directory, meta })
+    }
+
+    pub(crate) fn reopened(directory: RunDirectory, meta: RunMeta) -> Self {
+        Self { directory, meta }
+    }
+
+    pub(crate) fn meta(&self) -> &RunMeta {
+        &self.meta
+    }
+
+    /// Says in the metadata that another process works on the run.
+    pub(crate) fn begin_segment(&mut self, segment: u32, plan_hash: Digest) -> Result<(), RecordError> {
+        self.meta.status = RunStatus::Running;
+        self.meta.exit_code = None;
+        self.meta.finished_at = None;
+        self.meta.ended_by = None;
+        self.meta.plan.segments = segment;
+        self.meta.plan_hash = plan_hash;
+        self.directory.update_meta(&self.meta)
+    }
+
+    /// Writes report and metadata and seals the bundle: the last act of a run. Returns what went wrong.
+    pub(crate) fn finish(&self, report: &Report) -> Vec<String> {
+        let mut meta = self.meta.clone();
+        meta.status = report.status;
+        meta.exit_code = Some(report.exit_code);
+        meta.finished_at = Some(report.finished_at);
+        meta.duration_seconds = std::time::Duration::from_millis(report.duration_ms).as_secs_f64();
+        meta.ended_by = Some(match report.status {
+            RunStatus::Running | RunStatus::Success => EndedBy::Tasks,
+            RunStatus::Failed => EndedBy::Failure,
+            RunStatus::Timeout => EndedBy::Timeout,
+            RunStatus::Cancelled => EndedBy::Signal,
+        });
+        let done = |status: Status| matches!(status, Status::Changed | Status::Unchanged);
+        meta.phases_completed =
+            report.tasks.iter().filter(|task| done(task.status)).map(|task| task.name.to_string()).collect();
+        meta.error = report.errors.first().map(|error| error.message.clone());
+        meta.warnings.clone_from(&report.warnings);
+        meta.plan.segments = report.segments;
+        let written = self.directory.write_report(report).and_then(|()| self.directory.update_meta(&meta));
+        let sealed = self.directory.seal();
+        written.err().map(|error| chain(&error)).into_iter().chain(sealed.err().map(|error| chain(&error))).collect()
+    }
+}
+
+/// Returns an error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn driver_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Returns what made the bundle.
+pub(crate) fn versions() -> Versions {
+    Versions {
+        stead_version: env!("CARGO_PKG_VERSION").to_owned(),
+        git_commit: option_env!("STEAD_GIT_COMMIT").map(str::to_owned),
+        rust_version: env!("STEAD_RUST_VERSION").to_owned(),
+        driver_os: std::env::consts::OS.to_owned(),
+        driver_arch: std::env::consts::ARCH.to_owned(),
+        roles: BTreeMap::new(),
+    }
+}
