@@ -18,9 +18,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use stead_model::EventKind;
 use stead_model::event::encode;
-use stead_model::time::Timestamp;
+use stead_model::{Event, EventKind};
 
 mod read;
 mod sync;
@@ -64,12 +63,18 @@ pub enum JournalError {
         source: io::Error,
     },
     /// An event is longer than a reader accepts.
-    #[error("an event of {bytes} bytes is too long for the journal {path}")]
+    #[error("an event of {bytes} bytes is too long for a journal")]
     TooLong {
-        /// The journal.
-        path: PathBuf,
         /// How long.
         bytes: usize,
+    },
+    /// An event's number does not follow; a reader would refuse the file.
+    #[error("event {found} was to be recorded where event {expected} belongs")]
+    OutOfOrder {
+        /// The number that follows.
+        expected: u64,
+        /// The number given.
+        found: u64,
     },
     /// The file ends in a partial line, of a dead driver or of a failed write that could not be taken back.
     #[error("the journal {path} ends in a partial line")]
@@ -82,13 +87,11 @@ pub enum JournalError {
 /// What [`Journal::append`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended<'a> {
-    /// The number of the first event; the others follow in steps of 1.
-    pub first_seq: u64,
     /// The lines, newlines included, byte for byte as in the file. Empty if nobody wants lines.
     pub lines: &'a [u8],
 }
 
-/// The event log of one run, open for appending. The numbers of events are its own.
+/// The event log of one run, open for appending.
 #[derive(Debug)]
 pub struct Journal {
     next_seq: u64,
@@ -132,7 +135,7 @@ impl Journal {
         Self::on(path, Ok(file), next_seq)
     }
 
-    /// Returns a journal without a file: it numbers events and, if `keep_lines`, makes their lines.
+    /// Returns a journal without a file: it only makes lines, and those only if `keep_lines`.
     pub fn without_file(keep_lines: bool) -> Self {
         Self { next_seq: 1, sink: None, keep_lines, buffer: Vec::new() }
     }
@@ -151,42 +154,44 @@ impl Journal {
         self.next_seq
     }
 
-    /// Hands the events of one dispatcher turn to the kernel in one `write`, all stamped `t`.
+    /// Hands the events of one dispatcher turn to the kernel in one `write`.
     ///
     /// If they hold `run_finished` they are on the disk when this returns. On an error none of them is in
     /// the file and their numbers are free again; only after [`JournalError::Sync`] they are in the file.
-    pub fn append(&mut self, t: Timestamp, events: &[EventKind]) -> Result<Appended<'_>, JournalError> {
-        let first_seq = self.next_seq;
+    pub fn append(&mut self, events: &[Event]) -> Result<Appended<'_>, JournalError> {
         self.buffer.clear();
         self.buffer.shrink_to(KEEP_BUFFER);
-        if events.is_empty() {
-            return Ok(Appended { first_seq, lines: &[] });
-        }
-        let mut seq = first_seq;
+        let mut next = self.next_seq;
         for event in events {
-            if self.keep_lines {
-                let start = self.buffer.len();
-                encode(seq, t, event, &mut self.buffer);
-                if let Some(sink) = &self.sink
-                    && self.buffer.len() - start > LONGEST_LINE
-                {
-                    let bytes = self.buffer.len() - start;
-                    return Err(JournalError::TooLong { path: sink.path.clone(), bytes });
-                }
+            if event.seq != next {
+                return Err(JournalError::OutOfOrder { expected: next, found: event.seq });
             }
-            seq += 1;
+            next += 1;
+            if !self.keep_lines {
+                continue;
+            }
+            let start = self.buffer.len();
+            encode(event.seq, event.t, &event.kind, &mut self.buffer);
+            let bytes = self.buffer.len() - start;
+            if bytes > LONGEST_LINE {
+                return Err(JournalError::TooLong { bytes });
+            }
+        }
+        if events.is_empty() {
+            return Ok(Appended { lines: &[] });
         }
         if let Some(sink) = &mut self.sink {
             sink.write(&self.buffer)?;
-            // The lines are in the file from here on, whatever a sync says.
-            self.next_seq = seq;
+        }
+        // The lines are in the file from here on, whatever a sync says.
+        self.next_seq = next;
+        if let Some(sink) = &self.sink {
             sink.check_sync()?;
-            if events.iter().any(|event| matches!(event, EventKind::RunFinished(_))) {
+            if events.iter().any(|event| matches!(event.kind, EventKind::RunFinished(_))) {
                 sink.sync_now()?;
             }
         }
-        self.next_seq = seq;
-        Ok(Appended { first_seq, lines: &self.buffer })
+        Ok(Appended { lines: &self.buffer })
     }
 
     /// Returns when everything appended so far is on the disk.

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use aho_corasick::{AhoCorasick, Anchored, Input, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind};
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
@@ -18,6 +18,9 @@ use zeroize::Zeroizing;
 pub const MASK: &str = "***";
 /// Shorter lines of a secret are ordinary text: masking them would eat the output.
 const SHORTEST_LINE: usize = 4;
+/// Secrets longer than this together get the automaton that is slower and smaller: the fast one takes up to a
+/// kilobyte for each of their bytes.
+const LARGEST_TABLE: usize = 8 << 10;
 
 /// A secret value. Wiped from memory when dropped; `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,6 +40,12 @@ impl Secret {
     /// Returns the text, if the bytes are text.
     pub fn expose_text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
+    }
+}
+
+impl AsRef<[u8]> for Secret {
+    fn as_ref(&self) -> &[u8] {
+        self.expose()
     }
 }
 
@@ -70,12 +79,13 @@ pub struct TooLong;
 
 impl Redactor {
     /// Returns a redactor of `values` and their lines. Empty values are nothing to mask.
-    pub fn new<'a>(values: impl IntoIterator<Item = &'a Secret>) -> Result<Self, TooLong> {
+    pub fn new<V: AsRef<[u8]>>(values: impl IntoIterator<Item = V>) -> Result<Self, TooLong> {
         let mut sorted: Vec<Secret> = Vec::new();
         for value in values {
-            let lines = value.expose().split(|byte| matches!(byte, b'\n' | b'\r'));
+            let value = value.as_ref();
+            let lines = value.split(|byte| matches!(byte, b'\n' | b'\r'));
             let lines = lines.filter(|line| line.len() >= SHORTEST_LINE);
-            let whole = Some(value.expose()).filter(|whole| !whole.is_empty());
+            let whole = Some(value).filter(|whole| !whole.is_empty());
             sorted.extend(lines.chain(whole).map(Secret::new));
         }
         sorted.sort_unstable_by(|a, b| a.expose().cmp(b.expose()));
@@ -86,6 +96,9 @@ impl Redactor {
         let longest = sorted.iter().map(|pattern| pattern.expose().len()).max().unwrap_or(0);
         let mut builder = AhoCorasick::builder();
         builder.match_kind(MatchKind::LeftmostLongest);
+        if sorted.iter().map(|pattern| pattern.expose().len()).sum::<usize>() > LARGEST_TABLE {
+            builder.kind(Some(AhoCorasickKind::ContiguousNFA));
+        }
         let automaton = builder.build(sorted.iter().map(Secret::expose)).map_err(|_| TooLong)?;
         Ok(Self(Some(Arc::new(Patterns { automaton, sorted, longest }))))
     }

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use stead_model::event::{CancelReason, Counts, Event, RunFinished};
+use stead_model::event::{CancelReason, Counts, RunFinished};
+use stead_model::time::Timestamp;
 use stead_model::{ExitCode, HostName, RunStatus, TaskName};
 
 use super::*;
@@ -13,6 +14,12 @@ fn at(micros: i64) -> Timestamp {
 
 fn ready(name: &str) -> EventKind {
     EventKind::TaskReady { task: TaskName::parse(name).unwrap() }
+}
+
+/// Returns `kinds` as the next events of `journal`.
+fn next(journal: &Journal, kinds: impl IntoIterator<Item = EventKind>) -> Vec<Event> {
+    let first = journal.next_seq();
+    kinds.into_iter().zip(first..).map(|(kind, seq)| Event { seq, t: at(seq as i64), kind }).collect()
 }
 
 fn finished() -> EventKind {
@@ -54,12 +61,10 @@ fn written(path: &Path) -> (Vec<u8>, Vec<Event>) {
     let mut journal = Journal::create(path).unwrap();
     let mut tee = Vec::new();
     let mut events = Vec::new();
-    for (turn, kinds) in turns().into_iter().enumerate() {
-        let t = at(turn as i64);
-        let appended = journal.append(t, &kinds).unwrap();
-        tee.extend_from_slice(appended.lines);
-        let first = appended.first_seq;
-        events.extend(kinds.into_iter().zip(first..).map(|(kind, seq)| Event { seq, t, kind }));
+    for kinds in turns() {
+        let turn = next(&journal, kinds);
+        tee.extend_from_slice(journal.append(&turn).unwrap().lines);
+        events.extend(turn);
     }
     drop(journal);
     let bytes = fs::read(path).unwrap();
@@ -102,7 +107,7 @@ fn a_cut_at_any_byte_leaves_a_good_prefix() {
         }
         repair(&path, read_cut.good_len).unwrap();
         let mut journal = Journal::reopen(&path, read_cut.next_seq).unwrap();
-        journal.append(at(9), &[ready("again")]).unwrap();
+        journal.append(&next(&journal, [ready("again")])).unwrap();
         drop(journal);
         let again = read(&path).unwrap();
         assert_eq!((again.events.len(), again.dropped_bytes), (lines + 1, 0), "cut at {cut}");
@@ -160,15 +165,28 @@ fn a_whole_line_of_a_newer_version_is_not_cut_off() {
 }
 
 #[test]
-fn without_a_file_it_numbers_events_and_makes_lines_only_if_wanted() {
+fn without_a_file_lines_are_made_only_if_wanted() {
     let mut silent = Journal::without_file(false);
-    assert_eq!(silent.append(at(0), &[ready("a"), ready("b")]).unwrap().lines, b"");
-    assert_eq!(silent.append(at(0), &[ready("c")]).unwrap().first_seq, 3);
+    let turn = next(&silent, [ready("a"), ready("b")]);
+    assert_eq!(silent.append(&turn).unwrap().lines, b"");
+    assert_eq!(silent.next_seq(), 3);
 
     let mut loud = Journal::without_file(true);
-    let lines = loud.append(at(0), &[ready("a"), ready("b")]).unwrap().lines;
+    let turn = next(&loud, [ready("a"), ready("b")]);
+    let lines = loud.append(&turn).unwrap().lines;
     assert_eq!(lines.iter().filter(|b| **b == b'\n').count(), 2);
     loud.sync_now().unwrap();
+}
+
+#[test]
+fn an_event_that_does_not_follow_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("events.jsonl");
+    let mut journal = Journal::create(&path).unwrap();
+    let mut turn = next(&journal, [ready("a"), ready("b")]);
+    turn[1].seq = 3;
+    assert!(matches!(journal.append(&turn), Err(JournalError::OutOfOrder { expected: 2, found: 3 })));
+    assert_eq!((journal.next_seq(), fs::read(&path).unwrap().len()), (1, 0));
 }
 
 #[test]
@@ -211,7 +229,7 @@ fn a_full_disk_leaves_a_well_formed_journal() {
     let long = EventKind::Warning { code: "x".to_owned(), text: "y".repeat(1_000) };
     let mut turns_written = 0;
     let error = loop {
-        match journal.append(at(0), &[ready("a"), long.clone(), ready("b")]) {
+        match journal.append(&next(&journal, [ready("a"), long.clone(), ready("b")])) {
             Ok(_) => turns_written += 1,
             Err(error) => break error,
         }
@@ -233,8 +251,8 @@ fn a_killed_process_leaves_every_event_it_acted_on() {
     if let Some(path) = given {
         let mut journal = Journal::create(Path::new(&path)).unwrap();
         loop {
-            let first = journal.append(at(0), &[ready("a"), ready("b")]).unwrap().first_seq;
-            println!("\nacted {}", first + 1);
+            journal.append(&next(&journal, [ready("a"), ready("b")])).unwrap();
+            println!("\nacted {}", journal.next_seq() - 1);
         }
     }
     let dir = tempfile::tempdir().unwrap();
@@ -271,10 +289,10 @@ fn a_hundred_thousand_events_are_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("events.jsonl");
     let mut journal = Journal::create(&path).unwrap();
-    let turn: Vec<_> = (0..4).map(|i| ready(&format!("task-{i}"))).collect();
+    let events = next(&journal, (0..100_000).map(|i| ready(&format!("task-{i}"))));
     let start = std::time::Instant::now();
-    for _ in 0..25_000 {
-        journal.append(at(0), &turn).unwrap();
+    for turn in events.chunks(4) {
+        journal.append(turn).unwrap();
     }
     let each = start.elapsed() / 100_000;
     journal.sync_now().unwrap();

@@ -6,8 +6,7 @@ use serde_json::json;
 use super::*;
 
 fn redactor(values: &[&str]) -> Redactor {
-    let secrets: Vec<_> = values.iter().map(|value| Secret::new(*value)).collect();
-    Redactor::new(&secrets).unwrap()
+    Redactor::new(values).unwrap()
 }
 
 #[test]
@@ -70,6 +69,20 @@ fn deep_values_do_not_overflow_the_stack() {
         depth += 1;
     }
     assert_eq!((depth, value), (100_000, json!("***")));
+}
+
+#[test]
+fn a_long_secret_file_is_masked_whole_and_by_line() {
+    let lines: Vec<_> = (0..2_000).map(|i| format!("{i:05}{}", "k".repeat(59))).collect();
+    let key = lines.join("\n");
+    let mut stream = redactor(&[&key]).stream();
+    let text = format!("before {key} after {} end", lines[777]);
+    let mut shown = Vec::new();
+    for piece in text.as_bytes().chunks(1_000) {
+        shown.extend_from_slice(&stream.push(piece));
+    }
+    shown.extend_from_slice(&stream.finish());
+    assert_eq!(String::from_utf8(shown).unwrap(), "before *** after *** end");
 }
 
 #[test]
