@@ -4,6 +4,7 @@ mod events;
 mod process;
 
 mod asking;
+mod bundles;
 mod plain;
 mod plans;
 mod report;
