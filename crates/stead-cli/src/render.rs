@@ -24,7 +24,7 @@ pub mod summary;
 pub mod terminal;
 mod text;
 
-/// A reader of a run's events.
+/// A reader of a run's events: the same methods as the runner's `Observer`.
 pub trait Render: Send {
     /// Takes the next event, in order.
     fn on_event(&mut self, event: &Event);
@@ -32,6 +32,21 @@ pub trait Render: Send {
     /// Takes output of a task as it comes; pieces need not end at line ends.
     fn on_output(&mut self, task: &TaskName, host: Option<&HostName>, stream: Stream, bytes: &[u8]) {
         let _ = (task, host, stream, bytes);
+    }
+
+    /// Takes lines of the journal, byte for byte.
+    fn on_lines(&mut self, lines: &[u8]) {
+        let _ = lines;
+    }
+
+    /// Whether it wants [`Render::on_output`].
+    fn wants_output(&self) -> bool {
+        false
+    }
+
+    /// Whether it wants [`Render::on_lines`].
+    fn wants_lines(&self) -> bool {
+        false
     }
 }
 

@@ -79,7 +79,23 @@ impl Render for Plain {
                 self.show_rest(task, None);
                 self.many_hosts.remove(task);
             }
-            _ => {}
+            EventKind::RunStarted(_)
+            | EventKind::RunResumed(_)
+            | EventKind::SectionStarted { .. }
+            | EventKind::FactsGathered { .. }
+            | EventKind::TaskReady { .. }
+            | EventKind::TaskStarted { .. }
+            | EventKind::AttemptStarted { .. }
+            | EventKind::Log { .. }
+            | EventKind::PartFinished { .. }
+            | EventKind::TaskSkipped { .. }
+            | EventKind::TaskNotRun { .. }
+            | EventKind::Confirmed { .. }
+            | EventKind::UndoStarted { .. }
+            | EventKind::UndoFinished { .. }
+            | EventKind::Warning { .. }
+            | EventKind::CancelRequested { .. }
+            | EventKind::RunFinished(_) => {}
         }
         if let Some(line) = line_of(&event.kind) {
             self.out.print_line(&line);
@@ -91,6 +107,10 @@ impl Render for Plain {
             let Self { out, lines, .. } = self;
             lines.push(task, host, stream, bytes, |line| out.print_line(line));
         }
+    }
+
+    fn wants_output(&self) -> bool {
+        self.streaming == Streaming::Live
     }
 }
 

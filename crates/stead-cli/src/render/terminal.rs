@@ -364,6 +364,10 @@ impl Render for Terminal {
             self.tick();
         }
     }
+
+    fn wants_output(&self) -> bool {
+        self.streaming == Streaming::Live || !self.tails.is_recorded()
+    }
 }
 
 impl Drop for Terminal {

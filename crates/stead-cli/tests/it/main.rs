@@ -1,10 +1,13 @@
 //! One test binary for the command. Modules run the built binary, or a renderer with hand-made events.
 
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed, helpers included")]
+
 mod events;
 mod process;
 
 mod asking;
 mod bundles;
+mod interrupting;
 mod plain;
 mod plans;
 mod report;

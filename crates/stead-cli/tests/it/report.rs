@@ -150,7 +150,14 @@ fn junit_parses_and_has_a_case_per_task_or_host() {
                     }
                 }
             }
-            _ => {}
+            Xml::End(_)
+            | Xml::Text(_)
+            | Xml::CData(_)
+            | Xml::Comment(_)
+            | Xml::Decl(_)
+            | Xml::PI(_)
+            | Xml::DocType(_)
+            | Xml::GeneralRef(_) => {}
         }
     }
     let wanted: Vec<(&str, Vec<&str>)> = vec![

@@ -71,6 +71,10 @@ impl Render for Live {
     fn on_output(&mut self, task: &TaskName, host: Option<&HostName>, stream: Stream, bytes: &[u8]) {
         lock(&self.terminal).on_output(task, host, stream, bytes);
     }
+
+    fn wants_output(&self) -> bool {
+        lock(&self.terminal).wants_output()
+    }
 }
 
 impl Drop for Live {

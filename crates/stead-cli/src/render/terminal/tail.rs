@@ -44,6 +44,11 @@ impl Tails {
         Self { recorded, running: HashMap::new(), kept: HashMap::new() }
     }
 
+    /// Whether log files have what is needed, so that output as it comes is not.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.recorded
+    }
+
     /// A piece of stderr went to a log file.
     pub(super) fn logged(&mut self, task: &TaskName, host: Option<&HostName>, file: &str, end: u64) {
         let ends = self.running.entry(task.clone()).or_default();
