@@ -4,7 +4,9 @@
 //! answers come in as values, events and commands go out as values.
 
 pub mod compile;
+pub mod cron;
 pub mod expr;
 pub mod graph;
 pub mod run;
+pub mod target;
 pub mod task_state;

@@ -448,6 +448,11 @@ impl Run {
         &self.states
     }
 
+    /// Returns the run's id, if it has one.
+    pub fn run_id(&self) -> Option<&RunId> {
+        self.options.run_id.as_ref()
+    }
+
     /// Returns which segment this is, from 1.
     pub fn segment(&self) -> u32 {
         self.segments

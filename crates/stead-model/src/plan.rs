@@ -16,9 +16,11 @@ use crate::duration::{as_millis, as_optional_millis};
 use crate::id::{OperationName, PlanName, TaskName};
 use crate::status::ErrorClass;
 
+mod canonical;
 mod param;
 mod policy;
 
+pub use canonical::TaskWriter;
 pub use param::Param;
 pub use policy::{
     Backoff, HostFailure, Interrupted, Jitter, Limits, Mutex, MutexScope, OnEmpty, OnError, OnFailure,
@@ -113,8 +115,40 @@ impl Plan {
 
     /// Returns the canonical JSON of the plan: compact, sorted keys, no positions.
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(&serde_json::to_value(self).expect("a plan is always JSON"))
-            .expect("a JSON value can always be written")
+        let mut bytes = Vec::new();
+        self.write_json(&mut bytes).expect("a plan is always JSON, and memory takes all of it");
+        bytes
+    }
+
+    /// Writes the canonical JSON of the plan, task by task.
+    pub fn write_json(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
+        canonical::write(self, out)
+    }
+
+    /// Returns the hash of the plan's canonical JSON.
+    pub fn digest(&self) -> Digest {
+        let mut hasher = canonical::Hasher::default();
+        self.write_json(&mut hasher).expect("a plan is always JSON, and a hash takes all of it");
+        hasher.finish()
+    }
+
+    /// Returns this plan without its tasks.
+    fn head(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            vars: self.vars.clone(),
+            env: self.env.clone(),
+            secrets: self.secrets.clone(),
+            on_failure: self.on_failure,
+            limits: self.limits,
+            timeout: self.timeout,
+            finally_timeout: self.finally_timeout,
+            grace: self.grace,
+            lock: self.lock,
+            triggers: self.triggers.clone(),
+            tasks: Vec::new(),
+        }
     }
 }
 
@@ -170,13 +204,9 @@ pub struct Task {
 }
 
 impl Task {
-    /// Returns the hash of the task's canonical JSON without its own `hash`.
+    /// Returns the hash of the task's canonical JSON without its own `hash`. Many tasks: use one [`TaskWriter`].
     pub fn digest(&self) -> Digest {
-        let mut value = serde_json::to_value(self).expect("a task is always JSON");
-        if let Value::Object(fields) = &mut value {
-            fields.remove("hash");
-        }
-        Digest::of(&serde_json::to_vec(&value).expect("a JSON value can always be written"))
+        TaskWriter::default().digest(self)
     }
 }
 

@@ -1,8 +1,33 @@
 //! Stead's acts: dispatcher, executor, journal, locks, redaction and the traits at the edge.
+//!
+//! [`Runner`] walks a [`CheckedPlan`]: the engine decides, the dispatcher records every event before
+//! it acts on it, the executor carries out operations and closures. This crate names no concrete
+//! operation and prints nothing.
 
+pub mod author;
+mod cancel;
 pub mod clock;
+mod context;
+mod dispatcher;
+mod executor;
+mod function;
+mod hosts;
 pub mod journal;
 pub mod lock;
+mod observe;
 pub mod operation;
 pub mod process_scan;
+mod record;
 pub mod redact;
+mod resume;
+mod runner;
+mod secrets;
+
+pub use author::CheckedPlan;
+pub use cancel::Canceller;
+pub use context::{OpOutput, ReportValues, ResultError, ResultOf, RunView, TaskContext};
+pub use dispatcher::{Answer, Durability};
+pub use function::{Done, Failure};
+pub use observe::Observer;
+pub use resume::{ResumeError, ResumeOptions, plan_changes};
+pub use runner::{Provenance, Runner};

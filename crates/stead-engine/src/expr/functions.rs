@@ -67,7 +67,10 @@ impl Object for TaskFunction {
             [] => self.view.direct().to_vec(),
             [name] => self.named(name)?,
             _ => {
-                return Err(Error::new(ErrorKind::TooManyArguments, "one task name, or nothing, is expected"));
+                return Err(Error::new(
+                    ErrorKind::TooManyArguments,
+                    "one task name, or nothing, is expected",
+                ));
             }
         };
         let ends: Vec<(TaskIndex, Arc<Finished>)> =

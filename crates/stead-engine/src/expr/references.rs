@@ -21,6 +21,8 @@ pub struct References {
     pub env: BTreeSet<String>,
     /// Members of `secrets`.
     pub secrets: BTreeSet<String>,
+    /// Members of `run`.
+    pub run: BTreeSet<String>,
     /// Tasks whose result is read.
     pub results: BTreeSet<String>,
     /// Tasks named in functions such as `changed('a')`.
@@ -232,6 +234,7 @@ impl Walk {
             "vars" => &mut found.vars,
             "env" => &mut found.env,
             "secrets" => &mut found.secrets,
+            "run" => &mut found.run,
             "results" => &mut found.results,
             _ => return,
         };
@@ -280,43 +283,32 @@ fn hyphenated(pair: &ast::BinOp<'_>) -> Option<String> {
     if !matches!(pair.op, BinOpKind::Sub) {
         return None;
     }
-    let left = match &pair.left {
-        Expr::GetAttr(get) if matches!(&get.expr, Expr::Var(var) if var.id == "results") => {
-            get.name.to_owned()
-        }
-        Expr::BinOp(inner) => hyphenated(inner)?,
-        Expr::Var(_)
-        | Expr::Const(_)
-        | Expr::Slice(_)
-        | Expr::UnaryOp(_)
-        | Expr::Compare(_)
-        | Expr::IfExpr(_)
-        | Expr::Filter(_)
-        | Expr::Test(_)
-        | Expr::GetAttr(_)
-        | Expr::GetItem(_)
-        | Expr::Call(_)
-        | Expr::List(_)
-        | Expr::Tuple(_)
-        | Expr::Map(_) => return None,
+    let left = if let Expr::BinOp(inner) = &pair.left {
+        hyphenated(inner)?
+    } else if let Expr::GetAttr(get) = &pair.left
+        && matches!(&get.expr, Expr::Var(var) if var.id == "results")
+    {
+        get.name.to_owned()
+    } else {
+        return None;
     };
     let mut right = &pair.right;
     loop {
-        match right {
-            Expr::GetAttr(get) => right = &get.expr,
-            Expr::GetItem(get) => right = &get.expr,
-            Expr::Var(var) if !NAMES.contains(&var.id) => return Some(format!("{left}-{}", var.id)),
-            Expr::Const(number) if number.value.kind() == ValueKind::Number => {
-                return Some(format!("{left}-{}", number.value));
-            }
-            _ => return None,
+        if let Expr::GetAttr(get) = right {
+            right = &get.expr;
+        } else if let Expr::GetItem(get) = right {
+            right = &get.expr;
+        } else {
+            break;
         }
     }
+    if let Expr::Var(var) = right {
+        return (!NAMES.contains(&var.id)).then(|| format!("{left}-{}", var.id));
+    }
+    let Expr::Const(number) = right else { return None };
+    (number.value.kind() == ValueKind::Number).then(|| format!("{left}-{}", number.value))
 }
 
 fn literal(expr: &Expr<'_>) -> Option<String> {
-    match expr {
-        Expr::Const(value) => value.value.as_str().map(str::to_owned),
-        _ => None,
-    }
+    if let Expr::Const(value) = expr { value.value.as_str().map(str::to_owned) } else { None }
 }

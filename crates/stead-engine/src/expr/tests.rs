@@ -308,7 +308,8 @@ fn host_functions_follow_section_5() {
     const FUNCTIONS: [&str; 5] =
         ["any_host_failed", "all_hosts_failed", "any_host_skipped", "any_host_changed", "all_hosts_changed"];
     // Rows of `a` for `f('a')`, with the expected answers in the order of FUNCTIONS.
-    let table: &[(&[(&str, Status)], [bool; 5])] = &[
+    type Rows<'a> = &'a [(&'a str, Status)];
+    let table: &[(Rows<'_>, [bool; 5])] = &[
         (&[], [false, false, false, false, false]),
         (&[("h1", Changed), ("h2", Failed)], [true, false, false, true, false]),
         (&[("h1", Failed), ("h2", Failed)], [true, true, false, false, false]),
@@ -508,7 +509,7 @@ fn guards() -> impl Strategy<Value = Guard> {
 proptest! {
     #[test]
     fn judging_never_panics_and_a_false_guard_always_has_a_reason(guards in prop::collection::vec(guards(), 0..4)) {
-        let functions = |number: u32| if number % 3 == 0 { Err("odd".to_owned()) } else { Ok(number % 2 == 0) };
+        let functions = |number: u32| if number.is_multiple_of(3) { Err("odd".to_owned()) } else { Ok(number.is_multiple_of(2)) };
         if let Verdict::Fail { reason, .. } = judge(&guards, OnlyIfChanged::No, &scope(), &functions) {
             prop_assert!(!reason.is_empty());
         }

@@ -1,0 +1,316 @@
+//! Target expressions: which hosts a task runs on, and in which order.
+//!
+//! Parsing and resolving are separate: a plan's expressions are checked when it is compiled, the hosts are found when
+//! the task starts. Ad hoc hosts (`user@host`, `ssh://…`) are refused until there is a transport for them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use stead_model::HostName;
+use stead_model::diagnostic::suggest;
+
+mod glob;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+use glob::Glob;
+
+/// A parsed target expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetExpr {
+    text: Box<str>,
+    elements: Vec<Element>,
+}
+
+/// One part between commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Element {
+    /// Starts with `!`: is taken from the union of the others.
+    excluded: bool,
+    /// All must hold.
+    factors: Vec<Factor>,
+    /// One of the set, chosen last.
+    any: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Factor {
+    negated: bool,
+    atom: Atom,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Atom {
+    Name(Box<str>),
+    All,
+    Glob(Glob),
+    Label { key: Box<str>, value: Box<str> },
+    HasLabel(Box<str>),
+}
+
+/// Why a target expression means nothing, or no host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// It is malformed.
+    #[error("bad target `{text}` at character {}: {message}", position + 1)]
+    Bad {
+        /// The expression.
+        text: String,
+        /// Byte offset of the problem.
+        position: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// It is an ad hoc host.
+    #[error(
+        "target `{text}`: hosts reached by SSH are not supported yet; only `local` and inventory hosts are"
+    )]
+    AdHoc {
+        /// The expression.
+        text: String,
+    },
+    /// It names a host that does not exist.
+    #[error("there is no host `{name}`: {help}")]
+    UnknownHost {
+        /// The name.
+        name: String,
+        /// The nearest, or the candidates.
+        help: String,
+    },
+}
+
+impl TargetError {
+    /// Returns the diagnostic code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Bad { .. } | Self::AdHoc { .. } => "reach/bad-target",
+            Self::UnknownHost { .. } => "reach/unknown-host",
+        }
+    }
+}
+
+/// The hosts targets choose from, by name.
+#[derive(Clone, Debug, Default)]
+pub struct HostSet {
+    // Invariant: sorted by name, no name twice.
+    hosts: Vec<(HostName, BTreeMap<String, String>)>,
+}
+
+impl HostSet {
+    /// Returns the set of these hosts with their labels; of two with one name the last counts.
+    pub fn new(hosts: impl IntoIterator<Item = (HostName, BTreeMap<String, String>)>) -> Self {
+        let hosts: BTreeMap<_, _> = hosts.into_iter().collect();
+        Self { hosts: hosts.into_iter().collect() }
+    }
+
+    /// Returns the labels of `host`; `local` exists even if it is not described.
+    pub fn labels(&self, host: &HostName) -> Option<&BTreeMap<String, String>> {
+        self.position(host.as_str()).and_then(|at| self.hosts.get(at)).map(|(_, labels)| labels)
+    }
+
+    /// Returns how many hosts are described.
+    pub fn len(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Whether no host is described.
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// Returns the described hosts, by name.
+    pub fn names(&self) -> impl Iterator<Item = &HostName> {
+        self.hosts.iter().map(|(name, _)| name)
+    }
+
+    /// Returns where `name` stands; `local` stands behind all others if it is not described.
+    fn position(&self, name: &str) -> Option<usize> {
+        match self.hosts.binary_search_by(|(host, _)| host.as_str().cmp(name)) {
+            Ok(at) => Some(at),
+            Err(_) if name == "local" => Some(self.hosts.len()),
+            Err(_) => None,
+        }
+    }
+
+    fn name_at(&self, at: usize) -> HostName {
+        self.hosts.get(at).map_or_else(HostName::local, |(name, _)| name.clone())
+    }
+}
+
+impl TargetExpr {
+    /// Returns the expression `text` is, or where and why it is none.
+    pub fn parse(text: &str) -> Result<Self, TargetError> {
+        parse::parse(text)
+    }
+
+    /// Returns the host the expression names, if it is just a name.
+    pub fn as_name(&self) -> Option<&str> {
+        match &self.elements[..] {
+            [Element { excluded: false, any: false, factors }] => match &factors[..] {
+                [Factor { negated: false, atom: Atom::Name(name) }] => Some(name),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns the hosts named outright that do not exist among `hosts`.
+    pub fn unknown_hosts(&self, hosts: &HostSet) -> Vec<TargetError> {
+        let factors = self.elements.iter().flat_map(|element| &element.factors);
+        let names = factors.filter_map(|factor| match &factor.atom {
+            Atom::Name(name) => Some(name),
+            Atom::All | Atom::Glob(_) | Atom::Label { .. } | Atom::HasLabel(_) => None,
+        });
+        names
+            .filter(|name| hosts.position(name).is_none())
+            .map(|name| TargetError::UnknownHost {
+                name: name.to_string(),
+                help: suggest(name, hosts.names().map(HostName::as_str).chain(["local"])),
+            })
+            .collect()
+    }
+
+    /// Returns the labels and globs in the expression that match no host, for warning `reach/no-match`.
+    pub fn unmatched(&self, hosts: &HostSet) -> Vec<String> {
+        let factors = self.elements.iter().flat_map(|element| &element.factors);
+        let sets = factors.filter(|factor| !matches!(factor.atom, Atom::Name(_) | Atom::All));
+        sets.filter(|factor| !factor.atom.members(hosts).contains(&true))
+            .map(|factor| factor.atom.to_string())
+            .collect()
+    }
+
+    /// Adds the hosts of each element to `found`, and marks those taken away in `excluded`.
+    fn collect(&self, hosts: &HostSet, seed: &str, found: &mut Vec<usize>) -> Vec<bool> {
+        let mut excluded = vec![false; hosts.len() + 1];
+        if self.elements.iter().all(|element| element.excluded) {
+            found.extend(0..hosts.len());
+        }
+        for element in &self.elements {
+            let mut members: Vec<usize> =
+                element.members(hosts).iter().enumerate().filter(|(_, is)| **is).map(|(at, _)| at).collect();
+            if element.any && !members.is_empty() {
+                members = vec![pick(seed, &members, hosts)];
+            }
+            if element.excluded {
+                members.iter().for_each(|at| excluded[*at] = true);
+            } else {
+                found.extend(members);
+            }
+        }
+        excluded
+    }
+}
+
+/// Returns the hosts of the union of `exprs` in their order: as listed, sets by name, first occurrence kept.
+///
+/// `seed` decides `_any`: the run's id and the task's name.
+///
+/// # Errors
+/// Every host that is named and does not exist.
+pub fn resolve(exprs: &[TargetExpr], hosts: &HostSet, seed: &str) -> Result<Vec<HostName>, Vec<TargetError>> {
+    let unknown: Vec<TargetError> = exprs.iter().flat_map(|expr| expr.unknown_hosts(hosts)).collect();
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    let mut seen = vec![false; hosts.len() + 1];
+    let mut order = Vec::new();
+    for expr in exprs {
+        let mut found = Vec::new();
+        let excluded = expr.collect(hosts, seed, &mut found);
+        for at in found {
+            if !excluded[at] && !std::mem::replace(&mut seen[at], true) {
+                order.push(hosts.name_at(at));
+            }
+        }
+    }
+    Ok(order)
+}
+
+/// Returns one of `members`, by hash of the seed and the set: spread, and the same again.
+fn pick(seed: &str, members: &[usize], hosts: &HostSet) -> usize {
+    let mut hash = Sha256::new();
+    hash.update(seed.as_bytes());
+    for at in members {
+        hash.update([0]);
+        hash.update(hosts.name_at(*at).as_str().as_bytes());
+    }
+    let digest = hash.finalize();
+    let number = digest.iter().take(8).fold(0u64, |number, byte| (number << 8) | u64::from(*byte));
+    let count = u64::try_from(members.len()).unwrap_or(u64::MAX);
+    members[usize::try_from(number % count).unwrap_or(0)]
+}
+
+impl Element {
+    /// Returns for each host, `local` last, whether it is in the set.
+    fn members(&self, hosts: &HostSet) -> Vec<bool> {
+        let mut members: Option<Vec<bool>> = None;
+        for factor in &self.factors {
+            let mut found = factor.atom.members(hosts);
+            if factor.negated {
+                found.iter_mut().for_each(|is| *is = !*is);
+                // An undescribed `local` is not in the inventory, so it is in no complement.
+                found[hosts.len()] = false;
+            }
+            members = Some(match members {
+                Some(before) => before.iter().zip(&found).map(|(a, b)| *a && *b).collect(),
+                None => found,
+            });
+        }
+        members.unwrap_or_else(|| Atom::All.members(hosts))
+    }
+}
+
+impl Atom {
+    fn members(&self, hosts: &HostSet) -> Vec<bool> {
+        let mut members = vec![false; hosts.len() + 1];
+        match self {
+            Self::Name(name) => {
+                if let Some(at) = hosts.position(name) {
+                    members[at] = true;
+                }
+            }
+            Self::All => members[..hosts.len()].fill(true),
+            Self::Glob(glob) => {
+                for (at, name) in hosts.names().enumerate() {
+                    members[at] = glob.matches(name.as_str());
+                }
+            }
+            Self::Label { key, value } => {
+                for (at, (_, labels)) in hosts.hosts.iter().enumerate() {
+                    members[at] = labels.get(&**key).is_some_and(|label| is_within(label, value));
+                }
+            }
+            Self::HasLabel(key) => {
+                for (at, (_, labels)) in hosts.hosts.iter().enumerate() {
+                    members[at] = labels.contains_key(&**key);
+                }
+            }
+        }
+        members
+    }
+}
+
+/// Whether `label` equals `wanted`, or is longer by whole segments.
+fn is_within(label: &str, wanted: &str) -> bool {
+    label.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+impl fmt::Display for Atom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::All => f.write_str("_all"),
+            Self::Glob(glob) => f.write_str(glob.as_str()),
+            Self::Label { key, value } => write!(f, "{key}:{value}"),
+            Self::HasLabel(key) => write!(f, "{key}:*"),
+        }
+    }
+}
+
+impl fmt::Display for TargetExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.text)
+    }
+}

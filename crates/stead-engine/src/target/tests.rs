@@ -1,0 +1,148 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn hosts(list: &[(&str, &str)]) -> HostSet {
+    HostSet::new(list.iter().map(|(name, labels)| {
+        let labels = labels.split_whitespace().filter_map(|label| label.split_once('='));
+        (HostName::parse(name).unwrap(), labels.map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+    }))
+}
+
+fn three() -> HostSet {
+    hosts(&[("a1", "role=web.x zone=a"), ("a2", "role=web"), ("b1", "role=webx zone=b")])
+}
+
+fn found(text: &str) -> String {
+    let exprs: Vec<TargetExpr> = text.split('|').map(|part| TargetExpr::parse(part).unwrap()).collect();
+    let found = resolve(&exprs, &three(), "seed").unwrap();
+    found.iter().map(HostName::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// Reach, case 15: expressions over three hosts.
+#[test]
+fn expressions_find_their_hosts_in_order() {
+    for (text, expected) in [
+        ("role:web", "a1 a2"),
+        ("b1,a*", "b1 a1 a2"),
+        ("!a1", "a2 b1"),
+        ("a*,!a1,a1", "a2"),
+        ("role:*&!b1", "a1 a2"),
+        ("a1", "a1"),
+        ("local", "local"),
+        ("local,a2", "local a2"),
+        ("_all", "a1 a2 b1"),
+        ("all", "a1 a2 b1"),
+        ("_all, !a1", "a2 b1"),
+        ("!role:web , _all", "b1"),
+        ("role:web & !zone:a", "a2"),
+        ("role:web&zone:a,b1", "a1 b1"),
+        ("[!b]?", "a1 a2"),
+        ("[a-b]1", "a1 b1"),
+        ("*2", "a2"),
+        ("role:web.x", "a1"),
+        ("zone:*", "a1 b1"),
+        ("role:nope", ""),
+        ("a2,a1,a2", "a2 a1"),
+        ("b1|a*", "b1 a1 a2"),
+        ("b1|_all", "b1 a1 a2"),
+        ("!local", "a1 a2 b1"),
+        ("zone:a&_any", "a1"),
+        ("_any&role:nope", ""),
+    ] {
+        assert_eq!(found(text), expected, "{text}");
+    }
+}
+
+/// Reach, case 15: an unknown host is named with the nearest, or the candidates.
+#[test]
+fn unknown_hosts_are_named_with_candidates() {
+    let exprs = [TargetExpr::parse("nope,a3").unwrap(), TargetExpr::parse("!zz9").unwrap()];
+    let errors = resolve(&exprs, &three(), "").unwrap_err();
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "there is no host `nope`: known: a1, a2, b1, local",
+            "there is no host `a3`: did you mean `a1`?",
+            "there is no host `zz9`: known: a1, a2, b1, local",
+        ]
+    );
+    assert_eq!(TargetExpr::parse("a*,role:x,c*").unwrap().unmatched(&three()), ["role:x", "c*"]);
+}
+
+#[test]
+fn malformed_expressions_are_refused_with_their_position() {
+    for (text, at) in [
+        ("", 0),
+        ("a,,b", 2),
+        ("a,", 2),
+        ("a&&b", 2),
+        ("a&", 2),
+        ("!", 1),
+        ("a,!", 3),
+        ("a&!", 3),
+        ("a:b:c", 2),
+        ("a:", 2),
+        (":a", 0),
+        ("x,_none", 2),
+        ("a b", 1),
+        ("a/b", 1),
+        ("-a", 0),
+        ("web[", 3),
+        ("web[]", 3),
+        ("web[z-a]", 3),
+        ("é", 0),
+        ("!!a", 1),
+        ("!_any", 1),
+        ("role:we b", 5),
+        ("a,u@h", 2),
+    ] {
+        match TargetExpr::parse(text) {
+            Err(TargetError::Bad { position, .. }) => assert_eq!(position, at, "{text}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+    for text in ["ops@10.0.0.9", "ssh://ops@h:22", " u@h"] {
+        assert!(matches!(TargetExpr::parse(text), Err(TargetError::AdHoc { .. })), "{text}");
+    }
+    assert_eq!(TargetExpr::parse("web1").unwrap().as_name(), Some("web1"));
+    assert_eq!(TargetExpr::parse("web*").unwrap().as_name(), None);
+}
+
+#[test]
+fn any_is_one_host_the_same_again_and_spread_over_seeds() {
+    let expr = [TargetExpr::parse("_any").unwrap()];
+    let choose = |seed: &str| resolve(&expr, &three(), seed).unwrap();
+    assert_eq!(choose("run/task"), choose("run/task"));
+    let all: std::collections::BTreeSet<_> = (0..50).flat_map(|i| choose(&i.to_string())).collect();
+    assert_eq!(all.len(), 3);
+}
+
+#[test]
+fn a_described_local_is_part_of_all() {
+    let hosts = hosts(&[("local", "role=web"), ("a", "")]);
+    let resolve = |text: &str| resolve(&[TargetExpr::parse(text).unwrap()], &hosts, "").unwrap().len();
+    assert_eq!(resolve("_all"), 2);
+    assert_eq!(resolve("role:web"), 1);
+    assert_eq!(resolve("!a"), 1);
+}
+
+#[test]
+fn globs_do_not_blow_up() {
+    let name = "a".repeat(250);
+    let hosts = HostSet::new([(HostName::parse(&name).unwrap(), BTreeMap::new())]);
+    let expr = TargetExpr::parse(&format!("{}b", "a*".repeat(100))).unwrap();
+    assert_eq!(resolve(&[expr], &hosts, "").unwrap(), []);
+}
+
+proptest! {
+    #[test]
+    fn parsing_never_panics_and_positions_lie_inside(text in "[a-c!&,:_*?\\[\\]@. é-]{0,16}") {
+        match TargetExpr::parse(&text) {
+            Ok(expr) => { let _hosts = resolve(&[expr], &three(), "s"); }
+            Err(TargetError::Bad { position, .. }) => prop_assert!(position <= text.len()),
+            Err(TargetError::AdHoc { .. } | TargetError::UnknownHost { .. }) => {}
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! Running plans: what the library's users and the command line call.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use stead_bundle::Holder;
+use stead_engine::expr::{Names, RunScope};
+use stead_engine::run::{Now, Run, RunOptions, Turn};
+use stead_engine::target::TargetExpr;
+use stead_model::bundle::PlanMeta;
+use stead_model::event::{Mode, RunKind};
+use stead_model::inventory::Inventory;
+use stead_model::plan::{Plan, TaskIndex};
+use stead_model::report::{ErrorRow, Report, Warning};
+use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::author::CheckedPlan;
+use crate::cancel::Canceller;
+use crate::clock;
+use crate::dispatcher::{Answer, CHANNEL, Dispatcher, Durability};
+use crate::executor::{Executor, HostTable};
+use crate::hosts::InventoryHosts;
+use crate::journal::Journal;
+use crate::lock::{HostLockError, HostLocks};
+use crate::observe::Observer;
+use crate::operation::Registry;
+use crate::record::{Beginning, Recording, chain};
+use crate::redact::Redactor;
+use crate::secrets::{self, Secrets};
+
+/// Where a plan came from, for its run's metadata.
+#[derive(Clone, Debug, Default)]
+pub struct Provenance {
+    /// Its metadata.
+    pub meta: PlanMeta,
+    /// The files it was made of, by their name in the bundle (`plan.yaml`).
+    pub sources: Vec<(String, Vec<u8>)>,
+}
+
+/// Walks plans.
+pub struct Runner {
+    pub(crate) registry: Registry,
+    pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) observers: Vec<Box<dyn Observer>>,
+    pub(crate) canceller: Canceller,
+    pub(crate) answer: Option<Answer>,
+    pub(crate) inventory: Inventory,
+    pub(crate) limit: Vec<TargetExpr>,
+    pub(crate) environment: Option<BTreeMap<String, String>>,
+    pub(crate) durability: Durability,
+    pub(crate) wait_lock: Option<Duration>,
+    pub(crate) parent_run: Option<RunId>,
+    pub(crate) provenance: Provenance,
+    pub(crate) kind: RunKind,
+    pub(crate) run_id: Option<RunId>,
+    pub(crate) parallel: Option<u32>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) not_selected: BTreeSet<TaskIndex>,
+    pub(crate) warnings: Vec<Warning>,
+}
+
+impl std::fmt::Debug for Runner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner").field("state_dir", &self.state_dir).finish_non_exhaustive()
+    }
+}
+
+impl Runner {
+    /// Returns a runner that knows the operations of `registry`. It records nothing and takes no lock.
+    pub fn new(registry: Registry) -> Self {
+        Self {
+            registry,
+            state_dir: None,
+            observers: Vec::new(),
+            canceller: Canceller::new(),
+            answer: None,
+            inventory: Inventory::default(),
+            limit: Vec::new(),
+            environment: None,
+            durability: Durability::default(),
+            wait_lock: None,
+            parent_run: None,
+            provenance: Provenance::default(),
+            kind: RunKind::Plan,
+            run_id: None,
+            parallel: None,
+            timeout: None,
+            not_selected: BTreeSet::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// Records runs in the state directory `dir` and locks their targets there.
+    pub fn record_in(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Adds a reader of the run's events, called in event order.
+    pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    /// Returns what stops the run.
+    pub fn canceller(&self) -> Canceller {
+        self.canceller.clone()
+    }
+
+    /// Sets who answers the questions of tasks with `confirm`. Without it such a plan is refused.
+    pub fn answer(mut self, answer: impl Fn(&stead_model::TaskName, &str) -> bool + Send + Sync + 'static) -> Self {
+        self.answer = Some(Arc::new(answer));
+        self
+    }
+
+    /// Sets the hosts there are, besides `local`.
+    pub fn inventory(mut self, inventory: Inventory) -> Self {
+        self.inventory = inventory;
+        self
+    }
+
+    /// Cuts every target down to these hosts.
+    pub fn limit(mut self, limit: Vec<TargetExpr>) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Sets the environment that secrets are read from, instead of the process's own.
+    pub fn environment(mut self, environment: BTreeMap<String, String>) -> Self {
+        self.environment = Some(environment);
+        self
+    }
+
+    /// Sets when results must be on the disk.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Waits so long for targets that other runs hold.
+    pub fn wait_lock(mut self, wait: Duration) -> Self {
+        self.wait_lock = Some(wait);
+        self
+    }
+
+    /// Sets the run whose task started this one (`STEAD_RUN_ID`); its locks do not block this run.
+    pub fn parent_run(mut self, run: RunId) -> Self {
+        self.parent_run = Some(run);
+        self
+    }
+
+    /// Sets where the plan came from.
+    pub fn provenance(mut self, provenance: Provenance) -> Self {
+        self.provenance = provenance;
+        self
+    }
+
+    /// Sets which front door the run came through.
+    pub fn kind(mut self, kind: RunKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Sets the run's id instead of making one.
+    pub fn run_id(mut self, run_id: RunId) -> Self {
+        self.run_id = Some(run_id);
+        self
+    }
+
+    /// Sets how many attempts run at once, over the plan's own limit.
+    pub fn parallel(mut self, parallel: u32) -> Self {
+        self.parallel = Some(parallel);
+        self
+    }
+
+    /// Sets the limit of the main part, over the plan's own.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Leaves tasks out: they are `skipped`, cause `not_selected`.
+    pub fn leave_out(mut self, tasks: BTreeSet<TaskIndex>) -> Self {
+        self.not_selected = tasks;
+        self
+    }
+
+    /// Adds a warning to the run's report.
+    pub fn warn(mut self, code: impl Into<String>, text: impl Into<String>) -> Self {
+        self.warnings.push(Warning { code: code.into(), text: text.into() });
+        self
+    }
+
+    /// Runs a plan. The report always has a row for every task. Dropping the future kills children at once.
+    pub async fn run(self, plan: impl Into<CheckedPlan>) -> Report {
+        let plan = plan.into();
+        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
+        match self.start(&plan, run_id, Mode::Run).await {
+            Ok(run) => run.drive().await,
+            Err((refusal, this)) => this.refused(&plan, Mode::Run, refusal),
+        }
+    }
+
+    /// Predicts what a run would do. Writes nothing and takes no lock.
+    pub async fn dry_run(mut self, plan: impl Into<CheckedPlan>) -> Report {
+        let plan = plan.into();
+        self.state_dir = None;
+        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
+        match self.start(&plan, run_id, Mode::DryRun).await {
+            Ok(run) => run.drive().await,
+            Err((refusal, this)) => this.refused(&plan, Mode::DryRun, refusal),
+        }
+    }
+
+    async fn start(self, plan: &CheckedPlan, run_id: RunId, mode: Mode) -> Result<Started, (Refusal, Box<Self>)> {
+        let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
+        if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
+            let names: Vec<&str> =
+                self.selected(plan.plan()).filter(|task| asks(task)).map(|task| task.name.as_str()).collect();
+            let refusal = Refusal {
+                exit_code: ExitCode::Confirmation,
+                class: None,
+                message: format!("confirmation is needed for {}; answer on a terminal or pass --yes", names.join(", ")),
+            };
+            return Err((refusal, Box::new(self)));
+        }
+        let secrets = match self.read_secrets(plan) {
+            Ok(secrets) => secrets,
+            Err(refusal) => return Err((refusal, Box::new(self))),
+        };
+        let locks = match self.lock_hosts(plan, &run_id, mode).await {
+            Ok(locks) => locks,
+            Err(refusal) => return Err((refusal, Box::new(self))),
+        };
+        let recording = match self.create_directory(plan, &run_id) {
+            Ok(recording) => recording,
+            Err(refusal) => return Err((refusal, Box::new(self))),
+        };
+        let journal = match &recording {
+            Some(recording) => Journal::create(&recording.directory.events_path()),
+            None => Ok(Journal::without_file(self.observers.iter().any(|observer| observer.wants_lines()))),
+        };
+        let journal = match journal {
+            Ok(journal) => journal,
+            Err(error) => {
+                let refusal = Refusal {
+                    exit_code: ExitCode::Failed,
+                    class: Some(ErrorClass::Journal),
+                    message: chain(&error),
+                };
+                return Err((refusal, Box::new(self)));
+            }
+        };
+        let run_id = (recording.is_some() || self.run_id.is_some() || mode == Mode::Run).then_some(run_id);
+        let options = self.run_options(run_id, mode);
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
+        let mut run = Run::new(&plan.compiled, hosts.clone(), options);
+        let mut turn = Turn::default();
+        run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
+        let mut started = self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode);
+        started.add_warnings();
+        Ok(started)
+    }
+
+    pub(crate) fn run_options(&self, run_id: Option<RunId>, mode: Mode) -> RunOptions {
+        RunOptions {
+            run_id,
+            kind: self.kind,
+            mode,
+            parallel: self.parallel,
+            timeout: self.timeout,
+            not_selected: self.not_selected.clone(),
+            trigger: self.provenance.meta.trigger.clone(),
+            ..RunOptions::new(mode)
+        }
+    }
+
+    pub(crate) fn base_dir(&self, plan: &CheckedPlan) -> PathBuf {
+        plan.base_dir.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| PathBuf::from("/"))
+    }
+
+    pub(crate) fn read_secrets(&self, plan: &CheckedPlan) -> Result<Secrets, Refusal> {
+        let own;
+        let environment = match &self.environment {
+            Some(environment) => environment,
+            None => {
+                let pairs = std::env::vars_os();
+                own = pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+                &own
+            }
+        };
+        secrets::read(plan.plan(), environment, &self.base_dir(plan)).map_err(|problems| Refusal {
+            exit_code: ExitCode::Invalid,
+            class: Some(ErrorClass::Invalid),
+            message: problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; "),
+        })
+    }
+
+    /// Locks every host that a selected task may write to.
+    pub(crate) async fn lock_hosts(
+        &self,
+        plan: &CheckedPlan,
+        run_id: &RunId,
+        mode: Mode,
+    ) -> Result<Option<HostLocks>, Refusal> {
+        let Some(state_dir) = &self.state_dir else { return Ok(None) };
+        if mode == Mode::DryRun || !plan.plan().lock {
+            return Ok(None);
+        }
+        let hosts = self.hosts_written_to(plan.plan(), run_id);
+        let holder = Holder::this_process(run_id.clone(), clock::now());
+        let mut locks = HostLocks::new(state_dir, holder, self.parent_run.clone());
+        let taken = match self.wait_lock {
+            Some(wait) => {
+                let mut wish = self.canceller.subscribe();
+                tokio::select! {
+                    taken = locks.take_within(&hosts, wait) => taken,
+                    _ = wish.wait_for(|wish| *wish != crate::cancel::Wish::GoOn) => {
+                        return Err(Refusal {
+                            exit_code: ExitCode::Cancelled,
+                            class: None,
+                            message: "stopped by a signal while waiting for a lock".to_owned(),
+                        });
+                    }
+                }
+            }
+            None => locks.take(&hosts),
+        };
+        taken.map_err(|error| Refusal {
+            exit_code: match error {
+                HostLockError::Held { .. } => ExitCode::Locked,
+                HostLockError::File { .. } | HostLockError::Directory(_) => ExitCode::Failed,
+            },
+            class: Some(ErrorClass::Locked),
+            message: chain(&error),
+        })?;
+        Ok(Some(locks))
+    }
+
+    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
+        use stead_engine::run::Hosts as _;
+        let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone());
+        let writes = |task: &stead_model::Task| {
+            task.action.parts().iter().any(|part| {
+                let entry = self.registry.get(part.op.operation.as_str());
+                entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read)
+            })
+        };
+        let mut hosts = BTreeSet::new();
+        let mut seen: BTreeSet<&[String]> = BTreeSet::new();
+        for task in self.selected(plan).filter(|task| writes(task)) {
+            let target = task.settings.target.as_slice();
+            // `_any` depends on the task; everything else on the target alone.
+            if seen.insert(target) || target.iter().any(|text| text.contains("_any")) {
+                let seed = format!("{run_id}/{}", task.name);
+                // A target that does not resolve fails its task, not the run.
+                hosts.extend(directory.resolve(target, &seed).unwrap_or_default());
+            }
+        }
+        hosts
+    }
+
+    fn selected<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a stead_model::Task> {
+        plan.indexed().filter(|(index, _)| !self.not_selected.contains(index)).map(|(_, task)| task)
+    }
+
+    fn create_directory(&self, plan: &CheckedPlan, run_id: &RunId) -> Result<Option<Arc<Recording>>, Refusal> {
+        let Some(state_dir) = &self.state_dir else { return Ok(None) };
+        let sources: Vec<(&str, &[u8])> =
+            self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        let mut meta = self.provenance.meta.clone();
+        meta.plan = plan.plan().name.to_string();
+        meta.segments = 1;
+        let beginning = Beginning {
+            run_id: run_id.clone(),
+            kind: self.kind,
+            started_at: clock::now(),
+            plan_hash: plan.compiled.hash,
+            plan_json: &plan.plan().to_json(),
+            sources: &sources,
+            meta,
+        };
+        let recording = Recording::create(state_dir, beginning).map_err(|error| Refusal {
+            exit_code: match error {
+                stead_bundle::CreateError::Exists { .. } => ExitCode::Usage,
+                stead_bundle::CreateError::Record(_) => ExitCode::Failed,
+            },
+            class: Some(ErrorClass::Journal),
+            message: chain(&error),
+        })?;
+        Ok(Some(Arc::new(recording)))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the one place where everything a run needs comes together")]
+    pub(crate) fn assemble(
+        self,
+        plan: &CheckedPlan,
+        run: Run,
+        turn: Turn,
+        hosts: Arc<InventoryHosts>,
+        secrets: Secrets,
+        recording: Option<Arc<Recording>>,
+        journal: Journal,
+        locks: Option<HostLocks>,
+        mode: Mode,
+    ) -> Started {
+        let (sender, messages) = mpsc::channel(CHANNEL);
+        let names = Names::new(
+            Arc::clone(run.results()),
+            RunScope {
+                id: recording.as_ref().map(|recording| recording.directory.run_id().clone()).or_else(|| self.run_id.clone()),
+                plan: plan.plan().name.clone(),
+                started_at: run.started_at(),
+                segment: run.segment(),
+                dry_run: mode == Mode::DryRun,
+            },
+            self.provenance.meta.trigger.as_ref(),
+        );
+        let table: Arc<dyn HostTable> = hosts;
+        let executor = Arc::new(Executor {
+            base_dir: self.base_dir(plan),
+            plan: Arc::clone(&plan.compiled.plan),
+            plan_number: plan.number,
+            functions: Arc::clone(&plan.functions),
+            names: Arc::new(names),
+            results: Arc::clone(run.results()),
+            hosts: table,
+            secrets: Arc::new(secrets.values),
+            redactor: Arc::new(secrets.redactor),
+            hidden_env: secrets.hidden_env.into(),
+            mode,
+            predicted: Mutex::default(),
+            run_id: run.run_id().cloned(),
+            grace: plan.plan().grace,
+            wants_output: self.observers.iter().any(|observer| observer.wants_output()),
+            recording: recording.clone(),
+            registry: self.registry,
+            messages: sender,
+        });
+        let dispatcher = Dispatcher {
+            run,
+            turn,
+            journal,
+            durability: self.durability,
+            observers: self.observers,
+            executor,
+            messages,
+            wish: self.canceller.subscribe(),
+            answer: self.answer.unwrap_or_else(|| Arc::new(|_, _| false)),
+            began: Instant::now(),
+            work: JoinSet::new(),
+            attempts: HashMap::new(),
+            undos: HashMap::new(),
+            obeyed: None,
+            recording_failures: Vec::new(),
+            journal_lost: false,
+        };
+        Started { dispatcher, recording, warnings: self.warnings, _canceller: self.canceller, _locks: locks }
+    }
+
+    /// Returns the report of a run that could not start: every task `not_run`, plus the error.
+    pub(crate) fn refused(self, plan: &CheckedPlan, mode: Mode, refusal: Refusal) -> Report {
+        let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new()));
+        let run = Run::new(&plan.compiled, hosts, RunOptions::new(mode));
+        let mut report = run.report();
+        report.status = if refusal.exit_code == ExitCode::Cancelled { RunStatus::Cancelled } else { RunStatus::Failed };
+        report.exit_code = refusal.exit_code;
+        report.started_at = clock::now();
+        report.finished_at = report.started_at;
+        report.errors.push(ErrorRow { task: None, host: None, class: refusal.class, message: refusal.message });
+        report.warnings = self.warnings;
+        report
+    }
+}
+
+/// Why a run could not start.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) exit_code: ExitCode,
+    pub(crate) class: Option<ErrorClass>,
+    pub(crate) message: String,
+}
+
+/// A run whose first turn is there.
+pub(crate) struct Started {
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) recording: Option<Arc<Recording>>,
+    pub(crate) warnings: Vec<Warning>,
+    /// Kept so that the dispatcher's wish channel stays open.
+    pub(crate) _canceller: Canceller,
+    /// Held until the report is written.
+    pub(crate) _locks: Option<HostLocks>,
+}
+
+impl Started {
+    pub(crate) fn add_warnings(&mut self) {
+        for Warning { code, text } in std::mem::take(&mut self.warnings) {
+            self.dispatcher.warn(&code, text);
+        }
+    }
+
+    /// Walks the run to its end, writes its report and seals its bundle.
+    pub(crate) async fn drive(mut self) -> Report {
+        self.dispatcher.obey();
+        self.dispatcher.drive().await;
+        let mut report = self.dispatcher.run.report();
+        let redactor: Arc<Redactor> = Arc::clone(&self.dispatcher.executor.redactor);
+        for error in &mut report.errors {
+            error.message = redactor.redact_text(&error.message).into_owned();
+        }
+        let mut failures = std::mem::take(&mut self.dispatcher.recording_failures);
+        if let Some(recording) = &self.recording {
+            report.bundle = Some(recording.directory.path().display().to_string());
+            if !failures.is_empty() {
+                incomplete(&mut report);
+            }
+            let late = recording.finish(&report);
+            for failure in &late {
+                let text = format!("the recording is incomplete: {failure}");
+                report.warnings.push(Warning { code: "record/incomplete".to_owned(), text });
+            }
+            failures.extend(late);
+        }
+        if !failures.is_empty() {
+            incomplete(&mut report);
+        }
+        report
+    }
+}
+
+/// A successful run whose recording is incomplete exits 4.
+fn incomplete(report: &mut Report) {
+    if report.exit_code == ExitCode::Success {
+        report.exit_code = ExitCode::Verification;
+    }
+}
+
+/// Returns the directory of runs in a state directory.
+pub(crate) fn path_of(state_dir: &Path, run_id: &RunId) -> PathBuf {
+    stead_bundle::runs_directory(state_dir).join(run_id.as_str())
+}
