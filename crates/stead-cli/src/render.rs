@@ -1,12 +1,9 @@
 //! How runs, plans and problems are shown. Everything here only reads.
 //!
-//! Live renderers implement [`Render`] and see nothing but events (and output as it comes); the others
+//! Live renderers are [`stead_runner::Observer`]s and see nothing but events (and output as it comes); the others
 //! turn a finished value, a report or a plan, into text. None of them decides anything about a run.
 
 use std::path::PathBuf;
-
-use stead_model::event::Stream;
-use stead_model::{Event, HostName, TaskName};
 
 pub mod cursor;
 pub mod diagnostics;
@@ -23,32 +20,6 @@ pub mod show;
 pub mod summary;
 pub mod terminal;
 mod text;
-
-/// A reader of a run's events: the same methods as the runner's `Observer`.
-pub trait Render: Send {
-    /// Takes the next event, in order.
-    fn on_event(&mut self, event: &Event);
-
-    /// Takes output of a task as it comes; pieces need not end at line ends.
-    fn on_output(&mut self, task: &TaskName, host: Option<&HostName>, stream: Stream, bytes: &[u8]) {
-        let _ = (task, host, stream, bytes);
-    }
-
-    /// Takes lines of the journal, byte for byte.
-    fn on_lines(&mut self, lines: &[u8]) {
-        let _ = lines;
-    }
-
-    /// Whether it wants [`Render::on_output`].
-    fn wants_output(&self) -> bool {
-        false
-    }
-
-    /// Whether it wants [`Render::on_lines`].
-    fn wants_lines(&self) -> bool {
-        false
-    }
-}
 
 /// What live renderers show beyond the states of tasks.
 #[derive(Clone, Debug, Default)]
@@ -71,7 +42,7 @@ pub enum Streaming {
     Off,
     /// It is, read from the log files that `log` events name.
     Logs,
-    /// It is, as [`Render::on_output`] brings it.
+    /// It is, as [`stead_runner::Observer::on_output`] brings it.
     Live,
 }
 

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 
 use stead_model::Event;
+use stead_runner::Observer;
 
-use super::Render;
 use crate::output::Handle;
 
 /// Passes the journal's lines on.
@@ -17,7 +17,7 @@ impl Events {
     }
 }
 
-impl Render for Events {
+impl Observer for Events {
     fn on_event(&mut self, _: &Event) {}
 
     fn on_lines(&mut self, lines: &[u8]) {

@@ -6,10 +6,11 @@ use std::fmt::Write as _;
 use stead_model::duration::Short;
 use stead_model::event::{CancelReason, RowResult, Stream, TaskResult};
 use stead_model::{Event, EventKind, HostName, Status, TaskName};
+use stead_runner::Observer;
 
 use super::lines::Lines;
 use super::logs::Logs;
-use super::{Differences, Options, Render, Streaming, diff, text};
+use super::{Differences, Options, Streaming, diff, text};
 use crate::output::Handle;
 
 /// Shows a run as plain lines.
@@ -51,7 +52,7 @@ impl Plain {
     }
 }
 
-impl Render for Plain {
+impl Observer for Plain {
     fn on_event(&mut self, event: &Event) {
         self.logs.on_event(&event.kind);
         match &event.kind {

@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use stead_model::duration::Short;
 use stead_model::event::{CancelReason, RowResult, Stream, TaskResult};
 use stead_model::{Cause, Event, EventKind, HostName, Status, TaskName};
+use stead_runner::Observer;
 
 use self::rows::Rows;
 use self::tail::Tails;
 use super::lines::Lines;
 use super::logs::Logs;
 use super::plain::{at, explanation};
-use super::{Differences, Options, Render, Streaming, cursor, diff, text};
+use super::{Differences, Options, Streaming, cursor, diff, text};
 use crate::output::{Handle, Paint, Style};
 
 mod live;
@@ -278,7 +279,7 @@ impl Terminal {
     }
 }
 
-impl Render for Terminal {
+impl Observer for Terminal {
     fn on_event(&mut self, event: &Event) {
         self.logs.on_event(&event.kind);
         let now = (self.screen.clock)();

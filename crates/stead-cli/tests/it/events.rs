@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use stead_cli::output::Handle;
-use stead_cli::render::Render;
 use stead_model::event::{Counts, Mode, RowResult, RunFinished, RunKind, RunStarted, TaskResult};
 use stead_model::plan::Digest;
 use stead_model::time::Timestamp;
 use stead_model::{
     Cause, ErrorClass, Event, EventKind, ExitCode, HostName, PlanName, RunId, RunStatus, Status, TaskName,
 };
+use stead_runner::Observer;
 
 /// Memory that a handle writes to.
 #[derive(Clone, Default)]
@@ -110,7 +110,7 @@ pub(crate) fn run_finished() -> EventKind {
 }
 
 /// Gives the events to a renderer, one second apart.
-pub(crate) fn feed(renderer: &mut dyn Render, kinds: impl IntoIterator<Item = EventKind>) {
+pub(crate) fn feed(renderer: &mut dyn Observer, kinds: impl IntoIterator<Item = EventKind>) {
     for (i, kind) in (1..).zip(kinds) {
         let t = Timestamp::from_micros(i * 1_000_000);
         renderer.on_event(&Event { seq: i.unsigned_abs(), t, kind });

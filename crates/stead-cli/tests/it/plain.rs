@@ -1,9 +1,10 @@
 //! The plain renderer, line by line.
 
 use stead_cli::render::plain::Plain;
-use stead_cli::render::{Differences, Options, Render, Streaming};
+use stead_cli::render::{Differences, Options, Streaming};
 use stead_model::event::{CancelReason, RowResult, Stream};
 use stead_model::{EventKind, Status};
+use stead_runner::Observer;
 
 use crate::events::{Buffer, feed, finished, host, retry, row, run_started, skipped, started, task};
 

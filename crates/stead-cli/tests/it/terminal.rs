@@ -10,9 +10,10 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetwinsize, tcsetwinsize};
 use stead_cli::output::{Handle, Paint};
 use stead_cli::render::terminal::{Live, Screen, Size, Terminal};
-use stead_cli::render::{Options, Render, Streaming};
+use stead_cli::render::{Options, Streaming};
 use stead_model::event::{RowResult, Stream, TaskResult};
 use stead_model::{EventKind, Status};
+use stead_runner::Observer;
 
 use crate::events::{Buffer, feed, finished, host, retry, row, run_finished, run_started, started, task};
 

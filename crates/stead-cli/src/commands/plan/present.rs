@@ -5,6 +5,7 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use stead_model::{ExitCode, Report};
+use stead_runner::Observer;
 
 use crate::args::{OutputArgs, Progress, Sink};
 use crate::failure::{Failure, FailureKind};
@@ -12,7 +13,7 @@ use crate::output::{Handle, Output};
 use crate::render::events::Events;
 use crate::render::plain::Plain;
 use crate::render::terminal::{Live, Pauser, Screen, Terminal};
-use crate::render::{Differences, Options, Render, Streaming, json, junit, markdown, summary};
+use crate::render::{Differences, Options, Streaming, json, junit, markdown, summary};
 use crate::settings::Settings;
 
 /// Why a file that was asked for could not be written.
@@ -27,7 +28,7 @@ struct WriteFile {
 /// What reads the run's events, made before anything starts.
 pub(crate) struct Shown {
     /// In the order they are called.
-    pub(crate) renderers: Vec<Box<dyn Render>>,
+    pub(crate) renderers: Vec<Box<dyn Observer>>,
     /// Stops the moving display while a person is asked; none if nothing moves.
     pub(crate) pauser: Option<Pauser>,
 }

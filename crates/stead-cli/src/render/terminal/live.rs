@@ -12,9 +12,9 @@ use std::thread::JoinHandle;
 
 use stead_model::event::Stream;
 use stead_model::{Event, HostName, TaskName};
+use stead_runner::Observer;
 
 use super::{BETWEEN_DRAWS, Terminal};
-use crate::render::Render;
 
 /// A terminal that redraws itself. Dropping it ends the display.
 pub struct Live {
@@ -63,7 +63,7 @@ impl Pauser {
     }
 }
 
-impl Render for Live {
+impl Observer for Live {
     fn on_event(&mut self, event: &Event) {
         lock(&self.terminal).on_event(event);
     }
