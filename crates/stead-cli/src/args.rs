@@ -18,7 +18,7 @@ pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
-pub use value::{PlanSource, Sink, VarArg, VarValue};
+pub use value::{PlanSource, Sink};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -33,8 +33,3 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Man(args) => man::run(&args, output),
     }
 }
-
-/// Returns the failure of a command whose other half is not in this build yet.
-fn not_wired(what: &str) -> Failure {
-    Failure::new(crate::failure::FailureKind::Work, format!("{what} is not wired yet"))
-}

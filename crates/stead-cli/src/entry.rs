@@ -44,7 +44,8 @@ fn run(argv: &[OsString], environment: Environment, terminals: Terminals, output
                 .hint("the current directory is gone; cd to one that exists")
         })
         .and_then(|current_dir| {
-            let settings = Settings::new(&cli.global, environment, terminals, current_dir);
+            let mut settings = Settings::new(&cli.global, environment, terminals, current_dir);
+            settings.argv = argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
             commands::run(cli.command, &settings, output)
         });
     match result {

@@ -45,6 +45,21 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
+    /// Returns the kind whose exit code is `code`, for errors of libraries that know their code.
+    pub const fn of(code: ExitCode) -> Self {
+        match code {
+            ExitCode::Success | ExitCode::Failed => Self::Work,
+            ExitCode::Usage => Self::Usage,
+            ExitCode::Invalid => Self::Invalid,
+            ExitCode::Verification => Self::Verification,
+            ExitCode::Locked => Self::Locked,
+            ExitCode::Confirmation => Self::Confirmation,
+            ExitCode::Unreachable => Self::Unreachable,
+            ExitCode::TimedOut => Self::TimedOut,
+            ExitCode::Cancelled => Self::Cancelled,
+        }
+    }
+
     /// Returns the exit code. The only place that maps one to the other.
     pub const fn exit_code(self) -> ExitCode {
         match self {

@@ -29,6 +29,12 @@ impl Environment {
         self.0.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
+    /// Returns the variables whose names and values are text, for a plan's `env` and `secrets`.
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        let text = |text: &OsString| text.to_str().map(str::to_owned);
+        self.0.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
+    }
+
     /// Returns the value of the variable called `name` if it is not empty, as the conventions of
     /// `NO_COLOR` and of our own variables want it.
     fn given(&self, name: &str) -> Option<&OsStr> {
@@ -129,6 +135,8 @@ pub struct Settings {
     pub can_move_cursor: bool,
     /// `$COLUMNS` and `$LINES`, where the terminal does not say.
     pub size_hint: (Option<u16>, Option<u16>),
+    /// The command line as it was typed, for the run's record.
+    pub argv: Vec<String>,
     /// For the plan's own `env` and `secrets`.
     pub environment: Environment,
 }
@@ -155,6 +163,7 @@ impl Settings {
             stderr_paint: colors.paint(terminals.stderr),
             can_move_cursor: environment.given("TERM").is_some_and(|term| term != "dumb"),
             size_hint: (number("COLUMNS"), number("LINES")),
+            argv: Vec::new(),
             current_dir,
             environment,
         }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use stead_engine::compile::vars::VarFlag;
 use stead_model::RunId;
 
-use super::value::{self, PlanSource, Sink, VarArg};
+use super::value::{self, PlanSource, Sink};
 
 /// Arguments of `stead plan`.
 #[derive(Debug, Args)]
@@ -178,7 +179,7 @@ pub struct ResumeArgs {
 pub struct VarArgs {
     /// Set a variable: NAME=VALUE, or NAME:=JSON; may be repeated
     #[arg(long = "var", value_name = "NAME=VALUE", value_parser = value::var, help_heading = "Variables")]
-    pub var: Vec<VarArg>,
+    pub var: Vec<VarFlag>,
     /// Set variables from a YAML file; may be repeated
     #[arg(long = "vars-file", value_name = "FILE", help_heading = "Variables")]
     pub vars_file: Vec<PathBuf>,

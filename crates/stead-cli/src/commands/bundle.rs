@@ -42,7 +42,8 @@ pub(super) fn unresolved(error: ResolveError, kind: FailureKind) -> Failure {
     }
 }
 
-fn unreadable(error: LoadError) -> Failure {
+/// Returns the failure of a bundle that cannot be read.
+pub(super) fn unreadable(error: LoadError) -> Failure {
     let kind = match error {
         LoadError::NotABundle { .. } | LoadError::Read(_) | LoadError::Meta { .. } => FailureKind::Invalid,
         LoadError::PlanChanged { .. } => FailureKind::Verification,
