@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use stead_model::{Diagnostics, ExitCode};
 
 use crate::output::{Paint, Style};
-use crate::render::{diagnostics, json};
+use crate::render::json;
 
 /// Why a command did not do its work.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Failure {
                 }
             }),
             Source::Diagnostics(diagnostics) => {
-                writeln!(text, "{}", diagnostics::to_text(diagnostics, paint))
+                write!(text, "{}", diagnostics.render(paint == Paint::Ansi))
             }
         };
         debug_assert!(written.is_ok(), "writing to memory does not fail");

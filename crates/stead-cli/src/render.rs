@@ -6,7 +6,6 @@
 use std::path::PathBuf;
 
 pub mod cursor;
-pub mod diagnostics;
 mod diff;
 pub mod events;
 pub mod graph;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stead_engine::compile::{self, CompiledPlan};
 use stead_engine::compile::vars::{VarFlag, VarValue};
+use stead_engine::compile::{self, CompiledPlan};
 use stead_engine::graph::Graph;
 use stead_model::bundle::RunMeta;
 use stead_model::event::RunKind;
@@ -69,9 +69,10 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     let questions = drive::questions(selected.map(|(_, task)| task));
     let person = Person::find(args.yes, settings);
     let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
-    let ended = drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
-        runner.resume_at(&bundle, plan, options).await
-    })?;
+    let ended =
+        drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
+            runner.resume_at(&bundle, plan, options).await
+        })?;
     let report = ended.map_err(refused)?;
     Ok(present::finish(&report, &args.output, settings, output))
 }
@@ -79,11 +80,18 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
 /// Returns the recorded plan. Checked against its hash first: a changed one is never run, not even by force.
 fn stored_plan(bundle: &Path, meta: &RunMeta) -> Result<CompiledPlan, Failure> {
     let bytes = stead_bundle::load_plan(bundle, meta).map_err(unreadable)?;
-    let plan: Plan = serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::caused_by(FailureKind::Verification, error).hint("plan.json is not a plan"))?;
-    let graph = Graph::build(&plan.tasks)
-        .map_err(|_| Failure::new(FailureKind::Verification, "the recorded plan is not a graph that can run"))?;
-    Ok(CompiledPlan { plan: Arc::new(plan), graph: Arc::new(graph), hash: meta.plan_hash, warnings: Vec::new() })
+    let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::caused_by(FailureKind::Verification, error).hint("plan.json is not a plan")
+    })?;
+    let graph = Graph::build(&plan.tasks).map_err(|_| {
+        Failure::new(FailureKind::Verification, "the recorded plan is not a graph that can run")
+    })?;
+    Ok(CompiledPlan {
+        plan: Arc::new(plan),
+        graph: Arc::new(graph),
+        hash: meta.plan_hash,
+        warnings: Vec::new(),
+    })
 }
 
 /// The plan to go on with.
@@ -99,34 +107,47 @@ fn current_plan(meta: &RunMeta, stored: CompiledPlan, settings: &Settings) -> Re
     let path = meta.plan.source.as_ref().map(PathBuf::from);
     let Some(path) = path.filter(|path| path.is_file()) else {
         let beside = meta.plan.source.as_ref().and_then(|path| Path::new(path).parent());
-        let warning = meta.plan.source.as_ref().map(|path| format!("{path} is gone; the recorded plan goes on"));
+        let warning =
+            meta.plan.source.as_ref().map(|path| format!("{path} is gone; the recorded plan goes on"));
         let base_dir = beside.unwrap_or(&settings.current_dir).to_owned();
         return Ok(Current { compiled: stored, base_dir, bytes: None, warning });
     };
     let vars = meta.plan.vars.iter();
     let given = Given {
         vars_files: Vec::new(),
-        vars: vars.map(|(name, value)| VarFlag { name: name.clone(), value: VarValue::Json(value.clone()) }).collect(),
+        vars: vars
+            .map(|(name, value)| VarFlag { name: name.clone(), value: VarValue::Json(value.clone()) })
+            .collect(),
         // The environment the run began with, so that going on from elsewhere is no other plan.
         env: stored.plan.env.clone(),
     };
     let loaded = source::load(&PlanSource::File(path), &given, settings)?;
-    Ok(Current { compiled: loaded.compiled, base_dir: loaded.base_dir, bytes: Some(loaded.bytes), warning: None })
+    Ok(Current {
+        compiled: loaded.compiled,
+        base_dir: loaded.base_dir,
+        bytes: Some(loaded.bytes),
+        warning: None,
+    })
 }
 
 /// Returns tasks that were named on the command line, or all names that are of no task.
 fn names(typed: &[String], plan: &Plan) -> Result<Vec<TaskName>, Failure> {
     let known = || plan.tasks.iter().map(|task| task.name.as_str());
-    let find = |name: &String| plan.tasks.iter().find(|task| task.name.as_str() == name).map(|task| task.name.clone());
+    let find = |name: &String| {
+        plan.tasks.iter().find(|task| task.name.as_str() == name).map(|task| task.name.clone())
+    };
     let mut failure = None;
     let mut found = Vec::new();
     for name in typed {
         match find(name) {
             Some(task) => found.push(task),
             None => {
-                let first = failure
-                    .unwrap_or_else(|| Failure::new(FailureKind::Usage, format!("no task is called `{name}`")));
-                failure = Some(first.hint(format!("`{name}`: {}", stead_model::diagnostic::suggest(name, known()))));
+                let first = failure.unwrap_or_else(|| {
+                    Failure::new(FailureKind::Usage, format!("no task is called `{name}`"))
+                });
+                failure = Some(
+                    first.hint(format!("`{name}`: {}", stead_model::diagnostic::suggest(name, known()))),
+                );
             }
         }
     }
@@ -136,5 +157,9 @@ fn names(typed: &[String], plan: &Plan) -> Result<Vec<TaskName>, Failure> {
 fn refused(error: ResumeError) -> Failure {
     let changed = matches!(error, ResumeError::PlanChanged { .. });
     let failure = Failure::caused_by(FailureKind::of(error.exit_code()), error);
-    if changed { failure.hint("--force goes on with the plan as it is now, keeping what is the same") } else { failure }
+    if changed {
+        failure.hint("--force goes on with the plan as it is now, keeping what is the same")
+    } else {
+        failure
+    }
 }

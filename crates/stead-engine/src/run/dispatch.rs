@@ -144,7 +144,8 @@ impl Run {
             if assumed {
                 result.reason = Some("assumed done".to_owned());
             } else {
-                (result.class, result.error) = (Some(ErrorClass::Interrupted), Some(self.interrupted_message(task, None)));
+                (result.class, result.error) =
+                    (Some(ErrorClass::Interrupted), Some(self.interrupted_message(task, None)));
             }
             return self.finish(task, result, now, turn);
         }
@@ -215,7 +216,14 @@ impl Run {
     }
 
     /// A row whose attempt was interrupted fails, or counts as done if a person said so.
-    fn settle_interrupted(&mut self, task: TaskIndex, row: u32, host: &stead_model::HostName, now: Now, turn: &mut Turn) {
+    fn settle_interrupted(
+        &mut self,
+        task: TaskIndex,
+        row: u32,
+        host: &stead_model::HostName,
+        now: Now,
+        turn: &mut Turn,
+    ) {
         let result = if self.assumed_done.contains(&task) {
             RowResult { reason: Some("assumed done".to_owned()), ..RowResult::new(Status::Changed) }
         } else {

@@ -80,7 +80,12 @@ impl Row {
         }
         if let EventKind::PartFinished { part, status, changed, error, inverse, .. } = &event.kind {
             self.changed |= changed;
-            self.parts.push(PartRow { name: part.clone(), status: *status, changed: *changed, error: error.clone() });
+            self.parts.push(PartRow {
+                name: part.clone(),
+                status: *status,
+                changed: *changed,
+                error: error.clone(),
+            });
             self.inverse.extend(inverse.as_deref().cloned());
         }
         if let EventKind::HostResult { attempt, result, .. } = &event.kind {
@@ -251,8 +256,11 @@ pub(super) fn conclude(settings: &Settings, live: &Live) -> TaskResult {
         task.reason = Some(reasons.join("; "));
     }
     let predictions = || results().filter_map(|result| result.prediction);
-    task.prediction =
-        if predictions().any(|p| p == Prediction::Assumed) { Some(Prediction::Assumed) } else { predictions().next() };
+    task.prediction = if predictions().any(|p| p == Prediction::Assumed) {
+        Some(Prediction::Assumed)
+    } else {
+        predictions().next()
+    };
     task
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as Marks, Tag};
+use serde_saphyr::granit_parser::{
+    ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span as Marks, Tag,
+};
 
 use super::scalar::{self, Scalar};
 use super::tree::{Data, NodeId, Stored, Tree};
@@ -183,7 +185,12 @@ impl<'s> Loader<'s> {
         let start = self.offset(error.marker());
         let place =
             Place::Text { source: self.source.clone(), span: span_at(&self.source.text, start, start) };
-        let mut problem = Diagnostic::error(self.tree.codes.syntax, place, error.info());
+        // The parser looks ahead, so it may meet its own limit before we count to ours.
+        let message = match error.kind() {
+            ErrorKind::RecursionLimitExceeded => format!("nested deeper than {MAX_DEPTH} levels"),
+            _ => error.info().to_string(),
+        };
+        let mut problem = Diagnostic::error(self.tree.codes.syntax, place, message);
         let text = &self.source.text;
         let line = text.get(..start).unwrap_or_default().rfind('\n').map_or(0, |at| at + 1);
         let line = text.get(line..).unwrap_or_default().lines().next().unwrap_or_default();

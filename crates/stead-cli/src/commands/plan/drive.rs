@@ -26,7 +26,8 @@ pub(crate) use crate::confirm::Person;
 impl Person {
     /// Returns who can answer questions: a terminal that shows them, and that can be read.
     pub(crate) fn find(yes: bool, settings: &Settings) -> Self {
-        let can_ask = || settings.terminals.stderr && File::options().read(true).write(true).open("/dev/tty").is_ok();
+        let can_ask =
+            || settings.terminals.stderr && File::options().read(true).write(true).open("/dev/tty").is_ok();
         match yes {
             true => Self::SaidYes,
             false if can_ask() => Self::AtTerminal,

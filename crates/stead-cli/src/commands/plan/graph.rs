@@ -30,7 +30,11 @@ enum ReportError {
     },
 }
 
-pub(crate) fn run(args: &PlanGraphArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    args: &PlanGraphArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
     let loaded = source::load(&args.file, &(&args.vars).into(), settings)?;
     let report = args.run.as_deref().map(|run| report_of(run, settings)).transpose()?;
     let draw = match args.format {
@@ -48,6 +52,7 @@ fn report_of(run: &str, settings: &Settings) -> Result<Report, Failure> {
     let invalid = |error: ReportError| {
         Failure::caused_by(FailureKind::Invalid, error).hint("a run that has not ended has no report yet")
     };
-    let bytes = std::fs::read(&path).map_err(|source| invalid(ReportError::Read { path: path.clone(), source }))?;
+    let bytes =
+        std::fs::read(&path).map_err(|source| invalid(ReportError::Read { path: path.clone(), source }))?;
     serde_json::from_slice(&bytes).map_err(|source| invalid(ReportError::Parse { path, source }))
 }

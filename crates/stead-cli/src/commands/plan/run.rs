@@ -20,8 +20,11 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     let left_out = compile::select(&loaded.compiled, &args.only)
         .map_err(|error| Failure::caused_by(FailureKind::Usage, error))?;
 
-    let recorded =
-        if args.no_journal || args.dry_run { Recorded::No } else { Recorded::Below(settings.state_dir.runs()) };
+    let recorded = if args.no_journal || args.dry_run {
+        Recorded::No
+    } else {
+        Recorded::Below(settings.state_dir.runs())
+    };
     let diff = if args.diff { Differences::Shown } else { Differences::Hidden };
     let mut runner = Runner::new(stead_drivers::operations())
         .inventory(inventory)
@@ -73,9 +76,10 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     let person = Person::find(args.yes, settings);
     let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
     let dry_run = args.dry_run;
-    let mut report = drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
-        if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
-    })?;
+    let mut report =
+        drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
+            if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
+        })?;
     if args.fail_on_change {
         fail_on_change(&mut report);
     }

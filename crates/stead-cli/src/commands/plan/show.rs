@@ -9,7 +9,11 @@ use crate::output::{Output, Paint};
 use crate::render::show;
 use crate::settings::Settings;
 
-pub(crate) fn run(args: &PlanShowArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    args: &PlanShowArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
     let loaded = source::load(&args.file, &(&args.vars).into(), settings)?;
     // Shown with the plan, so that a bad inventory or limit is noticed before a run.
     source::inventory(&args.inventory, &loaded.base_dir, settings)?;

@@ -72,7 +72,8 @@ pub(crate) fn load(file: &PlanSource, given: &Given, settings: &Settings) -> Res
     env.extend(given.env.clone());
     let inputs = Inputs { vars_files, vars: given.vars.clone(), env };
     let compiled = compile(&source, &inputs).map_err(refused)?;
-    let given = given_names(&inputs).filter_map(|name| Some((name.clone(), compiled.plan.vars.get(&name)?.clone())));
+    let given =
+        given_names(&inputs).filter_map(|name| Some((name.clone(), compiled.plan.vars.get(&name)?.clone())));
     let given = given.collect();
     let beside = path.as_deref().and_then(Path::parent).map(Path::to_owned);
     let base_dir = beside.unwrap_or_else(|| settings.current_dir.clone());
@@ -84,7 +85,10 @@ fn compile(source: &Source, inputs: &Inputs) -> Result<CompiledPlan, Diagnostics
     let Some(file) = PlanFile::read(source, &mut diagnostics) else { return Err(diagnostics) };
     let draft = plans::compile(&file, inputs, &mut diagnostics);
     let catalogue = Catalogue::new(stead_drivers::operations().descriptors());
-    let explicit = Explicit { idempotent: draft.idempotent };
+    let mut explicit = Explicit { idempotent: vec![None; draft.plan.tasks.len()] };
+    for (task, said) in &draft.idempotent {
+        explicit.idempotent[task.get()] = Some(*said);
+    }
     check(draft.plan, &explicit, &catalogue, &|task, path| draft.places.locate(task, path), diagnostics)
 }
 
@@ -118,7 +122,12 @@ pub(crate) fn inventory(
 ) -> Result<(Inventory, Vec<PathBuf>), Failure> {
     let files = if args.inventory.is_empty() {
         let found = [base_dir, &settings.current_dir].map(|dir| dir.join("inventory.yaml"));
-        settings.inventory.clone().or_else(|| found.into_iter().find(|file| file.is_file())).into_iter().collect()
+        settings
+            .inventory
+            .clone()
+            .or_else(|| found.into_iter().find(|file| file.is_file()))
+            .into_iter()
+            .collect()
     } else {
         args.inventory.clone()
     };
