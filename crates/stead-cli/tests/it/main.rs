@@ -11,6 +11,7 @@ mod interrupting;
 mod plain;
 mod plans;
 mod report;
+mod running;
 mod terminal;
 mod usage;
 
