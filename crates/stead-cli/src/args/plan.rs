@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use stead_engine::compile::vars::VarFlag;
+use stead_engine::compile::VarFlag;
 use stead_model::RunId;
 
 use super::value::{self, PlanSource, Sink};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stead_engine::compile::vars::VarFlag;
+use stead_engine::compile::VarFlag;
 use stead_model::{RunId, duration};
 
 /// Where a plan is read from.

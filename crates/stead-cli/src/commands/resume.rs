@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stead_engine::compile::vars::{VarFlag, VarValue};
-use stead_engine::compile::{self, CompiledPlan};
+use stead_engine::compile::{self, CompiledPlan, VarFlag, VarValue};
 use stead_engine::graph::Graph;
 use stead_model::bundle::RunMeta;
 use stead_model::event::RunKind;

@@ -8,12 +8,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stead_engine::compile::vars::{Inputs, VarFlag, is_usage};
-use stead_engine::compile::{Catalogue, CompiledPlan, Explicit, check, plans};
+use stead_engine::compile::{Catalogue, CompiledPlan, Inputs, VarFlag, is_usage, plan_file};
 use stead_engine::target::TargetExpr;
 use stead_model::diagnostic::{Place, Source};
 use stead_model::inventory::Inventory;
-use stead_model::plan_file::PlanFile;
 use stead_model::yaml::{self, Codes};
 use stead_model::{Diagnostic, Diagnostics};
 
@@ -71,25 +69,14 @@ pub(crate) fn load(file: &PlanSource, given: &Given, settings: &Settings) -> Res
     let mut env = settings.environment.to_map();
     env.extend(given.env.clone());
     let inputs = Inputs { vars_files, vars: given.vars.clone(), env };
-    let compiled = compile(&source, &inputs).map_err(refused)?;
+    let catalogue = Catalogue::new(stead_drivers::operations().descriptors());
+    let compiled = plan_file(&source, &inputs, &catalogue).map_err(refused)?;
     let given =
         given_names(&inputs).filter_map(|name| Some((name.clone(), compiled.plan.vars.get(&name)?.clone())));
     let given = given.collect();
     let beside = path.as_deref().and_then(Path::parent).map(Path::to_owned);
     let base_dir = beside.unwrap_or_else(|| settings.current_dir.clone());
     Ok(Loaded { compiled, bytes, path, base_dir, given })
-}
-
-fn compile(source: &Source, inputs: &Inputs) -> Result<CompiledPlan, Diagnostics> {
-    let mut diagnostics = Diagnostics::default();
-    let Some(file) = PlanFile::read(source, &mut diagnostics) else { return Err(diagnostics) };
-    let draft = plans::compile(&file, inputs, &mut diagnostics);
-    let catalogue = Catalogue::new(stead_drivers::operations().descriptors());
-    let mut explicit = Explicit { idempotent: vec![None; draft.plan.tasks.len()] };
-    for (task, said) in &draft.idempotent {
-        explicit.idempotent[task.get()] = Some(*said);
-    }
-    check(draft.plan, &explicit, &catalogue, &|task, path| draft.places.locate(task, path), diagnostics)
 }
 
 /// Problems of flags alone are the command line's: exit 2. One in a file makes it exit 3.
