@@ -1,0 +1,29 @@
+# The steps of `./test` one by one; `./test` itself needs no just.
+
+# Everything CI checks.
+test:
+    ./test
+
+# Without lints, documentation and dependencies.
+quick:
+    ./test quick
+
+# Format the code.
+format:
+    cargo fmt --all
+
+# Lints as CI sees them.
+lints:
+    cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+
+# The model and the engine stay pure.
+purity:
+    ci/purity
+
+# Licences, banned crates, duplicates.
+dependencies:
+    ci/dependencies
+
+# The first plan.
+first:
+    cargo run --release -- plan run examples/first.yaml
