@@ -29,3 +29,45 @@ pub fn operations() -> Registry {
     registry.add_action(wait::WaitFile);
     registry
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn descriptors_are_complete() {
+        let registry = operations();
+        for descriptor in registry.descriptors() {
+            let name = descriptor.name;
+            assert!(descriptor.summary.ends_with('.'), "{name}: summary");
+            let names: BTreeSet<&str> = descriptor.params.iter().map(|param| param.name).collect();
+            assert_eq!(names.len(), descriptor.params.len(), "{name}: a parameter twice");
+            for param in descriptor.params {
+                assert!(param.doc.ends_with('.'), "{name}.{}: doc", param.name);
+            }
+            for group in descriptor.exclusive.iter().chain(descriptor.one_of) {
+                assert!(group.iter().all(|param| names.contains(param)), "{name}: {group:?}");
+            }
+            assert!(descriptor.result.iter().all(|(_, what)| what.ends_with('.')), "{name}: result");
+        }
+    }
+
+    #[test]
+    fn secrets_are_allowed_where_content_goes_and_not_in_argv() {
+        let registry = operations();
+        let secret = |operation: &str, name: &str| {
+            registry.get(operation).and_then(|entry| entry.descriptor().param(name)).map(|param| param.secret)
+        };
+        for (operation, name) in
+            [("command.exec", "env"), ("command.shell", "stdin"), ("file.present", "content")]
+        {
+            assert_eq!(secret(operation, name), Some(true), "{operation}.{name}");
+        }
+        for (operation, name) in
+            [("command.exec", "args"), ("command.shell", "script"), ("command.exec", "unless")]
+        {
+            assert_eq!(secret(operation, name), Some(false), "{operation}.{name}");
+        }
+    }
+}

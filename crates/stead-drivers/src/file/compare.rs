@@ -5,7 +5,7 @@ use similar::TextDiff;
 use std::time::Duration;
 use stead_runner::operation::{Diff, FieldDiff};
 
-use super::entry::Record;
+use super::entry::{Record, Want};
 use crate::disk::seen::{Kind, Seen};
 
 /// Longer diffs are cut: they are for reading.
@@ -18,7 +18,7 @@ pub(crate) fn diff(records: &[Record]) -> Diff {
     let mut all = Vec::new();
     let mut text = String::new();
     for record in records {
-        let differing = fields(record);
+        let differing = fields(&record.label, &record.seen, &record.want);
         if text.len() < LONGEST_TEXT && differing.iter().any(|field| is_content(&field.name)) {
             text.push_str(&unified(record));
         }
@@ -38,12 +38,10 @@ fn is_content(field: &str) -> bool {
 }
 
 /// Returns the fields of one entry that differ.
-pub(super) fn fields(record: &Record) -> Vec<FieldDiff> {
-    let (seen, want) = (&record.seen, &record.want);
+pub(super) fn fields(label: &str, seen: &Seen, want: &Want) -> Vec<FieldDiff> {
     let mut fields = Vec::new();
     let mut add = |name: &str, before: Value, after: Value| {
-        let name =
-            if record.label.is_empty() { name.to_owned() } else { format!("{}: {name}", record.label) };
+        let name = if label.is_empty() { name.to_owned() } else { format!("{label}: {name}") };
         fields.push(FieldDiff { name, before, after });
     };
     let is_new = seen.kind != want.kind;

@@ -1,7 +1,7 @@
 //! One path of an operation: where it is, what is there, what should be.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use stead_runner::operation::OpError;
@@ -89,10 +89,14 @@ pub(crate) fn new_directory() -> Seen {
 }
 
 /// The process's umask. Read, not set: setting it to read it would race with every other thread.
+/// Once: nothing here changes it.
 fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
+    static UMASK: OnceLock<u32> = OnceLock::new();
+    *UMASK.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
+    })
 }
 
 /// One path with what is there and what should be.
@@ -127,7 +131,7 @@ impl Entry {
 
     /// Whether something has to be done.
     pub(crate) fn differs(&self) -> bool {
-        !super::compare::fields(&self.record()).is_empty()
+        !super::compare::fields(&self.label, &self.seen, &self.want).is_empty()
     }
 
     /// Whether the content, or the thing itself, has to be made anew.

@@ -131,7 +131,9 @@ pub(crate) fn inverse(records: &[Record], missing: &[PathBuf]) -> Option<Op> {
     let base = &records.first()?.path;
     let mut entries = BTreeMap::new();
     let mut size = 0;
-    for record in records.iter().filter(|record| !compare::fields(record).is_empty()) {
+    for record in
+        records.iter().filter(|record| !compare::fields(&record.label, &record.seen, &record.want).is_empty())
+    {
         let below = record.path.strip_prefix(base).ok()?.to_str()?;
         let (recorded, bytes) = recorded(record)?;
         size += bytes;

@@ -302,3 +302,45 @@ fn killed_writers_leave_the_old_or_the_new_file() {
     run(&context(dir.path()), "file.present", last).unwrap();
     assert_eq!(names(dir.path()), ["f"], "a leftover stayed");
 }
+
+/// Kills a writer at each system call that matters, injected by strace: old or new, and the next run converges.
+#[test]
+fn a_kill_at_each_system_call_leaves_the_old_or_the_new_file() {
+    const MARK: &str = "STEAD_TEST_TRACED_WRITER";
+    let content =
+        |dir: &Path| json!({"path": path(dir, "f"), "content": "new", "mode": "0600", "backup": true});
+    if let Some(dir) = std::env::var_os(MARK) {
+        run(&context(Path::new(&dir)), "file.present", content(Path::new(&dir))).unwrap();
+        return;
+    }
+    if std::process::Command::new("strace").arg("-V").output().is_err() {
+        println!("skipped: strace is not installed");
+        return;
+    }
+    let mut killed = 0;
+    for call in ["flock", "flistxattr", "fchmod", "fsync", "renameat", "renameat2"] {
+        for when in 1..=2 {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("f"), "old").unwrap();
+            let status = std::process::Command::new("strace")
+                .args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={call}")])
+                .args(["-e", &format!("inject={call}:signal=KILL:when={when}")])
+                .arg(std::env::current_exe().unwrap())
+                .args(["file::a_kill_at_each_system_call_leaves_the_old_or_the_new_file", "--exact"])
+                .env(MARK, dir.path())
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null())
+                .status()
+                .unwrap();
+            killed += usize::from(!status.success());
+            let left = std::fs::read_to_string(dir.path().join("f")).unwrap();
+            assert!(["old", "new"].contains(&left.as_str()), "{call} {when}: {left}");
+            run(&context(dir.path()), "file.present", content(dir.path())).unwrap();
+            assert_eq!(std::fs::read_to_string(dir.path().join("f")).unwrap(), "new");
+            let strays = names(dir.path()).into_iter().filter(|name| name.contains("stead-tmp")).count();
+            assert_eq!(strays, 0, "{call} {when}: {:?}", names(dir.path()));
+        }
+    }
+    // Where tracing is not permitted nothing is killed, and this shows nothing: say so.
+    println!("{killed} writers were killed");
+}
