@@ -111,7 +111,8 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let mut result = match &attempt.host {
-            Some(host) => self.attempt_on_host(&attempt, host, cancel, run_status).await,
+            // In a box of its own: a closure's attempt need not carry its size.
+            Some(host) => Box::pin(self.attempt_on_host(&attempt, host, cancel, run_status)).await,
             None => self.attempt_function(&attempt, cancel, run_status).await,
         };
         self.mask(&mut result);
