@@ -7,6 +7,7 @@
 //! second after the command's own exit; then their pipe is closed and they live on. After a cancel nothing of the
 //! command's process group survives.
 
+pub(crate) mod blocking;
 pub(crate) mod process;
 pub(crate) mod program;
 mod tail;

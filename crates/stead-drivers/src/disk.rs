@@ -14,7 +14,7 @@ pub(crate) mod seen;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -69,6 +69,13 @@ impl Spot {
     }
 }
 
+/// Where a walk ended.
+enum Walked {
+    There(Spot),
+    /// Something other than a directory is on the way.
+    Blocked(PathBuf),
+}
+
 struct Step {
     name: OsString,
     directory: Option<Arc<OwnedFd>>,
@@ -87,6 +94,13 @@ impl Disk {
 
     /// Returns where `path`, absolute inside the root, leads.
     pub(crate) fn locate(&self, path: &Path, last: Last) -> Result<Spot, OpError> {
+        match self.walk(path, last)? {
+            Walked::There(spot) => Ok(spot),
+            Walked::Blocked(at) => Err(OpError::operation(format!("`{}` is not a directory", at.display()))),
+        }
+    }
+
+    fn walk(&self, path: &Path, last: Last) -> Result<Walked, OpError> {
         let mut todo = components(path);
         let mut stack: Vec<Step> = Vec::new();
         let mut links = 0;
@@ -124,13 +138,19 @@ impl Disk {
                     stack.push(Step { name, directory: None, missing: false });
                 }
                 Kind::File | Kind::Other | Kind::Unknown => {
-                    return Err(OpError::operation(format!("`{}` is not a directory", canonical.display())));
+                    return Ok(Walked::Blocked(canonical));
                 }
             }
         }
         let Some(end) = stack.pop() else {
             let directory = Some(Arc::clone(&self.root));
-            return Ok(Spot { path: PathBuf::from("/"), directory, name: ".".into(), missing: Vec::new() });
+            let name = ".".into();
+            return Ok(Walked::There(Spot {
+                path: PathBuf::from("/"),
+                directory,
+                name,
+                missing: Vec::new(),
+            }));
         };
         let directory =
             stack.last().map_or_else(|| Some(Arc::clone(&self.root)), |step| step.directory.clone());
@@ -139,7 +159,7 @@ impl Disk {
             .filter(|i| stack[*i].missing)
             .map(|i| join(&stack[..i], &stack[i].name))
             .collect();
-        Ok(Spot { path, directory, name: end.name, missing })
+        Ok(Walked::There(Spot { path, directory, name: end.name, missing }))
     }
 
     /// Returns what is at a component: its kind, a link's text, a directory's handle.
@@ -166,17 +186,19 @@ impl Disk {
             Err(errno) => return Err(says(errno)),
         };
         let stat = rustix::fs::fstat(&fd).map_err(says)?;
-        Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => (Kind::Directory, PathBuf::new(), Some(Arc::new(fd))),
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind.is_dir() {
+            return Ok((Kind::Directory, PathBuf::new(), Some(Arc::new(fd))));
+        }
+        if predicted.is_some() {
             // A predicted directory in place of something that is still there.
-            _ if predicted.is_some() => (Kind::Directory, PathBuf::new(), None),
-            FileType::Symlink => {
-                let to = rustix::fs::readlinkat(here, name, Vec::new()).map_err(says)?;
-                (Kind::Symlink, PathBuf::from(OsString::from_vec(to.into_bytes())), None)
-            }
-            FileType::RegularFile => (Kind::File, PathBuf::new(), None),
-            _ => (Kind::Other, PathBuf::new(), None),
-        })
+            return Ok((Kind::Directory, PathBuf::new(), None));
+        }
+        if kind.is_symlink() {
+            let to = rustix::fs::readlinkat(here, name, Vec::new()).map_err(says)?;
+            return Ok((Kind::Symlink, PathBuf::from(OsString::from_vec(to.into_bytes())), None));
+        }
+        Ok((if kind.is_file() { Kind::File } else { Kind::Other }, PathBuf::new(), None))
     }
 
     /// Returns what a dry run has predicted of `path`, free of links.
@@ -214,12 +236,7 @@ impl Disk {
 
     /// Whether something is at `path`; a link counts if its target does.
     pub(crate) fn exists(&self, path: &Path) -> Result<bool, OpError> {
-        let spot = match self.locate(path, Last::Follow) {
-            Ok(spot) => spot,
-            // Something other than a directory on the way: nothing can be below it.
-            Err(error) if error.message.ends_with("is not a directory") => return Ok(false),
-            Err(error) => return Err(error),
-        };
+        let Walked::There(spot) = self.walk(path, Last::Follow)? else { return Ok(false) };
         if let Some(seen) = self.predicted_at(&spot.path) {
             return Ok(seen.kind != Kind::Absent);
         }
@@ -280,9 +297,4 @@ pub(crate) fn io_error(path: &Path, doing: &str, errno: Errno) -> OpError {
         )),
         _ => OpError::operation(format!("cannot {doing} `{}`: {error}", path.display())),
     }
-}
-
-/// Whether `name` can be written in parameters.
-pub(crate) fn is_text(name: &OsStr) -> bool {
-    std::str::from_utf8(name.as_bytes()).is_ok()
 }

@@ -2,9 +2,15 @@
 //!
 //! [`operations`] is the standard registry. Every module here acts and reports; none decides order or retries.
 
+mod archive;
+mod assert;
 mod command;
 mod disk;
+mod file;
+mod git;
+mod http;
 mod ranges;
+mod wait;
 
 use stead_runner::operation::Registry;
 
@@ -13,5 +19,55 @@ pub fn operations() -> Registry {
     let mut registry = Registry::new();
     registry.add_action(command::Exec);
     registry.add_action(command::Shell);
+    file::add_to(&mut registry);
+    registry.add_operation(archive::Unpacked);
+    registry.add_action(assert::Assert);
+    registry.add_operation(git::Checkout);
+    registry.add_action(http::HttpRequest);
+    registry.add_action(wait::WaitPort);
+    registry.add_action(wait::WaitHttp);
+    registry.add_action(wait::WaitFile);
     registry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn descriptors_are_complete() {
+        let registry = operations();
+        for descriptor in registry.descriptors() {
+            let name = descriptor.name;
+            assert!(descriptor.summary.ends_with('.'), "{name}: summary");
+            let names: BTreeSet<&str> = descriptor.params.iter().map(|param| param.name).collect();
+            assert_eq!(names.len(), descriptor.params.len(), "{name}: a parameter twice");
+            for param in descriptor.params {
+                assert!(param.doc.ends_with('.'), "{name}.{}: doc", param.name);
+            }
+            for group in descriptor.exclusive.iter().chain(descriptor.one_of) {
+                assert!(group.iter().all(|param| names.contains(param)), "{name}: {group:?}");
+            }
+            assert!(descriptor.result.iter().all(|(_, what)| what.ends_with('.')), "{name}: result");
+        }
+    }
+
+    #[test]
+    fn secrets_are_allowed_where_content_goes_and_not_in_argv() {
+        let registry = operations();
+        let secret = |operation: &str, name: &str| {
+            registry.get(operation).and_then(|entry| entry.descriptor().param(name)).map(|param| param.secret)
+        };
+        for (operation, name) in
+            [("command.exec", "env"), ("command.shell", "stdin"), ("file.present", "content")]
+        {
+            assert_eq!(secret(operation, name), Some(true), "{operation}.{name}");
+        }
+        for (operation, name) in
+            [("command.exec", "args"), ("command.shell", "script"), ("command.exec", "unless")]
+        {
+            assert_eq!(secret(operation, name), Some(false), "{operation}.{name}");
+        }
+    }
 }

@@ -448,6 +448,11 @@ impl Run {
         &self.states
     }
 
+    /// Returns the run's id, if it has one.
+    pub fn run_id(&self) -> Option<&RunId> {
+        self.options.run_id.as_ref()
+    }
+
     /// Returns which segment this is, from 1.
     pub fn segment(&self) -> u32 {
         self.segments
@@ -480,7 +485,14 @@ impl Run {
     }
 
     /// Makes an event, takes it into the state, and hands it out.
-    fn emit(&mut self, task: Option<TaskIndex>, row: Option<u32>, kind: EventKind, now: Now, turn: &mut Turn) {
+    fn emit(
+        &mut self,
+        task: Option<TaskIndex>,
+        row: Option<u32>,
+        kind: EventKind,
+        now: Now,
+        turn: &mut Turn,
+    ) {
         let event = Event { seq: self.seq + 1, t: now.wall, kind };
         self.apply(task, row, &event).expect("the engine makes only events that its own state allows");
         turn.events.push(event);

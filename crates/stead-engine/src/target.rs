@@ -9,6 +9,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use stead_model::HostName;
 use stead_model::diagnostic::suggest;
+use stead_model::inventory::Inventory;
 
 mod glob;
 mod parse;
@@ -312,5 +313,11 @@ impl fmt::Display for Atom {
 impl fmt::Display for TargetExpr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.text)
+    }
+}
+
+impl From<&Inventory> for HostSet {
+    fn from(inventory: &Inventory) -> Self {
+        Self::new(inventory.hosts.iter().map(|(name, host)| (name.clone(), host.labels.clone())))
     }
 }

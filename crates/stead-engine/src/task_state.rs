@@ -98,18 +98,28 @@ impl TaskState {
                 | E::PartFinished { .. }
                 | E::HostResult { .. },
             ) => Ok(Self::Running),
-            (Self::Running, E::TaskFinished { result, .. }) => {
-                Ok(Self::Done(Decision { status: result.status, changed: result.changed, cause: result.cause }))
-            }
+            (Self::Running, E::TaskFinished { result, .. }) => Ok(Self::Done(Decision {
+                status: result.status,
+                changed: result.changed,
+                cause: result.cause,
+            })),
             (Self::Done(decision), E::UndoStarted { .. }) => Ok(Self::Undoing(decision)),
             (Self::Undoing(decision), E::Log { .. }) => Ok(Self::Undoing(decision)),
             (Self::Undoing(decision), E::UndoFinished { status, .. }) => Ok(Self::Undone(decision, *status)),
             (Self::Undoing(decision), E::RunResumed(_)) => Ok(Self::Done(decision)),
             (Self::Undone(decision, status), E::RunResumed(_)) => Ok(Self::Undone(decision, status)),
-            (Self::Waiting | Self::Ready | Self::Running | Self::Done(_), E::RunResumed(_)) => Ok(Self::Waiting),
-            (Self::Waiting | Self::Ready | Self::Running | Self::Done(_) | Self::Undoing(_) | Self::Undone(..), _) => {
-                Err(IllegalTransition::new(self, event))
+            (Self::Waiting | Self::Ready | Self::Running | Self::Done(_), E::RunResumed(_)) => {
+                Ok(Self::Waiting)
             }
+            (
+                Self::Waiting
+                | Self::Ready
+                | Self::Running
+                | Self::Done(_)
+                | Self::Undoing(_)
+                | Self::Undone(..),
+                _,
+            ) => Err(IllegalTransition::new(self, event)),
         }
     }
 
@@ -144,9 +154,10 @@ impl RowState {
             (Self::Pending | Self::Backoff, E::AttemptStarted { .. }) => Ok(Self::Running),
             (Self::Running, E::AttemptFailed { .. }) => Ok(Self::Backoff),
             (Self::Running, E::PartFinished { .. } | E::Log { .. }) => Ok(Self::Running),
-            (Self::Pending | Self::Running | Self::Backoff, E::HostResult { .. } | E::TaskFinished { .. }) => {
-                Ok(Self::Done)
-            }
+            (
+                Self::Pending | Self::Running | Self::Backoff,
+                E::HostResult { .. } | E::TaskFinished { .. },
+            ) => Ok(Self::Done),
             (Self::Pending | Self::Running | Self::Backoff, E::RunResumed(_)) => Ok(Self::Pending),
             (Self::Pending | Self::Running | Self::Backoff | Self::Done, _) => {
                 Err(IllegalTransition::new(self, event))

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+mod render;
+
 /// Whether a problem stops the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -178,10 +180,7 @@ impl Diagnostics {
 
     /// Returns the problems in the order of their places.
     pub fn sorted(mut self) -> Self {
-        self.0.sort_by_key(|diagnostic| {
-            let (file, at) = diagnostic.place.location();
-            (file.to_owned(), at)
-        });
+        self.0.sort_by(|a, b| a.place.location().cmp(&b.place.location()));
         self
     }
 

@@ -224,7 +224,8 @@ impl ParamKind {
             Self::Mode => match value {
                 Value::String(mode) if is_mode(mode) => None,
                 Value::Number(number) => Some(format!(
-                    "a mode is a string of octal digits: write \"{number:0>4}\" in quotes (YAML reads a bare {number} as a decimal number)"
+                    "a mode is a string of octal digits: write \"{:0>4}\" in quotes (YAML reads a bare {number} as a decimal number)",
+                    number.to_string()
                 )),
                 _ => text("a string of 3 or 4 octal digits, such as \"0644\""),
             },

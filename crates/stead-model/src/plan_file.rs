@@ -5,12 +5,11 @@
 //! which know their places. What needs names of other tasks, operations or expressions to be judged is
 //! left to `stead-engine`'s `compile`.
 
-pub mod cron;
 pub mod keys;
 mod policy;
 mod task;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trigger;
 
 use std::collections::BTreeMap;
@@ -69,6 +68,8 @@ pub struct PlanFile {
     pub lock: bool,
     /// What starts runs of this plan on a server.
     pub triggers: Vec<Trigger>,
+    /// Where each of them is.
+    pub trigger_places: Vec<NodeId>,
     tasks: Vec<NodeId>,
     finally: Vec<NodeId>,
 }
@@ -114,7 +115,7 @@ impl PlanFile {
         let name = fields.get("name").and_then(|node| walk.id(node));
         let secrets = secrets(&mut walk, fields);
         let vars = vars(&mut walk, fields);
-        let triggers = trigger::triggers(&mut walk, fields, &vars, &secrets);
+        let (triggers, trigger_places) = trigger::triggers(&mut walk, fields);
         let duration = |walk: &mut Walk<'_>, key: &str| fields.get(key).and_then(|node| walk.duration(node));
         let file = Self {
             name: name.unwrap_or_else(|| PlanName::parse("unnamed").expect("a word is a plan name")),
@@ -134,6 +135,7 @@ impl PlanFile {
             grace: duration(&mut walk, "grace").unwrap_or(Duration::from_secs(10)),
             lock: fields.get("lock").and_then(|node| walk.boolean(node)).unwrap_or(true),
             triggers,
+            trigger_places,
             tasks: task_nodes(&mut walk, fields, "tasks"),
             finally: task_nodes(&mut walk, fields, "finally"),
             tree: Arc::clone(&tree),

@@ -81,3 +81,6 @@ pub fn one_or_many(item: &Value) -> Value {
 pub fn api_version() -> Value {
     json!({"const": "v1"})
 }
+
+#[cfg(test)]
+mod tests;

@@ -158,7 +158,7 @@ impl PlanBuilder {
         }
     }
 
-    /// Checks operations against this registry instead of taking every operation on trust.
+    /// Sets the operations there are; without this only functional tasks can be built.
     pub fn operations(&mut self, registry: &Registry) -> &mut Self {
         self.catalogue = Some(Catalogue::new(registry.descriptors()));
         self
@@ -338,7 +338,8 @@ impl PlanBuilder {
         for draft in drafts {
             let (task, idempotent, of_task, at) =
                 draft.into_task(&names, number, on_error, &mut shared, &mut diagnostics);
-            explicit.idempotent.push(idempotent);
+            let index = TaskIndex(u32::try_from(plan.tasks.len()).expect("at most 1,000,000 tasks"));
+            explicit.idempotent.extend(idempotent.map(|idempotent| (index, idempotent)));
             if of_task.run.is_some() && closures.len() < plan.tasks.len() {
                 closures.resize_with(plan.tasks.len(), Closures::default);
             }

@@ -121,9 +121,6 @@ impl TaskContext {
         read(&task.name, value_of(&task.name, &finished, of.host.as_deref())?)
     }
 
-    pub(crate) fn results(&self) -> &Arc<Results> {
-        &self.executor.results
-    }
 }
 
 fn value_of(task: &TaskName, finished: &Finished, host: Option<&str>) -> Result<Value, ResultError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use stead_engine::run::Hosts;
-use stead_engine::target::{self, TargetExpr};
+use stead_engine::target::{self, HostSet, TargetExpr};
 use stead_model::HostName;
 use stead_model::inventory::{Inventory, Transport};
 
@@ -17,6 +17,7 @@ const SLOTS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct InventoryHosts {
     inventory: Inventory,
+    set: HostSet,
     limit: Vec<TargetExpr>,
     cpus: u32,
 }
@@ -25,7 +26,8 @@ impl InventoryHosts {
     /// Returns the hosts of `inventory`; with `limit`, every target is cut down to it.
     pub(crate) fn new(inventory: Inventory, limit: Vec<TargetExpr>) -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
-        Self { inventory, limit, cpus }
+        let set = HostSet::new(inventory.hosts.iter().map(|(name, host)| (name.clone(), host.labels.clone())));
+        Self { inventory, set, limit, cpus }
     }
 
     fn parse(target: &[String]) -> Result<Vec<TargetExpr>, String> {
@@ -35,11 +37,22 @@ impl InventoryHosts {
 
 impl Hosts for InventoryHosts {
     fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, String> {
-        let found = target::resolve(&Self::parse(target)?, &self.inventory, seed).map_err(|error| error.to_string())?;
+        let resolve = |exprs: &[TargetExpr]| {
+            target::resolve(exprs, &self.set, seed)
+                .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        };
+        // By far the most common target needs no search.
+        if let [only] = target
+            && only == "local"
+            && self.limit.is_empty()
+        {
+            return Ok(vec![HostName::local()]);
+        }
+        let found = resolve(&Self::parse(target)?)?;
         if self.limit.is_empty() {
             return Ok(found);
         }
-        let within = target::resolve(&self.limit, &self.inventory, seed).map_err(|error| error.to_string())?;
+        let within = resolve(&self.limit)?;
         Ok(found.into_iter().filter(|host| within.contains(host)).collect())
     }
 

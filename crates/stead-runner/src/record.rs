@@ -58,9 +58,6 @@ impl Recording {
         Self { directory, meta }
     }
 
-    pub(crate) fn meta(&self) -> &RunMeta {
-        &self.meta
-    }
 
     /// Says in the metadata that another process works on the run.
     pub(crate) fn begin_segment(&mut self, segment: u32, plan_hash: Digest) -> Result<(), RecordError> {

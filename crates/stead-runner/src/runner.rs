@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use stead_bundle::Holder;
 use stead_engine::expr::{Names, RunScope};
-use stead_engine::run::{Run, RunOptions, Turn};
+use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
 use stead_model::bundle::PlanMeta;
 use stead_model::event::{Mode, RunKind};
@@ -258,11 +258,10 @@ impl Runner {
         let run_id = (recording.is_some() || self.run_id.is_some() || mode == Mode::Run).then_some(run_id);
         let options = self.run_options(run_id, mode);
         let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
-        let run = Run::new(&plan.compiled, hosts.clone(), options);
-        let mut started = self.assemble(plan, run, hosts, secrets, recording, journal, locks, mode);
-        let now = started.dispatcher.now();
-        let Dispatcher { run, turn, .. } = &mut started.dispatcher;
-        run.begin(now, turn);
+        let mut run = Run::new(&plan.compiled, hosts.clone(), options);
+        let mut turn = Turn::default();
+        run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
+        let mut started = self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode);
         started.add_warnings();
         Ok(started)
     }
@@ -401,6 +400,7 @@ impl Runner {
         self,
         plan: &CheckedPlan,
         run: Run,
+        turn: Turn,
         hosts: Arc<InventoryHosts>,
         secrets: Secrets,
         recording: Option<Arc<Recording>>,
@@ -414,7 +414,7 @@ impl Runner {
             RunScope {
                 id: recording.as_ref().map(|recording| recording.directory.run_id().clone()).or_else(|| self.run_id.clone()),
                 plan: plan.plan().name.clone(),
-                started_at: if run.started_at() == Default::default() { clock::now() } else { run.started_at() },
+                started_at: run.started_at(),
                 segment: run.segment(),
                 dry_run: mode == Mode::DryRun,
             },
@@ -443,7 +443,7 @@ impl Runner {
         });
         let dispatcher = Dispatcher {
             run,
-            turn: Turn::default(),
+            turn,
             journal,
             durability: self.durability,
             observers: self.observers,

@@ -35,10 +35,8 @@ pub fn context(base_dir: &Path) -> OpContext {
 /// # Panics
 /// If it is not an object.
 pub fn params(value: Value) -> Params {
-    match value {
-        Value::Object(values) => Params::new(values),
-        other => panic!("parameters are a map, not {other}"),
-    }
+    let Value::Object(values) = value else { panic!("parameters are a map, not {value}") };
+    Params::new(values)
 }
 
 /// Keeps what was written to an output.
@@ -95,8 +93,9 @@ impl Render for Scope {
     fn evaluate(&self, expression: &str) -> Result<Value, String> {
         let environment = Self::environment();
         let compiled = environment.compile_expression(expression).map_err(|error| error.to_string())?;
-        let value =
-            compiled.eval(minijinja::Value::from(minijinja::value::Serde(&self.0))).map_err(|error| error.to_string())?;
+        let value = compiled
+            .eval(minijinja::Value::from(minijinja::value::Serde(&self.0)))
+            .map_err(|error| error.to_string())?;
         serde_json::to_value(value).map_err(|error| error.to_string())
     }
 }

@@ -18,16 +18,17 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use stead_model::event::Stream;
-use stead_runner::operation::{Cancel, Output, Stop};
-use tokio::io::unix::AsyncFd;
+use stead_runner::operation::{Cancel, Stop};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin};
 use tokio::time::Instant;
 
 /// How long output of background children is waited for after the command itself has exited.
 const DRAIN: Duration = Duration::from_secs(1);
+/// How often the leader of a cancelled command is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Reads start small, since most commands say little, and grow to what a pipe holds.
 const SMALLEST_READ: usize = 4 << 10;
 const LARGEST_READ: usize = 64 << 10;
@@ -134,16 +135,15 @@ pub(crate) async fn run(
             status = child.wait(), if matches!(phase, Phase::Running) => break status?,
             // Once stopping, the leader is watched without reaping it: while its zombie holds the number, the
             // group of that number is surely ours to kill.
-            () = leader_exit(&phase), if phase.is_stopping() => {
+            () = leader_exit(pid), if phase.is_stopping() => {
                 group.signal(Signal::KILL);
                 break child.wait().await?;
             }
             () = cancel.at_least(Stop::Ask), if matches!(phase, Phase::Running) => {
                 group.signal(Signal::TERM);
-                let deadline = Instant::now() + grace;
-                phase = Phase::stopping(pid, deadline);
+                phase = Phase::Stopping { deadline: Instant::now() + grace };
             }
-            () = kill_time(&phase, cancel), if phase.is_stopping() => {
+            () = kill_time(phase, cancel), if phase.is_stopping() => {
                 group.signal(Signal::KILL);
                 break child.wait().await?;
             }
@@ -176,36 +176,32 @@ pub(crate) async fn run(
 }
 
 /// Where the life of a process is.
+#[derive(Clone, Copy)]
 enum Phase {
     Running,
-    Stopping { leader: Option<AsyncFd<std::os::fd::OwnedFd>>, deadline: Instant },
+    Stopping { deadline: Instant },
 }
 
 impl Phase {
-    fn stopping(pid: Option<Pid>, deadline: Instant) -> Self {
-        let leader = pid
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::NONBLOCK).ok())
-            .and_then(|fd| AsyncFd::with_interest(fd, tokio::io::Interest::READABLE).ok());
-        Self::Stopping { leader, deadline }
-    }
-
-    fn is_stopping(&self) -> bool {
+    fn is_stopping(self) -> bool {
         matches!(self, Self::Stopping { .. })
     }
 }
 
-async fn leader_exit(phase: &Phase) {
-    match phase {
-        Phase::Stopping { leader: Some(fd), .. } => drop(fd.readable().await),
-        // Without a pidfd the grace period decides.
-        Phase::Stopping { leader: None, .. } | Phase::Running => std::future::pending().await,
+/// Resolves when the leader has exited, without reaping it. Only cancelled commands are watched this way, so looking
+/// again and again costs nothing that matters.
+async fn leader_exit(leader: Option<Pid>) {
+    let Some(leader) = leader else { return std::future::pending().await };
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while let Ok(None) = waitid(WaitId::Pid(leader), look) {
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-async fn kill_time(phase: &Phase, cancel: &Cancel) {
+async fn kill_time(phase: Phase, cancel: &Cancel) {
     match phase {
-        Phase::Stopping { deadline, .. } => tokio::select! {
-            () = tokio::time::sleep_until(*deadline) => {}
+        Phase::Stopping { deadline } => tokio::select! {
+            () = tokio::time::sleep_until(deadline) => {}
             () = cancel.at_least(Stop::Kill) => {}
         },
         Phase::Running => std::future::pending().await,
@@ -311,10 +307,4 @@ fn signal_name(number: i32) -> &'static str {
         "SIGSYS",
     ];
     usize::try_from(number).ok().and_then(|number| NAMES.get(number)).copied().unwrap_or("real-time")
-}
-
-/// Gives every piece of output to the attempt's log.
-pub(crate) fn to_output(output: &Output) -> impl FnMut(Stream, &[u8]) + Send + use<> {
-    let output = output.clone();
-    move |stream, bytes| output.write(stream, bytes)
 }

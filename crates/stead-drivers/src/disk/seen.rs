@@ -74,7 +74,9 @@ pub(crate) struct Seen {
 pub(crate) enum Depth {
     /// Kind, mode and owner.
     Attributes,
-    /// A file's content as well.
+    /// A file's content as well, by hash alone.
+    Hash,
+    /// A file's content as well, whole if it is short.
     Content,
 }
 
@@ -96,9 +98,10 @@ impl Disk {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {
                 seen.kind = Kind::File;
-                if depth == Depth::Content {
+                if depth != Depth::Attributes {
                     let mut file = open_file(directory, &spot.name).map_err(says)?;
-                    let body = Body::read(&mut file);
+                    let body =
+                        if depth == Depth::Hash { Body::hashed(&mut file) } else { Body::read(&mut file) };
                     seen.body =
                         Some(body.map_err(|error| {
                             OpError::io(format_args!("`{}`", spot.path.display()), &error)
@@ -146,7 +149,8 @@ impl Disk {
             (None, None) => return Err(unknown(&spot.path)),
         };
         file.take(limit).read_to_end(&mut bytes).map_err(says)?;
-        Ok(bytes)
+        // What is on disk may not be what was predicted, or may have changed since it was looked at.
+        if Body::new(&bytes) == *body { Ok(bytes) } else { Err(unknown(&spot.path)) }
     }
 
     /// Opens the directory at `spot` if it is on disk.
@@ -194,7 +198,7 @@ pub(crate) fn open_file(directory: &OwnedFd, name: &OsStr) -> Result<File, Errno
 /// Returns the error of needing to know what a command of this dry run would have made.
 pub(crate) fn unknown(path: &Path) -> OpError {
     OpError::operation(format!(
-        "`{}` would be made by an earlier command; its content is not known yet",
+        "the content of `{}` is not known yet: an earlier task would make it",
         path.display()
     ))
 }

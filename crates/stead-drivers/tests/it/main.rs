@@ -1,6 +1,13 @@
 //! The operations against the real machine: processes, files, repositories and sockets.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod command;
+mod contract;
+mod fetched;
+mod file;
+mod network;
+mod server;
+mod state;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
 #[test]

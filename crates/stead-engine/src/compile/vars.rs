@@ -11,7 +11,7 @@ use stead_model::yaml::{self, Codes};
 use crate::expr::{self, Scope};
 
 /// Diagnostic code: a variable or environment variable that must be given is not.
-pub const MISSING_VAR: &str = "plan/missing-var";
+const MISSING_VAR: &str = "plan/missing-var";
 const BAD_VALUE: &str = Codes::PLAN.bad_value;
 const CYCLE: &str = "plan/cycle";
 
@@ -61,8 +61,8 @@ impl VarFlag {
         let (name, value) = text.split_once('=').ok_or_else(|| InvalidVar::Form(text.to_owned()))?;
         let (name, value) = match name.strip_suffix(':') {
             Some(name) => {
-                let json =
-                    serde_json::from_str(value).map_err(|error| InvalidVar::Json(name.to_owned(), error.to_string()))?;
+                let json = serde_json::from_str(value)
+                    .map_err(|error| InvalidVar::Json(name.to_owned(), error.to_string()))?;
                 (name, VarValue::Json(json))
             }
             None => (name, VarValue::Text(value.to_owned())),
@@ -126,7 +126,10 @@ pub(super) fn resolve(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagno
     let mut raw: BTreeMap<&str, Raw> = BTreeMap::new();
     for declared in &file.vars {
         let node = tree.node(declared.value);
-        raw.insert(&declared.name, Raw { value: node.to_json(), place: node.place(), literal: false, given: false });
+        raw.insert(
+            &declared.name,
+            Raw { value: node.to_json(), place: node.place(), literal: false, given: false },
+        );
     }
     let defaults: BTreeMap<&str, Value> = raw.iter().map(|(name, raw)| (*name, raw.value.clone())).collect();
     for source in &inputs.vars_files {
@@ -137,7 +140,11 @@ pub(super) fn resolve(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagno
     }
     for (name, raw) in &raw {
         if raw.value.is_null() && !raw.given {
-            let problem = Diagnostic::error(MISSING_VAR, raw.place.clone(), format!("the variable `{name}` must be given"));
+            let problem = Diagnostic::error(
+                MISSING_VAR,
+                raw.place.clone(),
+                format!("the variable `{name}` must be given"),
+            );
             diagnostics.push(problem.path(format!("vars.{name}")).help(format!("add `--var {name}=…`")));
             resolved.broken_vars.insert((*name).to_owned());
         }
@@ -175,7 +182,8 @@ fn from_file<'f>(
             && !is_template(&json)
         {
             let message = format!("the variable `{name}` is {wanted}, found {}", value.describe());
-            diagnostics.push(Diagnostic::error(BAD_VALUE, value.place(), message).path(format!("vars.{name}")));
+            diagnostics
+                .push(Diagnostic::error(BAD_VALUE, value.place(), message).path(format!("vars.{name}")));
             continue;
         }
         raw.insert(name, Raw { value: json, place: value.place(), literal: false, given: true });
@@ -238,7 +246,9 @@ fn wanted_kind(default: &Value) -> Option<&'static str> {
     match default {
         Value::Null => None,
         Value::String(text) if is_one_output(text) => None,
-        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => Some(kind(default)),
+        Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            Some(kind(default))
+        }
     }
 }
 
@@ -281,7 +291,8 @@ fn evaluate(raw: &BTreeMap<&str, Raw>, resolved: &mut Resolved, diagnostics: &mu
             continue;
         }
         // Only what it uses goes into the scope: many variables do not make each of them dear.
-        let vars = used.vars.iter().filter_map(|var| Some((var.clone(), resolved.vars.get(var)?.clone()))).collect();
+        let vars =
+            used.vars.iter().filter_map(|var| Some((var.clone(), resolved.vars.get(var)?.clone()))).collect();
         let scope = Scope::before_run(&vars, &resolved.env);
         let var = &raw[name];
         match render_value(&var.value, &scope) {
@@ -291,7 +302,8 @@ fn evaluate(raw: &BTreeMap<&str, Raw>, resolved: &mut Resolved, diagnostics: &mu
             Err(error) => {
                 let message = format!("the variable `{name}` has no value: {error}");
                 diagnostics.push(
-                    Diagnostic::error("plan/bad-expression", var.place.clone(), message).path(format!("vars.{name}")),
+                    Diagnostic::error("plan/bad-expression", var.place.clone(), message)
+                        .path(format!("vars.{name}")),
                 );
                 resolved.broken_vars.insert(name.to_owned());
             }
@@ -335,7 +347,13 @@ impl Uses {
                 match expr::template_references(text) {
                     Ok(found) => {
                         self.computed |= found.dynamic.contains("vars") || found.dynamic.contains("env");
-                        self.others.extend(found.names.iter().filter(|name| !matches!(name.as_str(), "vars" | "env")).cloned());
+                        self.others.extend(
+                            found
+                                .names
+                                .iter()
+                                .filter(|name| !matches!(name.as_str(), "vars" | "env"))
+                                .cloned(),
+                        );
                         if let Some(unknown) = found.unknown.first() {
                             self.error.get_or_insert_with(|| unknown.message.clone());
                         }
@@ -351,11 +369,25 @@ impl Uses {
         }
     }
 
-    fn problem(&self, name: &str, var: &Raw, raw: &BTreeMap<&str, Raw>, resolved: &Resolved) -> Option<Diagnostic> {
+    fn problem(
+        &self,
+        name: &str,
+        var: &Raw,
+        raw: &BTreeMap<&str, Raw>,
+        resolved: &Resolved,
+    ) -> Option<Diagnostic> {
         let place = var.place.clone();
         let bad = |message: String| Some(Diagnostic::error("plan/bad-expression", place.clone(), message));
         if let Some(error) = &self.error {
             return bad(format!("the variable `{name}` has no value: {error}"));
+        }
+        if self.others.contains("secrets") {
+            let problem = Diagnostic::error(
+                "plan/secret-in-argv",
+                place,
+                "a variable cannot hold a secret: it would be visible",
+            );
+            return Some(problem.help("use `secrets.…` in the parameter that needs it"));
         }
         if let Some(other) = self.others.first() {
             return bad(format!("`{other}` is not known yet: variables may use `vars` and `env`"));
@@ -419,9 +451,13 @@ fn order<'f>(
                     resolved.broken_vars.extend(path.iter().map(|name| (*name).to_owned()));
                     path.push(next);
                     diagnostics.push(
-                        Diagnostic::error(CYCLE, place, format!("variables use each other: {}", path.join(" -> ")))
-                            .path(format!("vars.{next}"))
-                            .help("write the value of one of them out"),
+                        Diagnostic::error(
+                            CYCLE,
+                            place,
+                            format!("variables use each other: {}", path.join(" -> ")),
+                        )
+                        .path(format!("vars.{next}"))
+                        .help("write the value of one of them out"),
                     );
                 }
             }

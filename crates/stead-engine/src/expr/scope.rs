@@ -393,7 +393,7 @@ impl Object for RowObject {
             return None;
         }
         let row = self.row();
-        if row.status == Status::Unknown && key != "hosts" {
+        if row.status == Status::Unknown && (key != "hosts" || self.finished.hosts.is_empty()) {
             self.view.touch(self.task);
             return Some(not_known(self.view.results.graph().name(self.task)));
         }

@@ -358,6 +358,7 @@ fn a_dry_run_does_not_know_data_but_knows_predictions() {
         "results.a.data.n | default(1)",
         "results['b-1'].status",
         "results['b-1'].changed",
+        "results['b-1'].hosts | length",
         "changed('b-1')",
         "failed()",
         "results.a",

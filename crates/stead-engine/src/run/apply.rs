@@ -69,13 +69,13 @@ impl Run {
         event: &Event,
     ) -> Result<(), IllegalTransition> {
         self.seq = event.seq;
-        self.finished_at = event.t;
+        let before = std::mem::replace(&mut self.finished_at, event.t);
         match &event.kind {
             EventKind::RunStarted(started) => {
                 (self.started_at, self.segment_started_at) = (event.t, event.t);
                 self.started = Some(started.clone());
             }
-            EventKind::RunResumed(_) => self.apply_resumed(event)?,
+            EventKind::RunResumed(_) => self.apply_resumed(event, before)?,
             EventKind::SectionStarted { section } => {
                 self.section = Some(*section);
                 self.halt = None;
@@ -122,7 +122,12 @@ impl Run {
         Ok(())
     }
 
-    fn apply_to_task(&mut self, task: TaskIndex, row: Option<u32>, event: &Event) -> Result<(), IllegalTransition> {
+    fn apply_to_task(
+        &mut self,
+        task: TaskIndex,
+        row: Option<u32>,
+        event: &Event,
+    ) -> Result<(), IllegalTransition> {
         let state = self.states[task.get()].after(event)?;
         match &event.kind {
             EventKind::TaskStarted { hosts, batches, .. } => {
@@ -136,7 +141,9 @@ impl Run {
                 let order = self.ready_order.remove(&task).unwrap_or(0);
                 let mut rows = rows;
                 // The first attempt of a functional task has no event of its own.
-                for row in rows.iter_mut().filter(|row| row.host.is_none() && row.attempt == 0 && !row.interrupted) {
+                for row in
+                    rows.iter_mut().filter(|row| row.host.is_none() && row.attempt == 0 && !row.interrupted)
+                {
                     (row.state, row.attempt) = (RowState::Running, 1);
                 }
                 let mut live = Live::new(order, rows, batches, event.t);
@@ -217,9 +224,15 @@ impl Run {
     }
 
     /// Takes a resume into the state: what is listed or not decided starts over.
-    fn apply_resumed(&mut self, event: &Event) -> Result<(), IllegalTransition> {
+    fn apply_resumed(&mut self, event: &Event, died_at: Timestamp) -> Result<(), IllegalTransition> {
         let EventKind::RunResumed(resumed) = &event.kind else { return Ok(()) };
-        let goes_on = self.finished.is_none() && !resumed.forced && self.section.is_some_and(|section| section != Section::Main);
+        let goes_on = self.finished.is_none()
+            && !resumed.forced
+            && self.section.is_some_and(|section| section != Section::Main);
+        if self.finished.is_none() {
+            // A dead segment left no duration; what its events span is the best there is.
+            self.earlier_ms += died_at.millis_since(self.segment_started_at);
+        }
         self.segments = resumed.segment;
         self.segment_started_at = event.t;
         self.finished = None;
@@ -234,7 +247,10 @@ impl Run {
             .plan
             .indexed()
             .map(|(index, _)| index)
-            .filter(|index| self.decided[index.get()].is_none() || matches!(self.states[index.get()], TaskState::Undoing(_)))
+            .filter(|index| {
+                self.decided[index.get()].is_none()
+                    || matches!(self.states[index.get()], TaskState::Undoing(_))
+            })
             .collect();
         for task in open {
             self.states[task.get()] = self.states[task.get()].after(event)?;
@@ -251,7 +267,8 @@ impl Run {
                 }
             }
         }
-        self.assumed_done = resumed.assumed_done.iter().filter_map(|name| self.graph.index_of(name.as_str())).collect();
+        self.assumed_done =
+            resumed.assumed_done.iter().filter_map(|name| self.graph.index_of(name.as_str())).collect();
         // A run that died in rollback or finally goes on there and keeps the status its main part gave it.
         if !goes_on {
             self.status = self.status_of_decided();
@@ -306,7 +323,12 @@ impl Run {
     }
 
     /// Prepares rows of a task that was under way: decided ones stay, an attempt without result is marked.
-    fn restart_rows(&self, task: TaskIndex, rows: &mut [Row], event: &Event) -> Result<(), IllegalTransition> {
+    fn restart_rows(
+        &self,
+        task: TaskIndex,
+        rows: &mut [Row],
+        event: &Event,
+    ) -> Result<(), IllegalTransition> {
         let settings = self.settings(task);
         let runs_again = settings.idempotent || settings.interrupted == stead_model::plan::Interrupted::Retry;
         for row in rows.iter_mut().filter(|row| row.state != RowState::Done) {

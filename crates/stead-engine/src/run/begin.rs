@@ -90,7 +90,9 @@ impl Run {
         let settings = self.settings(task).clone();
         let dependencies = self.graph.dependencies(task);
         let ends = dependencies.iter().map(|dependency| {
-            let end = self.states[dependency.get()].decision().expect("a task is considered after its dependencies");
+            let end = self.states[dependency.get()]
+                .decision()
+                .expect("a task is considered after its dependencies");
             (self.plan.task(*dependency).name.as_str(), end)
         });
         match judge_rule(settings.trigger_rule, ends.clone()) {
@@ -136,7 +138,11 @@ impl Run {
         if settings.only_if_changed == OnlyIfChanged::No {
             return None;
         }
-        let ends = self.graph.dependencies(task).iter().filter_map(|dependency| self.states[dependency.get()].decision());
+        let ends = self
+            .graph
+            .dependencies(task)
+            .iter()
+            .filter_map(|dependency| self.states[dependency.get()].decision());
         judge_only_if_changed(settings.only_if_changed, ends)
     }
 
@@ -201,7 +207,13 @@ impl Run {
     }
 
     pub(super) fn skip(&mut self, task: TaskIndex, cause: Cause, reason: String, now: Now, turn: &mut Turn) {
-        self.emit(Some(task), None, EventKind::TaskSkipped { task: self.name(task), cause, reason }, now, turn);
+        self.emit(
+            Some(task),
+            None,
+            EventKind::TaskSkipped { task: self.name(task), cause, reason },
+            now,
+            turn,
+        );
     }
 
     /// Dry run: it cannot be known whether the task runs.

@@ -44,7 +44,7 @@ impl Run {
     /// With one slot in all, one thing happens at a time, so that two runs give the same events: a guard
     /// being judged, a question, a delay before a retry and a pause between batches hold the slot too.
     fn is_busy(&self) -> bool {
-        let waits = |live: &Live| live.pausing || live.rows.iter().any(|row| row.state == RowState::Backoff);
+        let waits = |live: &Live| live.pausing || live.rows.iter().any(|row| row.state == RowState::Backoff && !row.due);
         self.running > 0 || !self.asking.is_empty() || self.live.values().any(waits)
     }
 
@@ -144,7 +144,8 @@ impl Run {
             if assumed {
                 result.reason = Some("assumed done".to_owned());
             } else {
-                (result.class, result.error) = (Some(ErrorClass::Interrupted), Some(self.interrupted_message(task, None)));
+                (result.class, result.error) =
+                    (Some(ErrorClass::Interrupted), Some(self.interrupted_message(task, None)));
             }
             return self.finish(task, result, now, turn);
         }
@@ -215,7 +216,14 @@ impl Run {
     }
 
     /// A row whose attempt was interrupted fails, or counts as done if a person said so.
-    fn settle_interrupted(&mut self, task: TaskIndex, row: u32, host: &stead_model::HostName, now: Now, turn: &mut Turn) {
+    fn settle_interrupted(
+        &mut self,
+        task: TaskIndex,
+        row: u32,
+        host: &stead_model::HostName,
+        now: Now,
+        turn: &mut Turn,
+    ) {
         let result = if self.assumed_done.contains(&task) {
             RowResult { reason: Some("assumed done".to_owned()), ..RowResult::new(Status::Changed) }
         } else {
@@ -251,9 +259,10 @@ impl Run {
     }
 
     pub(super) fn retry_due(&mut self, task: TaskIndex, row: u32) {
-        if let Some(live) = self.live.get(&task)
+        if let Some(live) = self.live.get_mut(&task)
             && live.rows[row as usize].state == RowState::Backoff
         {
+            live.rows[row as usize].due = true;
             self.queue.push(Unit { order: live.order, row, task });
         }
     }

@@ -78,10 +78,6 @@ impl Run {
             forced: forced.is_some(),
             plan_hash: forced,
         };
-        if !was_finished {
-            // The dead segment left no duration; what its events span is the best there is.
-            self.earlier_ms += self.finished_at.millis_since(self.segment_started_at);
-        }
         self.emit(None, None, EventKind::RunResumed(Box::new(resumed)), now, turn);
         match section {
             Section::Main => self.begin_main(now, turn),
@@ -100,7 +96,12 @@ impl Run {
     }
 
     /// Returns decided tasks that start over, in plan order.
-    fn tasks_to_reset(&self, section: Section, changed: &BTreeSet<TaskName>, was_finished: bool) -> Vec<TaskName> {
+    fn tasks_to_reset(
+        &self,
+        section: Section,
+        changed: &BTreeSet<TaskName>,
+        was_finished: bool,
+    ) -> Vec<TaskName> {
         let starts_over = |index: TaskIndex| {
             let task = self.plan.task(index);
             let Some(end) = self.states[index.get()].decision() else { return false };
@@ -112,7 +113,11 @@ impl Run {
                 Section::Main | Section::Rollback => section == Section::Main && end.class() == Class::Broken,
             }
         };
-        self.plan.indexed().filter(|(index, _)| starts_over(*index)).map(|(_, task)| task.name.clone()).collect()
+        self.plan
+            .indexed()
+            .filter(|(index, _)| starts_over(*index))
+            .map(|(_, task)| task.name.clone())
+            .collect()
     }
 
     /// Returns attempts that had begun and have no result, in plan order.
@@ -134,10 +139,16 @@ impl Run {
                 live.rows.iter().any(|row| row.interrupted || row.state == RowState::Running && !runs_again)
             });
             let kept = self.kept.get(&index).is_some_and(|rows| rows.iter().any(|row| row.interrupted));
-            let decided = self.decided[index.get()].as_ref().is_some_and(|done| done.rows.iter().any(|row| row.interrupted));
+            let decided = self.decided[index.get()]
+                .as_ref()
+                .is_some_and(|done| done.rows.iter().any(|row| row.interrupted));
             in_flight || kept || decided
         };
-        self.plan.indexed().filter(|(index, _)| undecided(*index)).map(|(_, task)| task.name.clone()).collect()
+        self.plan
+            .indexed()
+            .filter(|(index, _)| undecided(*index))
+            .map(|(_, task)| task.name.clone())
+            .collect()
     }
 
     /// Returns whether a task's undo had begun and not ended.

@@ -34,6 +34,8 @@ pub struct Row {
     pub inverse: Vec<Op>,
     /// How it ended.
     pub result: Option<Box<RowResult>>,
+    /// Whether the delay before its next attempt is over.
+    pub(super) due: bool,
     /// When the first attempt of this segment began.
     pub(super) started: Option<Duration>,
     /// Host slot and mutexes it holds.
@@ -75,12 +77,18 @@ impl Row {
         if let EventKind::AttemptStarted { attempt, .. } = &event.kind {
             self.attempt = *attempt;
             self.interrupted = false;
+            self.due = false;
             let done = self.parts_done();
             self.parts.truncate(done);
         }
         if let EventKind::PartFinished { part, status, changed, error, inverse, .. } = &event.kind {
             self.changed |= changed;
-            self.parts.push(PartRow { name: part.clone(), status: *status, changed: *changed, error: error.clone() });
+            self.parts.push(PartRow {
+                name: part.clone(),
+                status: *status,
+                changed: *changed,
+                error: error.clone(),
+            });
             self.inverse.extend(inverse.as_deref().cloned());
         }
         if let EventKind::HostResult { attempt, result, .. } = &event.kind {
@@ -251,8 +259,11 @@ pub(super) fn conclude(settings: &Settings, live: &Live) -> TaskResult {
         task.reason = Some(reasons.join("; "));
     }
     let predictions = || results().filter_map(|result| result.prediction);
-    task.prediction =
-        if predictions().any(|p| p == Prediction::Assumed) { Some(Prediction::Assumed) } else { predictions().next() };
+    task.prediction = if predictions().any(|p| p == Prediction::Assumed) {
+        Some(Prediction::Assumed)
+    } else {
+        predictions().next()
+    };
     task
 }
 

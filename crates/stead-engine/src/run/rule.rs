@@ -28,11 +28,19 @@ pub fn judge_rule<'a>(
     };
     let any = |class: Class| dependencies.clone().any(|(_, end)| end.class() == class);
     let all = |class: Class| dependencies.clone().all(|(_, end)| end.class() == class);
-    let broken = || Ruling::Skip(Cause::Dependency, format!("dependency failed: {}", of_class(Class::Broken).join(", ")));
+    let broken = || {
+        Ruling::Skip(Cause::Dependency, format!("dependency failed: {}", of_class(Class::Broken).join(", ")))
+    };
     let by_rule = |reason: String| Ruling::Skip(Cause::Rule, reason);
     match rule {
         TriggerRule::AllDone => Ruling::Run,
-        TriggerRule::AllOk => if any(Class::Broken) { broken() } else { Ruling::Run },
+        TriggerRule::AllOk => {
+            if any(Class::Broken) {
+                broken()
+            } else {
+                Ruling::Run
+            }
+        }
         TriggerRule::AllRan => {
             if any(Class::Broken) {
                 broken()
@@ -56,10 +64,18 @@ pub fn judge_rule<'a>(
             }
         }
         TriggerRule::AnyFailed => {
-            if any(Class::Broken) { Ruling::Run } else { by_rule("no dependency failed".to_owned()) }
+            if any(Class::Broken) {
+                Ruling::Run
+            } else {
+                by_rule("no dependency failed".to_owned())
+            }
         }
         TriggerRule::AllFailed => {
-            if all(Class::Broken) { Ruling::Run } else { by_rule("not all dependencies failed".to_owned()) }
+            if all(Class::Broken) {
+                Ruling::Run
+            } else {
+                by_rule("not all dependencies failed".to_owned())
+            }
         }
     }
 }

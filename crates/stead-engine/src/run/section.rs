@@ -77,7 +77,8 @@ impl Run {
     }
 
     fn changed_tasks(&self) -> impl Iterator<Item = TaskIndex> {
-        let main = self.plan.indexed().filter(|(_, task)| task.section == Section::Main).map(|(index, _)| index);
+        let main =
+            self.plan.indexed().filter(|(_, task)| task.section == Section::Main).map(|(index, _)| index);
         main.filter(|index| self.states[index.get()].decision().is_some_and(|decision| decision.changed))
     }
 
@@ -98,9 +99,10 @@ impl Run {
                     u32::try_from(self.graph.dependents(index).len()).unwrap_or(u32::MAX);
             }
         }
-        let leaves = self.plan.indexed().filter(|(index, task)| {
-            task.section == Section::Main && self.undo_waiting[index.get()] == 0
-        });
+        let leaves = self
+            .plan
+            .indexed()
+            .filter(|(index, task)| task.section == Section::Main && self.undo_waiting[index.get()] == 0);
         self.undo_ready = leaves.map(|(index, _)| Reverse(index)).collect();
     }
 
@@ -143,7 +145,13 @@ impl Run {
         }
         self.queue.give_slot();
         let status = if error.is_some() { Status::Failed } else { Status::Changed };
-        self.emit(Some(task), None, EventKind::UndoFinished { task: self.name(task), status, error }, now, turn);
+        self.emit(
+            Some(task),
+            None,
+            EventKind::UndoFinished { task: self.name(task), status, error },
+            now,
+            turn,
+        );
         self.undo_settled(task);
     }
 
@@ -174,7 +182,9 @@ impl Run {
     fn end(&mut self, now: Now, turn: &mut Turn) {
         let failed_finally = self.plan.indexed().any(|(index, task)| {
             task.section == Section::Finally
-                && self.states[index.get()].decision().is_some_and(|end| matches!(end.status, Status::Failed | Status::Cancelled))
+                && self.states[index.get()]
+                    .decision()
+                    .is_some_and(|end| matches!(end.status, Status::Failed | Status::Cancelled))
         });
         if failed_finally && self.status == RunStatus::Success {
             self.status = RunStatus::Failed;
@@ -184,7 +194,10 @@ impl Run {
             exit_code: self.exit_code(),
             counts: self.counts(),
             duration_ms: u64::try_from(now.mono.as_millis()).unwrap_or(u64::MAX),
-            error: self.lost_journal.as_ref().map(|error| format!("the journal could not be written: {error}")),
+            error: self
+                .lost_journal
+                .as_ref()
+                .map(|error| format!("the journal could not be written: {error}")),
         };
         self.emit(None, None, EventKind::RunFinished(Box::new(finished)), now, turn);
         turn.commands.push(Command::Finish);
@@ -193,19 +206,25 @@ impl Run {
     /// Returns what the process exits with, by the run's status and its failed rows.
     fn exit_code(&self) -> ExitCode {
         if self.is_dry() {
-            let failed = self.decided.iter().flatten().any(|finished| finished.result.status == Status::Failed);
+            let failed =
+                self.decided.iter().flatten().any(|finished| finished.result.status == Status::Failed);
             return if failed { ExitCode::Failed } else { ExitCode::Success };
         }
-        let failed_rows = self.decided.iter().flatten().filter(|finished| finished.result.status == Status::Failed).flat_map(|finished| {
-            let rows: Vec<_> = finished
-                .rows
-                .iter()
-                .filter_map(|row| row.result.as_deref())
-                .filter(|result| result.status == Status::Failed)
-                .map(|result| result.class)
-                .collect();
-            if rows.is_empty() { vec![finished.result.class] } else { rows }
-        });
+        let failed_rows = self
+            .decided
+            .iter()
+            .flatten()
+            .filter(|finished| finished.result.status == Status::Failed)
+            .flat_map(|finished| {
+                let rows: Vec<_> = finished
+                    .rows
+                    .iter()
+                    .filter_map(|row| row.result.as_deref())
+                    .filter(|result| result.status == Status::Failed)
+                    .map(|result| result.class)
+                    .collect();
+                if rows.is_empty() { vec![finished.result.class] } else { rows }
+            });
         self.status.exit_code(failed_rows.collect::<Vec<_>>())
     }
 }

@@ -11,7 +11,9 @@ use super::{Command, Now, PartEnd, Run, Timer, Turn, delay};
 
 impl Run {
     pub(super) fn part_ended(&mut self, task: TaskIndex, row: u32, part: PartEnd, now: Now, turn: &mut Turn) {
-        let Some(host) = self.live.get(&task).and_then(|live| live.rows[row as usize].host.clone()) else { return };
+        let Some(host) = self.live.get(&task).and_then(|live| live.rows[row as usize].host.clone()) else {
+            return;
+        };
         let kind = EventKind::PartFinished {
             task: self.name(task),
             host,
@@ -24,7 +26,14 @@ impl Run {
         self.emit(Some(task), Some(row), kind, now, turn);
     }
 
-    pub(super) fn attempt_ended(&mut self, task: TaskIndex, row: u32, mut result: RowResult, now: Now, turn: &mut Turn) {
+    pub(super) fn attempt_ended(
+        &mut self,
+        task: TaskIndex,
+        row: u32,
+        mut result: RowResult,
+        now: Now,
+        turn: &mut Turn,
+    ) {
         let Some(live) = self.live.get_mut(&task) else { return };
         let state = &mut live.rows[row as usize];
         if state.state != RowState::Running {
@@ -45,7 +54,11 @@ impl Run {
             && settings.retries(result.class.unwrap_or(ErrorClass::Operation), counted)
         {
             let name = self.name(task);
-            let seed = [self.started.as_ref().map_or("", |started| started.run_id.as_str()), name.as_str(), host.as_ref().map_or("", |host| host.as_str())];
+            let seed = [
+                self.started.as_ref().map_or("", |started| started.run_id.as_str()),
+                name.as_str(),
+                host.as_ref().map_or("", |host| host.as_str()),
+            ];
             let wait = delay(&settings.retry.backoff, counted, &seed);
             self.live.get_mut(&task).expect("still live").rows[row as usize].changed |= result.changed;
             let kind = EventKind::AttemptFailed {
@@ -77,7 +90,14 @@ impl Run {
     }
 
     /// Records how a host's part ended, and goes on with the task.
-    pub(super) fn row_decided(&mut self, task: TaskIndex, row: u32, result: RowResult, now: Now, turn: &mut Turn) {
+    pub(super) fn row_decided(
+        &mut self,
+        task: TaskIndex,
+        row: u32,
+        result: RowResult,
+        now: Now,
+        turn: &mut Turn,
+    ) {
         self.record_row(task, row, result, now, turn);
         let live = &self.live[&task];
         if live.rows.iter().all(|row| row.state == RowState::Done) {
@@ -147,7 +167,8 @@ impl Run {
     /// Records how a task ended, and lets its end take effect.
     pub(super) fn finish(&mut self, task: TaskIndex, mut result: TaskResult, now: Now, turn: &mut Turn) {
         if let Some(live) = self.live.get_mut(&task) {
-            result.duration_ms = u64::try_from(now.mono.saturating_sub(live.started).as_millis()).unwrap_or(u64::MAX);
+            result.duration_ms =
+                u64::try_from(now.mono.saturating_sub(live.started).as_millis()).unwrap_or(u64::MAX);
             let held = std::mem::take(&mut live.held);
             self.queue.give(&held);
         }
@@ -177,7 +198,13 @@ impl Run {
     }
 
     /// Lets nothing new start in the current section and asks what runs to stop.
-    pub(super) fn halt_section(&mut self, why: CancelReason, task: Option<TaskName>, now: Now, turn: &mut Turn) {
+    pub(super) fn halt_section(
+        &mut self,
+        why: CancelReason,
+        task: Option<TaskName>,
+        now: Now,
+        turn: &mut Turn,
+    ) {
         self.emit(None, None, EventKind::CancelRequested { why, task }, now, turn);
         self.asking.clear();
         self.to_ask.clear();
@@ -201,14 +228,22 @@ impl Run {
                     turn.commands.push(Command::Stop { task, row });
                     continue;
                 }
-                RowState::Backoff => RowResult { error: Some(reason.to_owned()), ..RowResult::new(Status::Cancelled) },
-                RowState::Pending => RowResult { reason: Some(reason.to_owned()), ..RowResult::new(Status::NotRun) },
+                RowState::Backoff => {
+                    RowResult { error: Some(reason.to_owned()), ..RowResult::new(Status::Cancelled) }
+                }
+                RowState::Pending => {
+                    RowResult { reason: Some(reason.to_owned()), ..RowResult::new(Status::NotRun) }
+                }
             };
             if state.host.is_some() {
                 self.row_decided(task, row, result, now, turn);
             } else {
                 let attempts = state.attempts();
-                let ended = TaskResult { attempts, error: result.error.or(result.reason), ..TaskResult::new(Status::Cancelled) };
+                let ended = TaskResult {
+                    attempts,
+                    error: result.error.or(result.reason),
+                    ..TaskResult::new(Status::Cancelled)
+                };
                 self.finish(task, ended, now, turn);
             }
         }
@@ -232,7 +267,9 @@ impl Run {
             return format!("stopped: the journal could not be written ({error})");
         }
         match &self.halt {
-            Some(super::Halt { why: CancelReason::Failure, task: Some(task) }) => format!("stopped: task `{task}` failed"),
+            Some(super::Halt { why: CancelReason::Failure, task: Some(task) }) => {
+                format!("stopped: task `{task}` failed")
+            }
             Some(super::Halt { why: CancelReason::Timeout, .. }) => "stopped: out of time".to_owned(),
             Some(super::Halt { why: CancelReason::Api, .. }) => "stopped by the caller".to_owned(),
             Some(super::Halt { why: CancelReason::Signal | CancelReason::Failure, .. }) | None => {

@@ -188,7 +188,7 @@ pub const TASK_KEYS: Keys = Keys {
 pub const PART_KEYS: Keys = Keys {
     what: "a part of a sequence",
     keys: &[
-        Key::new("name", name, "the part's name, unique in the sequence"),
+        Key::new("name", name, "the part's name, unique in the sequence").required(),
         Key::new("op", full_text, "an operation, such as `file.present`"),
         Key::new("params", params, "parameters of the operation"),
         Key::new("exec", exec, "short for `command.exec`: the program and its arguments"),

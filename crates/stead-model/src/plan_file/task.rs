@@ -258,14 +258,6 @@ fn action<'t>(walk: &mut Walk<'_>, fields: Fields<'t>) -> Option<ActionForm<'t>>
     }
     let count = items.len();
     let parts: Vec<PartForm<'t>> = items.filter_map(|node| part(walk, node)).collect();
-    let mut seen: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
-    for (index, part) in parts.iter().enumerate() {
-        let Some(name) = &part.name else { continue };
-        if seen.insert(name.as_str(), index).is_some() {
-            let node = sequence.as_list().and_then(|mut items| items.nth(index)).unwrap_or(sequence);
-            walk.report(node.get("name").unwrap_or(node).bad(format!("two parts are called `{name}`")));
-        }
-    }
     // A faulty part would shift the numbers of those after it, and with them their places.
     (parts.len() == count).then_some(ActionForm::Sequence(parts))
 }
@@ -298,7 +290,8 @@ fn op<'t>(walk: &mut Walk<'_>, fields: Fields<'t>, what: &str, forms: &[&str]) -
     let given: Vec<&str> = forms.iter().copied().filter(|key| fields.get(key).is_some()).collect();
     let [form] = given[..] else {
         let list = forms.iter().map(|form| format!("`{form}`")).collect::<Vec<_>>().join(", ");
-        let problem = match given.last().and_then(|key| fields.node().key(key)) {
+        let written = given.iter().filter_map(|key| fields.node().key(key));
+        let problem = match written.max_by_key(|key| key.span().start) {
             None => fields.get("name").unwrap_or(fields.node()).bad(format!("{what} needs one of {list}")),
             Some(key) => key.bad(format!("{what} has exactly one of {list}, not {}", given.join(" and "))),
         };

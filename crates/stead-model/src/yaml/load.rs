@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span as Marks, Tag};
+use serde_saphyr::granit_parser::{
+    ErrorKind, Event, Marker, Parser, ScalarStyle, ScanError, Span as Marks, Tag,
+};
 
 use super::scalar::{self, Scalar};
 use super::tree::{Data, NodeId, Stored, Tree};
@@ -144,8 +146,8 @@ impl<'s> Loader<'s> {
                     self.finish(id, 0, Extent { cost: 1, height: 1 })?;
                 }
                 Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
-                // The parser's enum is open; comments and anchor events are switched off.
-                other => refused = Some(format!("{other:?}")),
+                // Comments and anchor events are switched off; the parser's enum is open.
+                other @ (Event::Comment(..) | Event::Anchor(..) | _) => refused = Some(format!("{other:?}")),
             }
         }
         if let Some(event) = refused {
@@ -183,7 +185,13 @@ impl<'s> Loader<'s> {
         let start = self.offset(error.marker());
         let place =
             Place::Text { source: self.source.clone(), span: span_at(&self.source.text, start, start) };
-        let mut problem = Diagnostic::error(self.tree.codes.syntax, place, error.info());
+        // The parser looks ahead, so it may meet its own limit before we count to ours.
+        let message = if *error.kind() == ErrorKind::RecursionLimitExceeded {
+            format!("nested deeper than {MAX_DEPTH} levels")
+        } else {
+            error.info().to_string()
+        };
+        let mut problem = Diagnostic::error(self.tree.codes.syntax, place, message);
         let text = &self.source.text;
         let line = text.get(..start).unwrap_or_default().rfind('\n').map_or(0, |at| at + 1);
         let line = text.get(line..).unwrap_or_default().lines().next().unwrap_or_default();

@@ -87,6 +87,52 @@ impl Tree {
         &self.source
     }
 
+    /// Returns where in the document the key or value with this span is: `tasks[2].retry.times`.
+    pub fn path_at(&self, span: Span) -> String {
+        let Ok(start) = u32::try_from(span.start) else { return String::new() };
+        self.path_where(start, &|node| node.span() == span)
+    }
+
+    /// Descends to the node at byte `at` for which `is_it` holds, or as near to it as possible.
+    fn path_where(&self, at: u32, is_it: &dyn Fn(Node<'_>) -> bool) -> String {
+        let start_of = |id: u32| self.nodes[id as usize].start;
+        let mut path = String::new();
+        let mut node = self.root();
+        while !is_it(node) {
+            let next = match node.value() {
+                Value::List(mut items) => {
+                    let index = items.items.as_slice().partition_point(|id| start_of(*id) <= at);
+                    let item = index.checked_sub(1).and_then(|index| Some((index, items.nth(index)?)));
+                    // An alias leads elsewhere: the path ends where it is used.
+                    item.filter(|(_, item)| item.covers(at)).map(|(index, item)| {
+                        path.push_str(&format!("[{index}]"));
+                        item
+                    })
+                }
+                Value::Map(entries) => {
+                    let slice = entries.entries.as_slice();
+                    let index = slice.partition_point(|(key, _)| start_of(*key) <= at);
+                    index.checked_sub(1).and_then(|index| {
+                        let (key, value) = slice[index];
+                        let key = self.node(NodeId(key));
+                        if !path.is_empty() {
+                            path.push('.');
+                        }
+                        path.push_str(key.as_text().unwrap_or_default());
+                        let value = self.node(NodeId(value));
+                        (!is_it(key) && value.covers(at)).then_some(value)
+                    })
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => None,
+            };
+            match next {
+                Some(child) => node = child,
+                None => break,
+            }
+        }
+        path
+    }
+
     /// Returns the diagnostic codes of the tree's format.
     pub fn codes(&self) -> Codes {
         self.codes
@@ -245,46 +291,8 @@ impl<'t> Node<'t> {
     /// It is found by descending to the node's place, so that reading a file does not pay for paths
     /// nobody asks for.
     pub fn path(self) -> String {
-        let at = self.stored().start;
-        let mut path = String::new();
-        let mut node = self.tree.root();
-        while node.id != self.id {
-            let next = match node.value() {
-                Value::List(mut items) => {
-                    let index = items.items.as_slice().partition_point(|id| self.start_of(*id) <= at);
-                    let item = index.checked_sub(1).and_then(|index| Some((index, items.nth(index)?)));
-                    // An alias leads elsewhere: the path ends where it is used.
-                    item.filter(|(_, item)| item.covers(at)).map(|(index, item)| {
-                        path.push_str(&format!("[{index}]"));
-                        item
-                    })
-                }
-                Value::Map(entries) => {
-                    let slice = entries.entries.as_slice();
-                    let index = slice.partition_point(|(key, _)| self.start_of(*key) <= at);
-                    index.checked_sub(1).and_then(|index| {
-                        let (key, value) = slice[index];
-                        let key = self.tree.node(NodeId(key));
-                        if !path.is_empty() {
-                            path.push('.');
-                        }
-                        path.push_str(key.as_text().unwrap_or_default());
-                        let value = self.tree.node(NodeId(value));
-                        (key.id != self.id && value.covers(at)).then_some(value)
-                    })
-                }
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) => None,
-            };
-            match next {
-                Some(child) => node = child,
-                None => break,
-            }
-        }
-        path
-    }
-
-    fn start_of(self, id: u32) -> u32 {
-        self.tree.nodes[id as usize].start
+        let id = self.id;
+        self.tree.path_where(self.stored().start, &|node| node.id == id)
     }
 
     fn covers(self, at: u32) -> bool {

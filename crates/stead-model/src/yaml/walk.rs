@@ -178,6 +178,7 @@ impl<'d> Walk<'d> {
         }
         let problem = node.bad(format!("expected true or false, found {}", node.describe()));
         let help = match node.as_text().map(str::to_ascii_lowercase).as_deref() {
+            Some("true" | "false") if !node.is_plain_text() => "write it without quotes",
             Some("yes" | "on" | "y" | "true") => "write `true`: only `true` and `false` are booleans",
             Some("no" | "off" | "n" | "false") => "write `false`: only `true` and `false` are booleans",
             Some(_) | None => "",

@@ -10,7 +10,7 @@ use stead_model::{HostName, TaskName};
 
 use crate::clock;
 use crate::operation::Output;
-use crate::redact;
+use crate::redact::MaskingStream;
 
 use super::{Executor, Message};
 
@@ -28,7 +28,7 @@ struct StreamLog {
     host: Option<HostName>,
     attempt: u32,
     stream: Stream,
-    mask: redact::Stream,
+    mask: MaskingStream,
     file: Option<LogFile>,
     /// Bytes not announced yet: how many, and which if somebody watches.
     unannounced: u64,

@@ -1,0 +1,218 @@
+//! What a person may type: the argument tree, and nothing else.
+//!
+//! Values are checked here as far as their text allows; what they mean is [`crate::settings`]'s and the
+//! commands' business. No environment variable is read here, and no abbreviation is guessed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+mod bundle;
+mod plan;
+mod value;
+
+pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
+pub use plan::{
+    Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
+    PlanShowArgs, Progress, ResumeArgs, VarArgs,
+};
+pub use value::{PlanSource, Sink};
+
+const EXAMPLES: &str = "\
+Examples:
+  stead plan show site.yaml                what would run, in which order
+  stead plan run site.yaml --dry-run       what would change
+  stead plan run site.yaml                 do it
+  stead resume last                        go on after a crash or a failure
+  stead bundle list                        what ran, newest first
+
+Exit codes:
+  0 done   1 the work failed   2 usage   3 invalid input   4 verification failed   5 locked
+  6 confirmation needed   7 unreachable   8 timed out   130 cancelled by a signal";
+
+/// Puts machines in their place and keeps them there.
+#[derive(Debug, Parser)]
+#[command(name = "stead", version, after_long_help = EXAMPLES, arg_required_else_help = true)]
+#[command(subcommand_required = true, infer_subcommands = false, infer_long_args = false)]
+pub struct Cli {
+    /// Flags every command takes.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags every command takes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct GlobalArgs {
+    /// Where runs and locks are kept [default: $STEAD_DIR, the nearest .stead upwards, ./.stead]
+    #[arg(long, value_name = "DIR", global = true, help_heading = "Global options")]
+    pub state_dir: Option<PathBuf>,
+    /// When to use colour
+    #[arg(long, value_name = "WHEN", global = true, default_value = "auto", help_heading = "Global options")]
+    pub color: ColorWhen,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run, show or draw a plan
+    Plan(PlanArgs),
+    /// Go on with a run that stopped before its end
+    Resume(Box<ResumeArgs>),
+    /// Check and look at what runs left behind
+    #[command(subcommand)]
+    Bundle(BundleCommand),
+    /// Print the JSON Schema of a file format or operation
+    #[command(subcommand, after_long_help = SCHEMA_EXAMPLES)]
+    Schema(SchemaCommand),
+    /// Print a completion script for a shell
+    #[command(after_long_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands
+    #[command(after_long_help = MAN_EXAMPLES)]
+    Man(ManArgs),
+}
+
+const SCHEMA_EXAMPLES: &str = "\
+Examples:
+  stead schema plan > plan.schema.json     for an editor's YAML language server
+  stead schema operation                   every operation
+  stead schema operation command.exec      one operation";
+
+/// Of what to print the schema.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SchemaCommand {
+    /// Print the JSON Schema of plan files
+    Plan,
+    /// Print the JSON Schema of inventory files
+    Inventory,
+    /// Print operations: parameters, result and effect
+    Operation {
+        /// One operation, such as command.exec [default: all]
+        name: Option<String>,
+    },
+}
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  stead completions bash > ~/.local/share/bash-completion/completions/stead
+  stead completions zsh > ~/.zfunc/_stead
+  stead completions fish > ~/.config/fish/completions/stead.fish";
+
+/// Arguments of `stead completions`.
+#[derive(Clone, Debug, Args)]
+pub struct CompletionsArgs {
+    /// Which shell
+    pub shell: Shell,
+}
+
+/// Shells that completions exist for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// Bash.
+    Bash,
+    /// Zsh.
+    Zsh,
+    /// Fish.
+    Fish,
+}
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  stead man | man -l -                     read it
+  stead man --dir ~/.local/share/man/man1  install the pages of all commands";
+
+/// Arguments of `stead man`.
+#[derive(Clone, Debug, Args)]
+pub struct ManArgs {
+    /// Write one page per command here
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+}
+
+impl Cli {
+    /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
+    pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
+        let cli = Self::try_parse_from(argv)?;
+        if let Some(output) = cli.command.output()
+            && output.json
+            && output.events == Some(Sink::Stdout)
+        {
+            let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
+                           tip: write the events to a file: --events FILE";
+            return Err(cli.command.clap_command().error(ErrorKind::ArgumentConflict, message));
+        }
+        Ok(cli)
+    }
+}
+
+impl Command {
+    /// Returns clap's view of a command that runs plans, for errors that show its usage.
+    fn clap_command(&self) -> clap::Command {
+        let path: &[&str] = if matches!(self, Self::Resume(_)) { &["resume"] } else { &["plan", "run"] };
+        let mut command = Cli::command();
+        command.build();
+        path.iter().fold(command, |command, name| command.find_subcommand(name).cloned().unwrap_or(command))
+    }
+
+    /// Returns the output flags of commands that run plans.
+    fn output(&self) -> Option<&OutputArgs> {
+        match self {
+            Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => Some(&args.output),
+            Self::Resume(args) => Some(&args.output),
+            Self::Plan(_) | Self::Bundle(_) | Self::Schema(_) | Self::Completions(_) | Self::Man(_) => None,
+        }
+    }
+
+    /// Whether exactly one JSON document is wanted on standard output.
+    pub fn wants_json(&self) -> bool {
+        match self {
+            Self::Plan(PlanArgs { command }) => match command {
+                PlanCommand::Run(args) => args.output.json,
+                PlanCommand::Show(args) => args.json,
+                PlanCommand::Graph(_) => false,
+            },
+            Self::Resume(args) => args.output.json,
+            Self::Bundle(command) => match command {
+                BundleCommand::Verify(args) => args.json,
+                BundleCommand::Info(args) => args.json,
+                BundleCommand::List(args) => args.json,
+            },
+            Self::Schema(_) | Self::Completions(_) | Self::Man(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn abbreviations_are_not_guessed() {
+        for argv in [["stead", "pla"], ["stead", "comp"], ["stead", "--state"]] {
+            let argv: Vec<OsString> = argv.iter().map(Into::into).collect();
+            assert_eq!(Cli::parse_argv(&argv).unwrap_err().exit_code(), 2);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Values with a grammar of their own: plan sources, sinks, variables, durations.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stead_engine::compile::VarFlag;
+use stead_model::{RunId, duration};
+
+/// Where a plan is read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlanSource {
+    /// `-`: standard input.
+    Stdin,
+    /// A file.
+    File(PathBuf),
+}
+
+/// Where a stream of lines goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// `-`: standard output.
+    Stdout,
+    /// A file.
+    File(PathBuf),
+}
+
+pub(super) fn plan_source(text: &str) -> Result<PlanSource, String> {
+    match text {
+        "" => Err("the name of the plan file is empty".to_owned()),
+        "-" => Ok(PlanSource::Stdin),
+        path => Ok(PlanSource::File(path.into())),
+    }
+}
+
+pub(super) fn sink(text: &str) -> Result<Sink, String> {
+    match text {
+        "" => Err("the name of the file is empty; use `-` for standard output".to_owned()),
+        "-" => Ok(Sink::Stdout),
+        path => Ok(Sink::File(path.into())),
+    }
+}
+
+/// Standard output holds the summary or the JSON document, so a report file must be a file.
+pub(super) fn report_file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" => Err("the name of the file is empty".to_owned()),
+        "-" => Err("standard output is taken; name a file".to_owned()),
+        path => Ok(path.into()),
+    }
+}
+
+pub(super) fn var(text: &str) -> Result<VarFlag, String> {
+    VarFlag::parse(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    duration::parse(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn run_id(text: &str) -> Result<RunId, String> {
+    RunId::parse(text).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_files_are_files() {
+        assert!(report_file("-").is_err());
+        assert!(report_file("").is_err());
+        assert_eq!(sink("-").unwrap(), Sink::Stdout);
+    }
+}

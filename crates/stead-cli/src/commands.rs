@@ -1,0 +1,35 @@
+//! One module per command: arguments in, one library call, output out.
+
+use stead_model::ExitCode;
+
+use crate::args::{BundleCommand, Command, PlanCommand};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::settings::Settings;
+
+mod bundle;
+mod completions;
+mod man;
+mod plan;
+mod resume;
+mod schema;
+
+/// Runs a command and returns its exit code, or why it could not do its work.
+pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Plan(args) => match args.command {
+            PlanCommand::Run(args) => plan::run::run(&args, settings, output),
+            PlanCommand::Show(args) => plan::show::run(&args, settings, output),
+            PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
+        },
+        Command::Resume(args) => resume::run(&args, settings, output),
+        Command::Bundle(command) => match command {
+            BundleCommand::Verify(args) => bundle::verify::run(&args, settings, output),
+            BundleCommand::Info(args) => bundle::info::run(&args, settings, output),
+            BundleCommand::List(args) => bundle::list::run(&args, settings, output),
+        },
+        Command::Schema(command) => schema::run(&command, output),
+        Command::Completions(args) => completions::run(&args, output),
+        Command::Man(args) => man::run(&args, output),
+    }
+}

@@ -1,0 +1,8 @@
+//! `stead plan …`.
+
+pub(super) mod drive;
+pub(super) mod graph;
+pub(super) mod present;
+pub(super) mod run;
+pub(super) mod show;
+pub(super) mod source;

@@ -1,0 +1,123 @@
+//! Runs a runner to its end: observers, questions and signals connected, nothing decided.
+//!
+//! ```text
+//!  signals thread ── counts ──▶ Canceller ──▶ Runner ── events ──▶ renderers
+//!                        └────▶ Asker (gives up) ◀── questions ──┘
+//! ```
+
+use std::fs::File;
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+
+use stead_model::event::Stream;
+use stead_model::{Event, HostName, Task, TaskName};
+use stead_runner::{Canceller, Observer, Runner};
+use tokio::sync::watch;
+
+use crate::commands::plan::present::Shown;
+use crate::confirm::{self, Answers, Asker, Question};
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::settings::Settings;
+use crate::signals;
+
+pub(crate) use crate::confirm::Person;
+
+impl Person {
+    /// Returns who can answer questions: a terminal that shows them, and that can be read.
+    pub(crate) fn find(yes: bool, settings: &Settings) -> Self {
+        let can_ask =
+            || settings.terminals.stderr && File::options().read(true).write(true).open("/dev/tty").is_ok();
+        match yes {
+            true => Self::SaidYes,
+            false if can_ask() => Self::AtTerminal,
+            false => Self::Absent,
+        }
+    }
+}
+
+/// Returns what tasks ask before they run.
+pub(crate) fn questions<'a>(tasks: impl Iterator<Item = &'a Task>) -> Vec<Question> {
+    let asked = tasks.filter_map(|task| Some((task, task.settings.confirm.as_ref()?)));
+    asked.map(|(task, text)| Question { task: task.name.clone(), text: text.clone() }).collect()
+}
+
+/// Calls `act` with the runner, connected to renderers, questions and signals, and returns what it gives.
+pub(crate) fn drive<T, F: Future<Output = T>>(
+    mut runner: Runner,
+    shown: Shown,
+    questions: &[Question],
+    person: Person,
+    settings: &Settings,
+    output: &Output,
+    act: impl FnOnce(Runner) -> F,
+) -> Result<T, Failure> {
+    let internal = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
+    let counts = signals::listen().map_err(internal)?;
+    match confirm::decide(questions, person) {
+        Ok(Answers::AllYes) => runner = runner.answer(|_, _| true),
+        Ok(Answers::Asked) => {
+            let asker = Mutex::new(Asker::open(shown.pauser.clone()).map_err(internal)?);
+            let counts = counts.clone();
+            runner = runner.answer(move |task, text| ask(&asker, &counts, task, text));
+        }
+        // The runner refuses a plan nobody can answer for, with a complete report; this says the questions.
+        Err(failure) => output.err.print(&failure.to_text(settings.stderr_paint)),
+    }
+    for renderer in shown.renderers {
+        runner = runner.observe(Boxed(renderer));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(internal)?;
+    let canceller = runner.canceller();
+    let ended = runtime.block_on(async {
+        tokio::select! {
+            ended = act(runner) => ended,
+            never = forward(counts, canceller) => match never {},
+        }
+    });
+    // A question that is still being asked must not hold the process: its thread is left behind.
+    runtime.shutdown_background();
+    Ok(ended)
+}
+
+/// One question stands at a time; a cancelled run takes it back, and that is no.
+fn ask(asker: &Mutex<Asker>, counts: &watch::Receiver<u32>, task: &TaskName, text: &str) -> bool {
+    let question = Question { task: task.clone(), text: text.to_owned() };
+    let mut asker = asker.lock().unwrap_or_else(PoisonError::into_inner);
+    let answer = asker.ask(&question, &|| *counts.borrow() > 0);
+    // A terminal that went away cannot say yes.
+    answer.is_ok_and(|answer| answer == Some(true))
+}
+
+/// Tells the run of every signal.
+async fn forward(mut counts: watch::Receiver<u32>, canceller: Canceller) -> std::convert::Infallible {
+    while counts.changed().await.is_ok() {
+        canceller.signal(*counts.borrow_and_update());
+    }
+    std::future::pending().await
+}
+
+/// A renderer of any kind, as the runner takes observers.
+struct Boxed(Box<dyn Observer>);
+
+impl Observer for Boxed {
+    fn on_event(&mut self, event: &Event) {
+        self.0.on_event(event);
+    }
+
+    fn on_output(&mut self, task: &TaskName, host: Option<&HostName>, stream: Stream, bytes: &[u8]) {
+        self.0.on_output(task, host, stream, bytes);
+    }
+
+    fn on_lines(&mut self, lines: &[u8]) {
+        self.0.on_lines(lines);
+    }
+
+    fn wants_output(&self) -> bool {
+        self.0.wants_output()
+    }
+
+    fn wants_lines(&self) -> bool {
+        self.0.wants_lines()
+    }
+}

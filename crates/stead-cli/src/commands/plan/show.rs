@@ -1,0 +1,34 @@
+//! `stead plan show FILE`.
+
+use stead_model::{Diagnostics, ExitCode};
+
+use crate::args::PlanShowArgs;
+use crate::commands::plan::source;
+use crate::failure::Failure;
+use crate::output::{Output, Paint};
+use crate::render::show;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    args: &PlanShowArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let loaded = source::load(&args.file, &(&args.vars).into(), settings)?;
+    // Shown with the plan, so that a bad inventory or limit is noticed before a run.
+    source::inventory(&args.inventory, &loaded.base_dir, settings)?;
+    source::limit(&args.inventory)?;
+    let compiled = loaded.compiled;
+    if !compiled.warnings.is_empty() {
+        let warnings = Diagnostics(compiled.warnings.clone());
+        output.err.print(&warnings.render(settings.stderr_paint == Paint::Ansi));
+    }
+    let levels = compiled.graph.levels();
+    let text = if args.json {
+        show::to_json(&compiled.plan, compiled.hash, levels)
+    } else {
+        show::to_text(&compiled.plan, levels)
+    };
+    output.out.print(&text);
+    Ok(ExitCode::Success)
+}

@@ -1,0 +1,165 @@
+//! From the files and flags a person gave to a compiled plan, its inventory and where they came from.
+//!
+//! Reads files; what they mean is `stead-model`'s and `stead-engine`'s business.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use stead_engine::compile::{Catalogue, CompiledPlan, Inputs, VarFlag, is_usage, plan_file};
+use stead_engine::target::TargetExpr;
+use stead_model::diagnostic::{Place, Source};
+use stead_model::inventory::Inventory;
+use stead_model::yaml::{self, Codes};
+use stead_model::{Diagnostic, Diagnostics};
+
+use crate::args::{InventoryArgs, PlanSource, VarArgs};
+use crate::failure::{Failure, FailureKind, Source as Cause};
+use crate::settings::Settings;
+
+/// One byte more than the largest file, so that a longer one is noticed and not read to its end.
+const MOST_BYTES: u64 = (64 << 20) + 1;
+
+/// A plan with where it came from.
+pub(crate) struct Loaded {
+    /// The plan.
+    pub(crate) compiled: CompiledPlan,
+    /// The file's bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// The file, absolute; none for standard input.
+    pub(crate) path: Option<PathBuf>,
+    /// What relative paths in it start from.
+    pub(crate) base_dir: PathBuf,
+    /// Variables that were given, with their final values.
+    pub(crate) given: BTreeMap<String, Value>,
+}
+
+/// What a plan is compiled with besides its file.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    /// Files of variables.
+    pub(crate) vars_files: Vec<PathBuf>,
+    /// Variables.
+    pub(crate) vars: Vec<VarFlag>,
+    /// Environment variables that win over the process's own.
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+impl From<&VarArgs> for Given {
+    fn from(args: &VarArgs) -> Self {
+        Self { vars_files: args.vars_file.clone(), vars: args.var.clone(), env: BTreeMap::new() }
+    }
+}
+
+/// Returns the compiled plan of `file`, or every problem in it and in what it was given.
+pub(crate) fn load(file: &PlanSource, given: &Given, settings: &Settings) -> Result<Loaded, Failure> {
+    let (name, path) = match file {
+        PlanSource::Stdin => ("<stdin>".to_owned(), None),
+        PlanSource::File(path) => (path.display().to_string(), Some(settings.current_dir.join(path))),
+    };
+    let bytes = match &path {
+        Some(path) => read(path),
+        None => read_all(io::stdin().lock()),
+    };
+    let bytes = bytes.map_err(|error| unreadable(&name, &error, Codes::PLAN))?;
+    let source = yaml::source(&name, bytes.clone(), Codes::PLAN).map_err(Failure::invalid)?;
+    let vars_files = sources(&given.vars_files, Codes::PLAN, settings)?;
+    let mut env = settings.environment.to_map();
+    env.extend(given.env.clone());
+    let inputs = Inputs { vars_files, vars: given.vars.clone(), env };
+    let catalogue = Catalogue::new(stead_drivers::operations().descriptors());
+    let compiled = plan_file(&source, &inputs, &catalogue).map_err(refused)?;
+    let given =
+        given_names(&inputs).filter_map(|name| Some((name.clone(), compiled.plan.vars.get(&name)?.clone())));
+    let given = given.collect();
+    let beside = path.as_deref().and_then(Path::parent).map(Path::to_owned);
+    let base_dir = beside.unwrap_or_else(|| settings.current_dir.clone());
+    Ok(Loaded { compiled, bytes, path, base_dir, given })
+}
+
+/// Problems of flags alone are the command line's: exit 2. One in a file makes it exit 3.
+fn refused(diagnostics: Diagnostics) -> Failure {
+    let errors = || diagnostics.iter().filter(|problem| problem.severity == stead_model::Severity::Error);
+    let kind = if errors().all(is_usage) { FailureKind::Usage } else { FailureKind::Invalid };
+    Failure { kind, source: Cause::Diagnostics(diagnostics.sorted()), hints: Vec::new() }
+}
+
+/// Returns the names that flags and files give; the files have been read without problems.
+fn given_names(inputs: &Inputs) -> impl Iterator<Item = String> {
+    let mut names: Vec<String> = inputs.vars.iter().map(|flag| flag.name.clone()).collect();
+    for source in &inputs.vars_files {
+        if let Some(tree) = yaml::read(source, Codes::PLAN, &mut Diagnostics::default())
+            && let Some(entries) = tree.root().as_map()
+        {
+            names.extend(entries.filter_map(|(key, _)| key.as_text().map(str::to_owned)));
+        }
+    }
+    names.into_iter()
+}
+
+/// Returns the hosts there are and the files that say so, absolute.
+///
+/// `-i` names them; else `$STEAD_INVENTORY`; else `inventory.yaml` beside the plan, else here.
+pub(crate) fn inventory(
+    args: &InventoryArgs,
+    base_dir: &Path,
+    settings: &Settings,
+) -> Result<(Inventory, Vec<PathBuf>), Failure> {
+    let files = if args.inventory.is_empty() {
+        let found = [base_dir, &settings.current_dir].map(|dir| dir.join("inventory.yaml"));
+        settings
+            .inventory
+            .clone()
+            .or_else(|| found.into_iter().find(|file| file.is_file()))
+            .into_iter()
+            .collect()
+    } else {
+        args.inventory.clone()
+    };
+    let inventory = Inventory::read(&sources(&files, Codes::REACH, settings)?).map_err(Failure::invalid)?;
+    Ok((inventory, files.iter().map(|file| settings.current_dir.join(file)).collect()))
+}
+
+/// Returns the target expression of `--limit`, if it is given.
+pub(crate) fn limit(args: &InventoryArgs) -> Result<Vec<TargetExpr>, Failure> {
+    let parsed = args.limit.as_deref().map(TargetExpr::parse).transpose();
+    Ok(parsed.map_err(|error| Failure::caused_by(FailureKind::Usage, error))?.into_iter().collect())
+}
+
+/// Reads files that a person named, every unreadable one reported.
+fn sources(files: &[PathBuf], codes: Codes, settings: &Settings) -> Result<Vec<Source>, Failure> {
+    let mut problems = Diagnostics::default();
+    let mut sources = Vec::new();
+    for file in files {
+        let name = file.display().to_string();
+        match read(&settings.current_dir.join(file)) {
+            Ok(bytes) => match yaml::source(&name, bytes, codes) {
+                Ok(source) => sources.push(source),
+                Err(found) => problems.0.extend(found.0),
+            },
+            Err(error) => problems.push(cannot_read(&name, &error, codes)),
+        }
+    }
+    if problems.has_errors() { Err(Failure::invalid(problems)) } else { Ok(sources) }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_all(File::open(path)?)
+}
+
+fn read_all(reader: impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn cannot_read(name: &str, error: &io::Error, codes: Codes) -> Diagnostic {
+    Diagnostic::error(codes.syntax, Place::Named(name.to_owned()), format!("cannot read the file: {error}"))
+        .help("check its name and permissions")
+}
+
+fn unreadable(name: &str, error: &io::Error, codes: Codes) -> Failure {
+    Failure::invalid(Diagnostics(vec![cannot_read(name, error, codes)]))
+}

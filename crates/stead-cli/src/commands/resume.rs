@@ -1,0 +1,164 @@
+//! `stead resume RUN`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stead_engine::compile::{self, CompiledPlan, VarFlag, VarValue};
+use stead_engine::graph::Graph;
+use stead_model::bundle::RunMeta;
+use stead_model::event::RunKind;
+use stead_model::{ExitCode, Plan, TaskName};
+use stead_runner::{CheckedPlan, Provenance, ResumeError, ResumeOptions, Runner};
+
+use crate::args::{InventoryArgs, PlanSource, ResumeArgs};
+use crate::commands::bundle::{run_directories, unreadable, unresolved};
+use crate::commands::plan::drive::{self, Person};
+use crate::commands::plan::present::{self, Recorded, Shown};
+use crate::commands::plan::source::{self, Given};
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::render::Differences;
+use crate::settings::Settings;
+
+pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
+    let bundle = stead_bundle::resolve(&args.run, &run_directories(settings))
+        .map_err(|error| unresolved(error, FailureKind::Usage))?;
+    let meta = stead_bundle::load_meta(&bundle).map_err(unreadable)?;
+    if meta.kind != RunKind::Plan {
+        return Err(Failure::new(FailureKind::Invalid, format!("{} is not a run of a plan", meta.run_id)));
+    }
+    let stored = stored_plan(&bundle, &meta)?;
+    let Current { compiled, base_dir, bytes, warning } = current_plan(&meta, stored, settings)?;
+    let left_out = compile::select(&compiled, &meta.plan.only)
+        .map_err(|error| Failure::caused_by(FailureKind::Verification, error))?;
+    let options = ResumeOptions {
+        rerun: names(&args.rerun, &compiled.plan)?,
+        assume_done: names(&args.assume_done, &compiled.plan)?,
+        force: args.force,
+    };
+    let recorded_files = InventoryArgs {
+        inventory: meta.plan.inventory.iter().map(PathBuf::from).collect(),
+        limit: args.inventory.limit.clone(),
+    };
+    let hosts = if args.inventory.inventory.is_empty() { &recorded_files } else { &args.inventory };
+    let (inventory, _) = source::inventory(hosts, &base_dir, settings)?;
+    let state_dir = bundle.parent().and_then(Path::parent).unwrap_or(&settings.state_dir.path);
+    let mut runner = Runner::new(stead_drivers::operations())
+        .record_in(state_dir)
+        .inventory(inventory)
+        .limit(source::limit(hosts)?)
+        .environment(settings.environment.to_map())
+        .leave_out(left_out.clone())
+        .provenance(Provenance {
+            meta: meta.plan.clone(),
+            sources: bytes.into_iter().map(|bytes| ("plan.yaml".to_owned(), bytes)).collect(),
+        });
+    if let Some(wait) = args.wait_lock {
+        runner = runner.wait_lock(wait);
+    }
+    if let Some(parent) = &settings.parent_run {
+        runner = runner.parent_run(parent.clone());
+    }
+    if let Some(warning) = warning {
+        runner = runner.warn("plan/source-gone", warning);
+    }
+    let shown =
+        Shown::new(&args.output, Differences::Hidden, Recorded::In(bundle.clone()), settings, output)?;
+    let selected = compiled.plan.indexed().filter(|(index, _)| !left_out.contains(index));
+    let questions = drive::questions(selected.map(|(_, task)| task));
+    let person = Person::find(args.yes, settings);
+    let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
+    let ended =
+        drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
+            runner.resume_at(&bundle, plan, options).await
+        })?;
+    let report = ended.map_err(refused)?;
+    Ok(present::finish(&report, &args.output, settings, output))
+}
+
+/// Returns the recorded plan. Checked against its hash first: a changed one is never run, not even by force.
+fn stored_plan(bundle: &Path, meta: &RunMeta) -> Result<CompiledPlan, Failure> {
+    let bytes = stead_bundle::load_plan(bundle, meta).map_err(unreadable)?;
+    let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::caused_by(FailureKind::Verification, error).hint("plan.json is not a plan")
+    })?;
+    let graph = Graph::build(&plan.tasks).map_err(|_| {
+        Failure::new(FailureKind::Verification, "the recorded plan is not a graph that can run")
+    })?;
+    Ok(CompiledPlan {
+        plan: Arc::new(plan),
+        graph: Arc::new(graph),
+        hash: meta.plan_hash,
+        warnings: Vec::new(),
+    })
+}
+
+/// The plan to go on with.
+struct Current {
+    compiled: CompiledPlan,
+    base_dir: PathBuf,
+    bytes: Option<Vec<u8>>,
+    warning: Option<String>,
+}
+
+/// Returns what the recorded source gives now, or the recorded plan if there is no source any more.
+fn current_plan(meta: &RunMeta, stored: CompiledPlan, settings: &Settings) -> Result<Current, Failure> {
+    let path = meta.plan.source.as_ref().map(PathBuf::from);
+    let Some(path) = path.filter(|path| path.is_file()) else {
+        let beside = meta.plan.source.as_ref().and_then(|path| Path::new(path).parent());
+        let warning =
+            meta.plan.source.as_ref().map(|path| format!("{path} is gone; the recorded plan goes on"));
+        let base_dir = beside.unwrap_or(&settings.current_dir).to_owned();
+        return Ok(Current { compiled: stored, base_dir, bytes: None, warning });
+    };
+    let vars = meta.plan.vars.iter();
+    let given = Given {
+        vars_files: Vec::new(),
+        vars: vars
+            .map(|(name, value)| VarFlag { name: name.clone(), value: VarValue::Json(value.clone()) })
+            .collect(),
+        // The environment the run began with, so that going on from elsewhere is no other plan.
+        env: stored.plan.env.clone(),
+    };
+    let loaded = source::load(&PlanSource::File(path), &given, settings)?;
+    Ok(Current {
+        compiled: loaded.compiled,
+        base_dir: loaded.base_dir,
+        bytes: Some(loaded.bytes),
+        warning: None,
+    })
+}
+
+/// Returns tasks that were named on the command line, or all names that are of no task.
+fn names(typed: &[String], plan: &Plan) -> Result<Vec<TaskName>, Failure> {
+    let known = || plan.tasks.iter().map(|task| task.name.as_str());
+    let find = |name: &String| {
+        plan.tasks.iter().find(|task| task.name.as_str() == name).map(|task| task.name.clone())
+    };
+    let mut failure = None;
+    let mut found = Vec::new();
+    for name in typed {
+        match find(name) {
+            Some(task) => found.push(task),
+            None => {
+                let first = failure.unwrap_or_else(|| {
+                    Failure::new(FailureKind::Usage, format!("no task is called `{name}`"))
+                });
+                failure = Some(
+                    first.hint(format!("`{name}`: {}", stead_model::diagnostic::suggest(name, known()))),
+                );
+            }
+        }
+    }
+    failure.map_or(Ok(found), Err)
+}
+
+fn refused(error: ResumeError) -> Failure {
+    let changed = matches!(error, ResumeError::PlanChanged { .. });
+    let failure = Failure::caused_by(FailureKind::of(error.exit_code()), error);
+    if changed {
+        failure.hint("--force goes on with the plan as it is now, keeping what is the same")
+    } else {
+        failure
+    }
+}

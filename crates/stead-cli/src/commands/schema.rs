@@ -1,0 +1,35 @@
+//! `stead schema`: what an editor checks files against, from the types that read them.
+
+use serde_json::Value;
+use stead_model::schema::{inventory_schema, plan_schema};
+use stead_model::{ExitCode, diagnostic};
+
+use crate::args::SchemaCommand;
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::render::json;
+
+pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, Failure> {
+    let document = match command {
+        SchemaCommand::Plan => plan_schema(),
+        SchemaCommand::Inventory => inventory_schema(),
+        SchemaCommand::Operation { name } => operations(name.as_deref())?,
+    };
+    output.out.print(&json::document(&document));
+    Ok(ExitCode::Success)
+}
+
+fn operations(name: Option<&str>) -> Result<Value, Failure> {
+    let registry = stead_drivers::operations();
+    let Some(name) = name else {
+        return Ok(registry.descriptors().map(|descriptor| descriptor.to_json()).collect());
+    };
+    match registry.get(name) {
+        Some(entry) => Ok(entry.descriptor().to_json()),
+        None => {
+            let known = registry.descriptors().map(|descriptor| descriptor.name);
+            Err(Failure::new(FailureKind::Usage, format!("there is no operation `{name}`"))
+                .hint(diagnostic::suggest(name, known)))
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! How runs, plans and problems are shown. Everything here only reads.
+//!
+//! Live renderers are [`stead_runner::Observer`]s and see nothing but events (and output as it comes); the others
+//! turn a finished value, a report or a plan, into text. None of them decides anything about a run.
+
+use std::path::PathBuf;
+
+pub mod cursor;
+mod diff;
+pub mod events;
+pub mod graph;
+pub mod json;
+pub mod junit;
+mod lines;
+mod logs;
+pub mod markdown;
+pub mod plain;
+pub mod show;
+pub mod summary;
+pub mod terminal;
+mod text;
+
+/// What live renderers show beyond the states of tasks.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Whether the output of tasks is shown, and where it comes from.
+    pub streaming: Streaming,
+    /// Whether differences are shown.
+    pub diff: Differences,
+    /// Where bundles are; the run's is found when it starts.
+    pub runs_dir: Option<PathBuf>,
+    /// The run's bundle, if it is known already (resume).
+    pub bundle: Option<PathBuf>,
+}
+
+/// Whether the output of tasks is shown as it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Streaming {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is, read from the log files that `log` events name.
+    Logs,
+    /// It is, as [`stead_runner::Observer::on_output`] brings it.
+    Live,
+}
+
+/// Whether differences are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Differences {
+    /// They are not.
+    #[default]
+    Hidden,
+    /// They are.
+    Shown,
+}
+
+/// Returns `text` as one line that is safe to show.
+pub(crate) fn one_line(text: &str) -> String {
+    text::one_line(text).into_owned()
+}

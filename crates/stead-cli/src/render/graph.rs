@@ -1,0 +1,126 @@
+//! A plan as a graph, for Graphviz or Mermaid; coloured by how a run of it ended. Deterministic.
+
+use std::collections::HashMap;
+
+use stead_model::plan::Section;
+use stead_model::{Plan, Report, Status, TaskName};
+
+/// How tasks ended, by name.
+type Ends<'a> = HashMap<&'a TaskName, Status>;
+
+fn ends_of(run: Option<&Report>) -> Ends<'_> {
+    run.map(|report| report.tasks().iter().map(|row| (&row.name, row.status)).collect()).unwrap_or_default()
+}
+
+/// Colours that tell the ends apart with any colour vision, dark text readable on each.
+const fn color(status: Status) -> &'static str {
+    match status {
+        Status::Changed => "#8fd19e",
+        Status::Unchanged => "#d4edda",
+        Status::Skipped => "#e2e3e5",
+        Status::Failed => "#f28b82",
+        Status::Cancelled => "#fdd663",
+        Status::NotRun => "#ffffff",
+        Status::Unknown => "#d7c4f2",
+    }
+}
+
+/// Returns the graph for Graphviz: one node line per task, then the edges, in plan order.
+pub fn to_dot(plan: &Plan, run: Option<&Report>) -> String {
+    let ends = ends_of(run);
+    let mut out = format!("digraph {} {{\n", quoted(plan.name.as_str()));
+    for task in &plan.tasks {
+        let mut attributes = Vec::new();
+        let mut styles = Vec::new();
+        if let Some(status) = ends.get(&task.name) {
+            styles.push("filled");
+            attributes.push(format!("fillcolor=\"{}\", tooltip=\"{status}\"", color(*status)));
+        }
+        if task.section == Section::Finally {
+            styles.push("dashed");
+        }
+        if !styles.is_empty() {
+            attributes.insert(0, format!("style=\"{}\"", styles.join(",")));
+        }
+        let attributes =
+            if attributes.is_empty() { String::new() } else { format!(" [{}]", attributes.join(", ")) };
+        out.push_str(&format!("  {}{attributes};\n", quoted(task.name.as_str())));
+    }
+    for task in &plan.tasks {
+        for dependency in &task.depends_on {
+            out.push_str(&format!("  {} -> {};\n", quoted(dependency.as_str()), quoted(task.name.as_str())));
+        }
+    }
+    out.push_str("}\n");
+    out
+}
+
+/// Returns `text` as a DOT string: only quotes and backslashes mean something there.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => {
+                quoted.push('\\');
+                quoted.push(c);
+            }
+            c if c.is_control() => quoted.push('\u{fffd}'),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Returns the graph for Mermaid, ids `t0`, `t1`, … in plan order.
+pub fn to_mermaid(plan: &Plan, run: Option<&Report>) -> String {
+    let ends = ends_of(run);
+    let ids: HashMap<&TaskName, usize> =
+        plan.tasks.iter().enumerate().map(|(i, task)| (&task.name, i)).collect();
+    let mut out = String::from("flowchart LR\n");
+    for (i, task) in plan.tasks.iter().enumerate() {
+        let class = ends.get(&task.name).map(|status| format!(":::{status}")).unwrap_or_default();
+        out.push_str(&format!("  t{i}[\"{}\"]{class}\n", mermaid_text(task.name.as_str())));
+    }
+    for (i, task) in plan.tasks.iter().enumerate() {
+        for dependency in &task.depends_on {
+            if let Some(from) = ids.get(dependency) {
+                out.push_str(&format!("  t{from} --> t{i}\n"));
+            }
+        }
+    }
+    for status in Status::ALL.iter().filter(|status| ends.values().any(|end| end == *status)) {
+        out.push_str(&format!("  classDef {status} fill:{},stroke:#333,color:#000\n", color(*status)));
+    }
+    out
+}
+
+/// Returns `text` for a quoted Mermaid label, where `#` begins an entity.
+fn mermaid_text(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' => escaped.push_str("#quot;"),
+            '#' => escaped.push_str("#35;"),
+            '<' => escaped.push_str("#lt;"),
+            '>' => escaped.push_str("#gt;"),
+            '&' => escaped.push_str("#amp;"),
+            '`' => escaped.push_str("#96;"),
+            c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_is_safe_in_both_languages() {
+        assert_eq!(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\u{fffd}\"");
+        assert_eq!(mermaid_text("a\"<#>"), "a#quot;#lt;#35;#gt;");
+    }
+}

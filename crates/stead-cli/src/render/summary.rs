@@ -1,0 +1,62 @@
+//! What a person reads when a run has ended.
+
+use stead_model::{Report, RunStatus, Status};
+
+use super::text;
+use crate::output::{Paint, Style};
+
+/// How many failed tasks are listed; the report has all.
+const MOST_FAILED: usize = 20;
+
+/// Returns the end-of-run block, newline included: what failed, what to do, and the two summary lines.
+pub fn to_text(report: &Report, paint: Paint) -> String {
+    let mut lines = Vec::new();
+    let failed: Vec<_> = report.tasks().iter().filter(|row| row.status == Status::Failed).collect();
+    for row in failed.iter().take(MOST_FAILED) {
+        let error = row.error.as_deref().unwrap_or("no error was given");
+        lines.push(format!("{} {}: {}", paint.apply(Style::Bad, "failed:"), row.name, text::one_line(error)));
+    }
+    if failed.len() > MOST_FAILED {
+        lines.push(format!("… and {} more failed", failed.len() - MOST_FAILED));
+    }
+    for error in report.errors.iter().filter(|error| error.task.is_none()) {
+        lines.push(format!("{} {}", paint.apply(Style::Bad, "error:"), text::one_line(&error.message)));
+    }
+    if let Some(rollback) = &report.rollback {
+        let names = |tasks: &[stead_model::TaskName]| {
+            tasks.iter().map(|task| task.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        for (word, tasks) in [
+            ("undone", &rollback.done),
+            ("undo failed", &rollback.failed),
+            ("changed, no undo", &rollback.missing),
+        ] {
+            if !tasks.is_empty() {
+                lines.push(format!("{word}: {}", names(tasks)));
+            }
+        }
+    }
+    let mut summary = report.summary().lines();
+    if let Some(first) = summary.next() {
+        lines.push(paint.apply(Style::of_run(report.status), first));
+    }
+    lines.extend(summary.map(str::to_owned));
+    if let Some(bundle) = &report.bundle {
+        lines.push(format!("Bundle: {}", text::one_line(bundle)));
+        if let Some(run) = report.run_id.as_ref().filter(|_| can_be_resumed(report)) {
+            lines.push(format!("{} stead resume {run}", paint.apply(Style::Strong, "hint:")));
+        }
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// A success has nothing left to do, and a run that was rolled back must start anew.
+fn can_be_resumed(report: &Report) -> bool {
+    match report.status {
+        RunStatus::Success => false,
+        RunStatus::Running | RunStatus::Failed | RunStatus::Timeout | RunStatus::Cancelled => {
+            report.rollback.is_none()
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What the surroundings mean: environment variables, terminals, directories.
+//!
+//! The only place that reads environment variables. Everything else gets a [`Settings`], so that a test
+//! can make one. Nothing is created here: a state directory that does not exist is only named.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use stead_model::RunId;
+
+use crate::args::{ColorWhen, GlobalArgs, Progress};
+use crate::output::Paint;
+
+/// The environment variables of the process, taken once.
+#[derive(Clone, Default)]
+pub struct Environment(BTreeMap<OsString, OsString>);
+
+impl Environment {
+    /// Returns the environment of this process.
+    pub fn of_process() -> Self {
+        Self(std::env::vars_os().collect())
+    }
+
+    /// Returns the value of the variable called `name`, also if it is empty.
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.0.get(OsStr::new(name)).map(OsString::as_os_str)
+    }
+
+    /// Returns the variables whose names and values are text, for a plan's `env` and `secrets`.
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        let text = |text: &OsString| text.to_str().map(str::to_owned);
+        self.0.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
+    }
+
+    /// Returns the value of the variable called `name` if it is not empty, as the conventions of
+    /// `NO_COLOR` and of our own variables want it.
+    fn given(&self, name: &str) -> Option<&OsStr> {
+        self.get(name).filter(|value| !value.is_empty())
+    }
+}
+
+impl<K: Into<OsString>, V: Into<OsString>> FromIterator<(K, V)> for Environment {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        Self(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+}
+
+/// Names only: values may be secrets.
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// Which of our streams are terminals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terminals {
+    /// Standard output.
+    pub stdout: bool,
+    /// Standard error.
+    pub stderr: bool,
+}
+
+impl Terminals {
+    /// Asks the operating system.
+    pub fn of_process() -> Self {
+        Self { stdout: std::io::stdout().is_terminal(), stderr: std::io::stderr().is_terminal() }
+    }
+}
+
+/// Where a value came from, weakest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Layer {
+    /// Nobody said anything.
+    Default,
+    /// Found in the file system.
+    Found,
+    /// An environment variable.
+    Environment,
+    /// A flag.
+    Flag,
+}
+
+/// Where runs and locks are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDir {
+    /// The directory; it may not exist yet.
+    pub path: PathBuf,
+    /// Who said so.
+    pub layer: Layer,
+}
+
+impl StateDir {
+    /// Returns the directory of the runs.
+    pub fn runs(&self) -> PathBuf {
+        self.path.join("runs")
+    }
+
+    fn resolve(flag: Option<&Path>, environment: &Environment, current_dir: &Path) -> Self {
+        if let Some(path) = flag {
+            return Self { path: current_dir.join(path), layer: Layer::Flag };
+        }
+        if let Some(path) = environment.given("STEAD_DIR") {
+            return Self { path: current_dir.join(path), layer: Layer::Environment };
+        }
+        let found = current_dir.ancestors().map(|dir| dir.join(".stead")).find(|dir| dir.is_dir());
+        match found {
+            Some(path) => Self { path, layer: Layer::Found },
+            None => Self { path: current_dir.join(".stead"), layer: Layer::Default },
+        }
+    }
+}
+
+/// What a command needs to know of its surroundings.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where runs and locks are kept.
+    pub state_dir: StateDir,
+    /// Where the process was started.
+    pub current_dir: PathBuf,
+    /// `$STEAD_INVENTORY`, used when no `-i` is given.
+    pub inventory: Option<PathBuf>,
+    /// `$STEAD_RUN_ID`: the run whose task started this process.
+    pub parent_run: Option<RunId>,
+    /// Which streams are terminals.
+    pub terminals: Terminals,
+    /// Colours for standard output.
+    pub stdout_paint: Paint,
+    /// Colours for standard error.
+    pub stderr_paint: Paint,
+    /// Whether the terminal can move its cursor.
+    pub can_move_cursor: bool,
+    /// `$COLUMNS` and `$LINES`, where the terminal does not say.
+    pub size_hint: (Option<u16>, Option<u16>),
+    /// The command line as it was typed, for the run's record.
+    pub argv: Vec<String>,
+    /// For the plan's own `env` and `secrets`.
+    pub environment: Environment,
+}
+
+impl Settings {
+    /// Returns what `global` flags and surroundings mean together.
+    pub fn new(
+        global: &GlobalArgs,
+        environment: Environment,
+        terminals: Terminals,
+        current_dir: PathBuf,
+    ) -> Self {
+        let number = |name: &str| environment.given(name)?.to_str()?.parse().ok().filter(|count| *count > 0);
+        let colors = ColorRule::new(global.color, &environment);
+        Self {
+            state_dir: StateDir::resolve(global.state_dir.as_deref(), &environment, &current_dir),
+            inventory: environment.given("STEAD_INVENTORY").map(|path| current_dir.join(path)),
+            parent_run: environment
+                .given("STEAD_RUN_ID")
+                .and_then(OsStr::to_str)
+                .and_then(|id| RunId::parse(id).ok()),
+            terminals,
+            stdout_paint: colors.paint(terminals.stdout),
+            stderr_paint: colors.paint(terminals.stderr),
+            can_move_cursor: environment.given("TERM").is_some_and(|term| term != "dumb"),
+            size_hint: (number("COLUMNS"), number("LINES")),
+            argv: Vec::new(),
+            current_dir,
+            environment,
+        }
+    }
+
+    /// Returns how progress is shown, never [`Progress::Auto`].
+    pub fn progress(&self, wanted: Progress) -> Progress {
+        match wanted {
+            Progress::Auto if self.terminals.stderr && self.can_move_cursor => Progress::Tty,
+            Progress::Auto => Progress::Plain,
+            Progress::Tty | Progress::Plain | Progress::None => wanted,
+        }
+    }
+}
+
+/// The rule for colours, usable before the arguments are known to be good.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColorRule {
+    when: ColorWhen,
+    suppressed: bool,
+}
+
+impl ColorRule {
+    pub(crate) fn new(when: ColorWhen, environment: &Environment) -> Self {
+        let dumb = environment.given("TERM").is_none_or(|term| term == "dumb");
+        Self { when, suppressed: dumb || environment.given("NO_COLOR").is_some() }
+    }
+
+    pub(crate) fn paint(self, is_terminal: bool) -> Paint {
+        match self.when {
+            ColorWhen::Always => Paint::Ansi,
+            ColorWhen::Auto if is_terminal && !self.suppressed => Paint::Ansi,
+            ColorWhen::Auto | ColorWhen::Never => Paint::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(color: ColorWhen, pairs: &[(&str, &str)], terminal: bool) -> Settings {
+        let global = GlobalArgs { state_dir: None, color };
+        let terminals = Terminals { stdout: terminal, stderr: terminal };
+        Settings::new(&global, pairs.iter().copied().collect(), terminals, PathBuf::from("/nowhere/at/all"))
+    }
+
+    #[test]
+    fn colour_needs_a_terminal_and_no_veto() {
+        let xterm = ("TERM", "xterm");
+        assert_eq!(settings(ColorWhen::Auto, &[xterm], true).stdout_paint, Paint::Ansi);
+        assert_eq!(settings(ColorWhen::Auto, &[xterm], false).stdout_paint, Paint::None);
+        assert_eq!(settings(ColorWhen::Auto, &[xterm, ("NO_COLOR", "1")], true).stdout_paint, Paint::None);
+        assert_eq!(settings(ColorWhen::Auto, &[xterm, ("NO_COLOR", "")], true).stdout_paint, Paint::Ansi);
+        assert_eq!(settings(ColorWhen::Auto, &[("TERM", "dumb")], true).stdout_paint, Paint::None);
+        assert_eq!(settings(ColorWhen::Never, &[xterm], true).stdout_paint, Paint::None);
+        assert_eq!(settings(ColorWhen::Always, &[("NO_COLOR", "1")], false).stdout_paint, Paint::Ansi);
+    }
+
+    #[test]
+    fn progress_moves_only_where_it_can() {
+        assert_eq!(
+            settings(ColorWhen::Auto, &[("TERM", "xterm")], true).progress(Progress::Auto),
+            Progress::Tty
+        );
+        assert_eq!(
+            settings(ColorWhen::Auto, &[("TERM", "dumb")], true).progress(Progress::Auto),
+            Progress::Plain
+        );
+        assert_eq!(
+            settings(ColorWhen::Auto, &[("TERM", "xterm")], false).progress(Progress::Auto),
+            Progress::Plain
+        );
+        assert_eq!(settings(ColorWhen::Auto, &[], false).progress(Progress::Tty), Progress::Tty);
+    }
+
+    #[test]
+    fn the_state_directory_is_flag_then_variable_then_nearest_then_here() {
+        let root = tempfile::tempdir().unwrap();
+        let deep = root.path().join("a/b");
+        std::fs::create_dir_all(&deep).unwrap();
+        let given: Environment = [("STEAD_DIR", "env")].into_iter().collect();
+        let empty: Environment = [("STEAD_DIR", "")].into_iter().collect();
+        let resolve =
+            |flag: Option<&str>, environment| StateDir::resolve(flag.map(Path::new), environment, &deep);
+        assert_eq!(resolve(Some("x"), &given), StateDir { path: deep.join("x"), layer: Layer::Flag });
+        assert_eq!(resolve(None, &given), StateDir { path: deep.join("env"), layer: Layer::Environment });
+        assert_eq!(resolve(None, &empty).path, deep.join(".stead"));
+        std::fs::create_dir(root.path().join("a/.stead")).unwrap();
+        assert_eq!(
+            resolve(None, &empty),
+            StateDir { path: root.path().join("a/.stead"), layer: Layer::Found }
+        );
+    }
+
+    #[test]
+    fn debug_shows_no_values() {
+        let environment: Environment = [("API_KEY", "hunter2")].into_iter().collect();
+        assert!(!format!("{environment:?}").contains("hunter2"));
+    }
+}

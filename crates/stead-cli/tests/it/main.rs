@@ -1,0 +1,28 @@
+//! One test binary for the command. Modules run the built binary, or a renderer with hand-made events.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed, helpers included")]
+
+mod events;
+mod process;
+
+mod asking;
+mod bundles;
+mod interrupting;
+mod plain;
+mod plans;
+mod report;
+mod running;
+mod terminal;
+mod usage;
+
+/// Fails when a file of this directory is no module, so that no test is silently left out.
+#[test]
+fn every_file_is_a_module() {
+    let main = include_str!("main.rs");
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it");
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let Some(module) = name.strip_suffix(".rs").filter(|module| *module != "main") else { continue };
+        assert!(main.contains(&format!("mod {module};")), "{name} is not a module of main.rs");
+    }
+}

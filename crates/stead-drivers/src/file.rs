@@ -1,0 +1,143 @@
+//! `file.*`: bring files, directories and links to a described state.
+//!
+//! Each operation says only what it wants at which path ([`Desire`]); reading, comparing, writing, predicting and
+//! undoing are the same for all and written once here:
+//!
+//! ```text
+//!   Desire::entries ──▶ [Entry { spot, seen, want }] ──┬─▶ compare  ──▶ Diff
+//!                                                      ├─▶ write    ──▶ the disk
+//!                                                      ├─▶ Want::after ──▶ Predicted (dry run)
+//!                                                      └─▶ seen     ──▶ inverse: `file.restored`
+//! ```
+//!
+//! # After a kill
+//! A file is written beside its place as `.NAME.stead-tmp`, held by a lock, and renamed over it: at any moment the
+//! old or the new file is there. A kill before the rename leaves the temporary file, unlocked; the path is then
+//! still different, so the next run writes it again and removes the leftover first. See [`write`].
+
+mod absent;
+mod block;
+mod compare;
+mod copy;
+mod directory;
+mod edit;
+pub(crate) mod entry;
+mod fetch;
+mod line;
+mod owner;
+pub(crate) mod params;
+mod present;
+pub(crate) mod restored;
+mod symlink;
+mod template;
+mod temporary;
+mod write;
+
+use serde_json::json;
+use stead_model::{Descriptor, Op};
+use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params, Registry};
+
+use crate::disk::Disk;
+use crate::disk::seen::Kind;
+use entry::{Entry, Record};
+
+/// Adds every `file.*` operation.
+pub(crate) fn add_to(registry: &mut Registry) {
+    registry.add_operation(Filed(absent::Absent));
+    registry.add_operation(Filed(block::Block));
+    registry.add_operation(Filed(copy::Copy));
+    registry.add_operation(Filed(directory::Directory));
+    registry.add_action(fetch::Fetch);
+    registry.add_operation(Filed(line::Line));
+    registry.add_operation(Filed(present::Present));
+    registry.add_operation(Filed(restored::Restored));
+    registry.add_operation(Filed(symlink::Symlink));
+    registry.add_operation(Filed(template::Template));
+}
+
+/// Says what should be where.
+pub(crate) trait Desire: Send + Sync {
+    /// Returns what the operation declares of itself.
+    fn descriptor(&self) -> &'static Descriptor;
+
+    /// Returns every path that matters, with what is there and what should be, parents before children.
+    fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError>;
+}
+
+/// A file operation, made of what it wants.
+pub(crate) struct Filed<T>(pub(crate) T);
+
+impl<T: Desire> Operation for Filed<T> {
+    fn descriptor(&self) -> &'static Descriptor {
+        self.0.descriptor()
+    }
+
+    fn observe(&self, cx: &OpContext, params: &Params) -> Result<Observed, OpError> {
+        let disk = Disk::open(cx)?;
+        observe(&self.0.entries(cx, &disk, params)?)
+    }
+
+    fn diff(&self, _params: &Params, seen: &Observed) -> Diff {
+        diff(&records(seen))
+    }
+
+    fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
+        let disk = Disk::open(cx)?;
+        // Looked at again, not taken from the diff: what is written follows from what is there now.
+        let entries = self.0.entries(cx, &disk, params)?;
+        let written = write::apply(cx, &disk, params, entries)?;
+        let mut data = json!({"path": params.text("path")});
+        if let Some(backup) = written.backup {
+            data["backup"] = backup.into();
+        }
+        Ok(Applied { data: Some(data), notes: written.notes })
+    }
+
+    fn predict(&self, cx: &OpContext, params: &Params, _diff: &Diff) {
+        let Ok(disk) = Disk::open(cx) else { return };
+        // It was observed a moment ago; if that fails now, later observations fail by themselves.
+        if let Ok(entries) = self.0.entries(cx, &disk, params) {
+            predict(&disk, &entries);
+        }
+    }
+
+    fn inverse(&self, _params: &Params, before: &Observed) -> Option<Op> {
+        restored::inverse(&records(before), &missing(before))
+    }
+}
+
+/// Returns the entries as data.
+pub(crate) fn observe(entries: &[Entry]) -> Result<Observed, OpError> {
+    let missing = entries.first().map(|entry| entry.spot.missing.clone()).unwrap_or_default();
+    let records: Vec<Record> = entries.iter().map(Entry::record).collect();
+    let value = serde_json::to_value((records, missing));
+    value.map(Observed).map_err(|error| OpError::permanent(format!("a path is not text: {error}")))
+}
+
+/// Returns the entries an observation holds.
+pub(crate) fn records(seen: &Observed) -> Vec<Record> {
+    seen.0.get(0).and_then(|records| serde_json::from_value(records.clone()).ok()).unwrap_or_default()
+}
+
+/// Returns the directories that were missing above the first entry.
+pub(crate) fn missing(seen: &Observed) -> Vec<std::path::PathBuf> {
+    seen.0.get(1).and_then(|missing| serde_json::from_value(missing.clone()).ok()).unwrap_or_default()
+}
+
+/// Records what the entries would be.
+pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
+    for entry in entries {
+        for path in &entry.spot.missing {
+            // An earlier entry may have said more of it.
+            if disk.predicted_at(path).is_none_or(|seen| seen.kind != Kind::Directory) {
+                disk.predict(path, &entry::new_directory());
+            }
+        }
+        if entry.differs() {
+            disk.predict(&entry.spot.path, &entry.want.after(&entry.seen));
+        }
+    }
+}
+
+pub(crate) use compare::diff;
+pub(crate) use write::apply;

@@ -1,0 +1,82 @@
+//! `file.absent`: nothing at this path.
+
+use std::path::Path;
+
+use stead_model::Descriptor;
+use stead_model::operation::{ParamKind, ParamSpec};
+use stead_runner::operation::{OpContext, OpError, Params};
+
+use super::entry::{Want, expect};
+use super::params::{PATH, WRITE};
+use super::{Desire, Entry};
+use crate::disk::body::WHOLE;
+use crate::disk::seen::{Depth, Kind, Seen};
+use crate::disk::{Disk, Last, Spot};
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "file.absent",
+    summary: "Makes sure nothing is at a path.",
+    params: &[
+        PATH,
+        ParamSpec::new(
+            "recursive",
+            ParamKind::Bool,
+            "Remove a directory with all that is in it; default: false.",
+        ),
+    ],
+    result: &[("path", "The path that was removed.")],
+    ..WRITE
+};
+
+pub(super) struct Absent;
+
+impl Desire for Absent {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn entries(&self, _cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+        let path = Path::new(params.required("path")?);
+        let spot = disk.locate(path, Last::Keep)?;
+        if spot.is_root() {
+            return Err(OpError::invalid("the root directory cannot be removed"));
+        }
+        let recursive = params.flag("recursive", false);
+        let mut budget = WHOLE;
+        let mut entries = Vec::new();
+        let mut todo = vec![(String::new(), spot)];
+        while let Some((label, spot)) = todo.pop() {
+            let seen = see(disk, &spot, &mut budget)?;
+            if seen.kind == Kind::Directory {
+                let children = disk.children(&spot)?;
+                if !children.is_empty() && !recursive {
+                    return Err(OpError::permanent(format!(
+                        "directory `{}` is not empty; `recursive: true` removes what is in it",
+                        spot.path.display()
+                    )));
+                }
+                todo.extend(children.into_iter().map(|child| (join(&label, &child), child)));
+            }
+            expect(&spot, &seen, &[seen.kind])?;
+            entries.push(Entry { label, spot, seen, want: Want::new(Kind::Absent) });
+        }
+        Ok(entries)
+    }
+}
+
+/// Returns what is at `spot`; content only as long as an inverse could still hold it.
+fn see(disk: &Disk, spot: &Spot, budget: &mut u64) -> Result<Seen, OpError> {
+    let seen = disk.see(spot, Depth::Attributes)?;
+    if seen.kind != Kind::File || *budget == 0 {
+        return Ok(seen);
+    }
+    let seen = disk.see(spot, Depth::Content)?;
+    *budget = budget.saturating_sub(seen.body.as_ref().map_or(0, |body| body.size));
+    Ok(seen)
+}
+
+/// Returns what the child of the entry called `label` is called.
+pub(super) fn join(label: &str, child: &Spot) -> String {
+    let name = child.name.to_string_lossy();
+    if label.is_empty() { name.into_owned() } else { format!("{label}/{name}") }
+}

@@ -1,0 +1,63 @@
+//! `file.directory`: a directory with this mode and owner.
+
+use stead_model::Descriptor;
+use stead_model::operation::{ParamKind, ParamSpec};
+use stead_runner::operation::{OpContext, OpError, Params};
+
+use super::absent::join;
+use super::entry::{Want, expect};
+use super::params::{FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, WRITE};
+use super::{Desire, Entry, params};
+use crate::disk::Disk;
+use crate::disk::seen::{Depth, Kind};
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "file.directory",
+    summary: "Makes sure a directory is there, with this mode and owner.",
+    params: &[
+        PATH,
+        MODE,
+        OWNER,
+        GROUP,
+        ParamSpec::new(
+            "recurse",
+            ParamKind::Bool,
+            "Mode and owner hold for everything below too (links keep their mode); default: false.",
+        ),
+        FOLLOW,
+        PARENTS,
+    ],
+    result: &[("path", "The path that was changed.")],
+    ..WRITE
+};
+
+pub(super) struct Directory;
+
+impl Desire for Directory {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+        let spot = params::spot(disk, params)?;
+        let seen = disk.see(&spot, Depth::Attributes)?;
+        expect(&spot, &seen, &[Kind::Directory, Kind::Absent])?;
+        let want = params::want(cx, disk, params, Kind::Directory)?;
+        let mut todo = Vec::new();
+        if params.flag("recurse", false) && seen.kind == Kind::Directory {
+            todo.extend(disk.children(&spot)?.into_iter().map(|child| (join("", &child), child)));
+        }
+        let mut entries = vec![Entry { label: String::new(), spot, seen, want: want.clone() }];
+        while let Some((label, spot)) = todo.pop() {
+            let seen = disk.see(&spot, Depth::Attributes)?;
+            expect(&spot, &seen, &[Kind::File, Kind::Directory, Kind::Symlink, Kind::Other])?;
+            if seen.kind == Kind::Directory {
+                todo.extend(disk.children(&spot)?.into_iter().map(|child| (join(&label, &child), child)));
+            }
+            let mode = want.mode.filter(|_| seen.kind != Kind::Symlink);
+            let want = Want { kind: seen.kind, mode, ..want.clone() };
+            entries.push(Entry { label, spot, seen, want });
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,186 @@
+//! `file.restored`: paths as they were recorded. The inverse of every file operation.
+//!
+//! One operation undoes them all because a recorded state says everything: kind, content, mode, owner, or absence.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::plan::Param;
+use stead_model::{Descriptor, Op, OperationName};
+use stead_runner::operation::{OpContext, OpError, Params};
+
+use super::entry::{Record, Want};
+use super::params::{PATH, WRITE};
+use super::{Desire, Entry, compare};
+use crate::disk::body::{Body, WHOLE};
+use crate::disk::seen::{Depth, Kind};
+use crate::disk::{Disk, Last, base64};
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "file.restored",
+    summary: "Makes sure paths are as they were recorded; the inverse of the other file operations.",
+    params: &[
+        PATH,
+        ParamSpec::new(
+            "entries",
+            ParamKind::Map,
+            "By path relative to `path` (`.` is itself): `kind` (file, directory, symlink, absent), `mode`, `uid`, `gid`, `text` or `base64`, `to`.",
+        )
+        .required()
+        .secret(),
+        ParamSpec::new(
+            "empty_parents",
+            ParamKind::TextList,
+            "Directories above `path` to be removed if nothing else is in them.",
+        ),
+    ],
+    result: &[("path", "The path that was changed.")],
+    ..WRITE
+};
+
+/// One recorded path, as the parameter holds it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Recorded {
+    kind: Kind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gid: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base64: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+}
+
+pub(super) struct Restored;
+
+impl Desire for Restored {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn entries(&self, _cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+        let base = Path::new(params.required("path")?);
+        let recorded = params.get("entries").cloned().unwrap_or_default();
+        let recorded: BTreeMap<String, Recorded> = serde_json::from_value(recorded)
+            .map_err(|error| OpError::invalid(format!("`entries` is not as recorded: {error}")))?;
+        let mut entries = Vec::new();
+        for directory in params.texts("empty_parents") {
+            entries.extend(empty_parent(disk, Path::new(&directory), base)?);
+        }
+        for (label, recorded) in recorded {
+            let below = Path::new(&label);
+            if below.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+                return Err(OpError::invalid(format!("`{label}` in `entries` does not stay below `path`")));
+            }
+            let spot =
+                disk.locate(&if label == "." { base.to_owned() } else { base.join(below) }, Last::Keep)?;
+            let seen = disk.see(&spot, Depth::Content)?;
+            let label = if label == "." { String::new() } else { label };
+            entries.push(Entry { label, spot, seen, want: recorded.into_want()? });
+        }
+        Ok(entries)
+    }
+}
+
+impl Recorded {
+    fn into_want(self) -> Result<Want, OpError> {
+        let mut want = Want { uid: self.uid, gid: self.gid, to: self.to, ..Want::new(self.kind) };
+        if let Some(mode) = self.mode {
+            let bits = u32::from_str_radix(&mode, 8);
+            want.mode = Some(bits.map_err(|_| OpError::invalid(format!("`{mode}` is not a mode")))?);
+        }
+        Ok(match (self.text, self.base64) {
+            (Some(text), _) => want.content(text.into_bytes()),
+            (None, Some(text)) => {
+                want.content(base64::decode(&text).ok_or_else(|| OpError::invalid("`base64` is not base64"))?)
+            }
+            (None, None) => want,
+        })
+    }
+}
+
+/// Returns the wish to remove a directory above `base`, if nothing but the way to `base` is in it.
+fn empty_parent(disk: &Disk, directory: &Path, base: &Path) -> Result<Option<Entry>, OpError> {
+    let Ok(below) = base.strip_prefix(directory) else {
+        return Err(OpError::invalid(format!("`{}` is not above `path`", directory.display())));
+    };
+    let spot = disk.locate(directory, Last::Keep)?;
+    let seen = disk.see(&spot, Depth::Attributes)?;
+    if spot.is_root() || seen.kind != Kind::Directory {
+        return Ok(None);
+    }
+    let next = below.components().next().map(|part| part.as_os_str().to_owned());
+    if disk.children(&spot)?.iter().any(|child| Some(&child.name) != next.as_ref()) {
+        return Ok(None);
+    }
+    let label = directory.display().to_string();
+    Ok(Some(Entry { label, spot, seen, want: Want::new(Kind::Absent) }))
+}
+
+/// Returns the operation that restores what the records saw; nothing if they did not see enough.
+pub(crate) fn inverse(records: &[Record], missing: &[PathBuf]) -> Option<Op> {
+    let base = &records.first()?.path;
+    let mut entries = BTreeMap::new();
+    let mut size = 0;
+    for record in
+        records.iter().filter(|record| !compare::fields(&record.label, &record.seen, &record.want).is_empty())
+    {
+        let below = record.path.strip_prefix(base).ok()?.to_str()?;
+        let (recorded, bytes) = recorded(record)?;
+        size += bytes;
+        let label = if below.is_empty() { ".".to_owned() } else { below.to_owned() };
+        entries.insert(label, serde_json::to_value(recorded).ok()?);
+    }
+    if size > WHOLE {
+        return None;
+    }
+    let mut params = BTreeMap::from([
+        ("path".to_owned(), Param::Value(base.to_str()?.into())),
+        ("entries".to_owned(), Param::Value(Value::Object(entries.into_iter().collect()))),
+    ]);
+    if !missing.is_empty() {
+        let parents: Option<Vec<Value>> = missing.iter().map(|path| path.to_str().map(Value::from)).collect();
+        params.insert("empty_parents".to_owned(), Param::Value(parents?.into()));
+    }
+    Some(Op { operation: OperationName::parse(DESCRIPTOR.name).ok()?, params })
+}
+
+/// Returns what a record saw, and how many bytes of content that is.
+fn recorded(record: &Record) -> Option<(Recorded, u64)> {
+    let seen = &record.seen;
+    let attributes = !matches!(seen.kind, Kind::Absent);
+    let mut recorded = Recorded {
+        kind: seen.kind,
+        mode: (attributes && seen.kind != Kind::Symlink).then(|| format!("{:04o}", seen.mode)),
+        uid: attributes.then_some(seen.uid),
+        gid: attributes.then_some(seen.gid),
+        text: None,
+        base64: None,
+        to: seen.to.clone(),
+    };
+    match seen.kind {
+        // Content is needed only if it was going to be another.
+        Kind::File if record.want.kind != Kind::File || record.want.body.is_some() => {
+            let body: &Body = seen.body.as_ref()?;
+            let bytes = body.bytes()?;
+            let size = bytes.len() as u64;
+            match String::from_utf8(bytes) {
+                Ok(text) => recorded.text = Some(text),
+                Err(bytes) => recorded.base64 = Some(base64::encode(bytes.as_bytes())),
+            }
+            Some((recorded, size))
+        }
+        Kind::Absent | Kind::File | Kind::Directory | Kind::Symlink => Some((recorded, 0)),
+        Kind::Other if record.want.kind == Kind::Other => Some((recorded, 0)),
+        Kind::Other | Kind::Unknown => None,
+    }
+}

@@ -1,0 +1,73 @@
+//! `file.template`: a file whose content is rendered.
+
+use stead_model::Descriptor;
+use stead_model::operation::{ParamKind, ParamSpec};
+use stead_runner::operation::{OpContext, OpError, Params};
+
+use super::params::{BACKUP, FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, VALIDATE, WRITE};
+use super::{Desire, Entry, params};
+use crate::disk::Disk;
+use crate::disk::seen::Kind;
+
+/// Templates are text that people write.
+const LARGEST: u64 = 16 << 20;
+
+static DESCRIPTOR: Descriptor = Descriptor {
+    name: "file.template",
+    summary: "Makes sure a file is there whose content is a rendered template.",
+    params: &[
+        PATH,
+        ParamSpec::new("source", ParamKind::SourcePath, "The template: a file on the driver."),
+        ParamSpec::new("content", ParamKind::Text, "The template, as text.").secret(),
+        ParamSpec::new(
+            "vars",
+            ParamKind::Map,
+            "Values known as `vars` in the template, over the plan's own.",
+        )
+        .secret(),
+        MODE,
+        OWNER,
+        GROUP,
+        BACKUP,
+        VALIDATE,
+        FOLLOW,
+        PARENTS,
+    ],
+    exclusive: &[&["source", "content"]],
+    one_of: &[&["source", "content"]],
+    ..WRITE
+};
+
+pub(super) struct Template;
+
+impl Desire for Template {
+    fn descriptor(&self) -> &'static Descriptor {
+        &DESCRIPTOR
+    }
+
+    fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+        let (spot, seen) = params::file(disk, params)?;
+        let (name, template) = match (params.text("source"), params.text("content")) {
+            (Some(source), _) => (source, read(&cx.base_dir.join(source))?),
+            (None, Some(content)) => ("content", content.to_owned()),
+            (None, None) => return Err(OpError::invalid("`source` or `content` is needed")),
+        };
+        let vars = params.get("vars").and_then(serde_json::Value::as_object).cloned().unwrap_or_default();
+        let text = cx
+            .scope
+            .render(&template, &vars)
+            .map_err(|error| OpError::invalid(format!("template `{name}`: {error}")))?;
+        let want = params::want(cx, disk, params, Kind::File)?.content(text.into_bytes());
+        Ok(vec![Entry { label: String::new(), spot, seen, want }])
+    }
+}
+
+fn read(source: &std::path::Path) -> Result<String, OpError> {
+    use std::io::Read;
+    let cannot = |error: std::io::Error| {
+        OpError::permanent(format!("cannot read template `{}`: {error}", source.display()))
+    };
+    let mut text = String::new();
+    std::fs::File::open(source).map_err(cannot)?.take(LARGEST).read_to_string(&mut text).map_err(cannot)?;
+    Ok(text)
+}

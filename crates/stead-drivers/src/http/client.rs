@@ -1,0 +1,191 @@
+//! A small HTTP/1.1 client: one connection per request, TLS by rustls, every exchange with a deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{HeaderMap, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use stead_model::ErrorClass;
+use stead_runner::operation::{OpContext, OpError, Params, Stop};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+/// What to send.
+pub(crate) struct Request<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) method: &'a str,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) roots: Roots,
+    pub(crate) timeout: Duration,
+}
+
+/// What came back, without the body.
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    /// Names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+/// Which certificates are trusted.
+#[derive(Clone)]
+pub(crate) enum Roots {
+    System,
+    These(Vec<u8>),
+}
+
+/// Takes a piece of the body; an error ends the exchange.
+pub(crate) type Sink<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<(), OpError> + Send);
+
+/// Returns the certificates that parameter `ca` names.
+pub(crate) fn roots(cx: &OpContext, params: &Params) -> Result<Roots, OpError> {
+    let Some(ca) = params.text("ca") else { return Ok(Roots::System) };
+    if ca.contains("-----BEGIN") {
+        return Ok(Roots::These(ca.as_bytes().to_vec()));
+    }
+    let path = cx.base_dir.join(ca);
+    let pem = std::fs::read(&path);
+    pem.map(Roots::These)
+        .map_err(|error| OpError::permanent(format!("cannot read `ca` {}: {error}", path.display())))
+}
+
+/// Sends a request and gives the body to `sink`. Ends when cancelled.
+///
+/// # Errors
+/// Class `timeout` if the deadline passes, `invalid` for a bad address, else `operation`.
+pub(crate) async fn send(cx: &OpContext, request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpError> {
+    let (timeout, url) = (request.timeout, request.url.to_owned());
+    tokio::select! {
+        response = exchange(request, sink) => response,
+        () = tokio::time::sleep(timeout) => Err(OpError::new(
+            ErrorClass::Timeout,
+            format!("{url}: no whole answer within {}", stead_model::duration::to_exact(timeout)),
+        )),
+        () = cx.cancel.at_least(Stop::Ask) => Err(OpError::operation(format!("{url}: cancelled"))),
+    }
+}
+
+async fn exchange(request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpError> {
+    let url = request.url;
+    let invalid = |what: &str| OpError::invalid(format!("`{url}` is not an address: {what}"));
+    let uri: Uri = url.parse().map_err(|error| invalid(&format!("{error}")))?;
+    let is_tls = uri.scheme_str() == Some("https");
+    let authority = uri.authority().ok_or_else(|| invalid("it names no host"))?;
+    if authority.as_str().contains('@') {
+        return Err(OpError::invalid("an address holds no account: use `headers`"));
+    }
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut builder =
+        hyper::Request::builder().method(request.method).uri(path).header("host", authority.as_str());
+    if !request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("user-agent")) {
+        builder = builder.header("user-agent", concat!("stead/", env!("CARGO_PKG_VERSION")));
+    }
+    for (name, value) in &request.headers {
+        builder = builder.header(name, value);
+    }
+    let message = builder
+        .body(Full::new(Bytes::from(request.body)))
+        .map_err(|error| OpError::invalid(format!("the request cannot be built: {error}")))?;
+
+    let stream = TcpStream::connect((host.as_str(), port))
+        .await
+        .map_err(|error| OpError::io(format_args!("cannot connect to {host}:{port}"), &error))?;
+    if !is_tls {
+        return talk(url, stream, message, sink).await;
+    }
+    let name = ServerName::try_from(host.clone()).map_err(|error| invalid(&format!("{error}")))?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config(&request.roots)?));
+    let stream = connector
+        .connect(name, stream)
+        .await
+        .map_err(|error| OpError::io(format_args!("no TLS with {host}:{port}"), &error))?;
+    talk(url, stream, message, sink).await
+}
+
+async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send>(
+    url: &str,
+    stream: S,
+    message: hyper::Request<Full<Bytes>>,
+    sink: Sink<'_>,
+) -> Result<Response, OpError> {
+    let failed = |error: hyper::Error| OpError::operation(format!("{url}: {}", chain(&error)));
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+    let conversation = async {
+        let response = sender.send_request(message).await.map_err(failed)?;
+        let head = Response { status: response.status().as_u16(), headers: headers(response.headers()) };
+        let mut body = response.into_body();
+        while let Some(frame) = body.frame().await {
+            if let Some(bytes) = frame.map_err(failed)?.data_ref() {
+                sink(bytes)?;
+            }
+        }
+        Ok(head)
+    };
+    // The connection is driven here, not in a task of its own: dropping this future ends everything.
+    tokio::pin!(conversation, connection);
+    let mut closed = false;
+    loop {
+        tokio::select! {
+            biased;
+            said = &mut conversation => return said,
+            // Its errors reach the conversation too, with more to say.
+            _ = &mut connection, if !closed => closed = true,
+        }
+    }
+}
+
+/// Returns an error with its causes: hyper's own text names only the outermost.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+fn headers(map: &HeaderMap) -> Vec<(String, String)> {
+    map.iter()
+        .map(|(name, value)| {
+            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
+        })
+        .collect()
+}
+
+fn config(roots: &Roots) -> Result<ClientConfig, OpError> {
+    let mut store = RootCertStore::empty();
+    match roots {
+        Roots::System => {
+            for certificate in rustls_native_certs::load_native_certs().certs {
+                // One that cannot be read is not trusted; the others still are.
+                store.add(certificate).unwrap_or(());
+            }
+        }
+        Roots::These(pem) => {
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                let bad = |error: &dyn std::fmt::Display| {
+                    OpError::invalid(format!("`ca` is not a certificate: {error}"))
+                };
+                store.add(certificate.map_err(|error| bad(&error))?).map_err(|error| bad(&error))?;
+            }
+        }
+    }
+    if store.is_empty() {
+        return Err(OpError::permanent("no certificates to trust; `ca` names some"));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| OpError::permanent(format!("no TLS: {error}")))?;
+    Ok(builder.with_root_certificates(store).with_no_client_auth())
+}

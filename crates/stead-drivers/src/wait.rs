@@ -1,0 +1,263 @@
+//! `wait.port`, `wait.http`, `wait.file`: look again and again until it is so, or the time is up.
+//!
+//! They are reads: never `changed`, and a dry run does not wait, since what they wait for may be only predicted.
+
+use std::path::Path;
+use std::time::Duration;
+
+use regex::bytes::Regex;
+use serde_json::json;
+use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::{Descriptor, Effect, ErrorClass};
+use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
+use tokio::time::Instant;
+
+use crate::disk::seen::{Depth, Kind};
+use crate::disk::{Disk, Last};
+use crate::http::client::{self, Request};
+use crate::http::{CA, EXPECT_STATUS, Kept, URL, unexpected};
+
+/// One look may take this long, or the rest of the time if that is less.
+const LONGEST_LOOK: Duration = Duration::from_secs(30);
+/// Only the start of a file is searched.
+const LARGEST_FILE: u64 = 16 << 20;
+
+const TIMEOUT: ParamSpec = ParamSpec::new("timeout", ParamKind::Duration, "How long to wait; default: 5m.");
+const INTERVAL: ParamSpec =
+    ParamSpec::new("interval", ParamKind::Duration, "How long between looks; default: 500ms.");
+
+const READ: Descriptor = Descriptor {
+    name: "",
+    summary: "",
+    effect: Effect::Read,
+    idempotent: true,
+    check: true,
+    undo: false,
+    platforms: &[],
+    root: RootSupport::Full,
+    needs_root: false,
+    params: &[],
+    exclusive: &[],
+    one_of: &[],
+    result: &[("looks", "How often it was looked."), ("seen", "The last thing seen.")],
+};
+
+static PORT: Descriptor = Descriptor {
+    name: "wait.port",
+    summary: "Waits until a TCP port is open, or closed.",
+    params: &[
+        ParamSpec::new("host", ParamKind::NonEmptyText, "Name or address; default: 127.0.0.1."),
+        ParamSpec::new("port", ParamKind::Int(1, 65535), "The port.").required(),
+        ParamSpec::new("state", ParamKind::Enum(&["open", "closed"]), "`open` (default) or `closed`."),
+        TIMEOUT,
+        INTERVAL,
+    ],
+    ..READ
+};
+
+static HTTP: Descriptor = Descriptor {
+    name: "wait.http",
+    summary: "Waits until an address answers as expected.",
+    params: &[
+        URL,
+        EXPECT_STATUS,
+        ParamSpec::new("body_regex", ParamKind::Regex, "Must match the first 1 MiB of the body."),
+        CA,
+        TIMEOUT,
+        INTERVAL,
+    ],
+    ..READ
+};
+
+static FILE: Descriptor = Descriptor {
+    name: "wait.file",
+    summary: "Waits until a path is there, holds a text, or is gone.",
+    params: &[
+        ParamSpec::new("path", ParamKind::AbsolutePath, "Absolute path on the target; links are followed.")
+            .required(),
+        ParamSpec::new("regex", ParamKind::Regex, "Must match the file's content."),
+        ParamSpec::new("state", ParamKind::Enum(&["present", "absent"]), "`present` (default) or `absent`."),
+        TIMEOUT,
+        INTERVAL,
+    ],
+    ..READ
+};
+
+/// Waits for a TCP port.
+pub(crate) struct WaitPort;
+/// Waits for an HTTP answer.
+pub(crate) struct WaitHttp;
+/// Waits for a file.
+pub(crate) struct WaitFile;
+
+/// What one look found: whether it is as wanted, and in words.
+struct Look {
+    done: bool,
+    seen: String,
+}
+
+/// Looks until it is so.
+async fn wait<F>(
+    cx: &OpContext,
+    params: &Params,
+    what: &str,
+    mut look: impl FnMut(Duration) -> F,
+) -> Result<Outcome, OpError>
+where
+    F: Future<Output = Result<Look, OpError>>,
+{
+    let timeout = params.duration("timeout", Duration::from_secs(300));
+    let interval = params.duration("interval", Duration::from_millis(500)).max(Duration::from_millis(1));
+    let deadline = Instant::now() + timeout;
+    let mut looks = 0u64;
+    loop {
+        looks += 1;
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .min(LONGEST_LOOK)
+            .max(Duration::from_millis(1));
+        let Look { done, seen } = tokio::select! {
+            found = look(left) => found?,
+            () = cx.cancel.at_least(Stop::Ask) => return Err(OpError::operation(format!("cancelled while waiting for {what}"))),
+        };
+        if done {
+            return Ok(Outcome { data: Some(json!({"looks": looks, "seen": seen})), ..Outcome::default() });
+        }
+        let next = Instant::now() + interval;
+        if next >= deadline {
+            let waited = stead_model::duration::to_exact(timeout);
+            return Err(OpError::new(
+                ErrorClass::Timeout,
+                format!("{what}: not so after {waited}; last seen: {seen}"),
+            ));
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = cx.cancel.at_least(Stop::Ask) => return Err(OpError::operation(format!("cancelled while waiting for {what}"))),
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl Action for WaitPort {
+    fn descriptor(&self) -> &'static Descriptor {
+        &PORT
+    }
+
+    async fn check(&self, _: &OpContext, _: &Params) -> Result<Outcome, OpError> {
+        Ok(Outcome::default())
+    }
+
+    async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
+        let host = params.text("host").unwrap_or("127.0.0.1");
+        let port = params.int("port").and_then(|port| u16::try_from(port).ok());
+        let port = port.ok_or_else(|| OpError::invalid("`port` is a number from 1 to 65535"))?;
+        let state = params.text("state").unwrap_or("open");
+        wait(cx, params, &format!("{host}:{port} {state}"), |left| async move {
+            let connected = tokio::time::timeout(left, tokio::net::TcpStream::connect((host, port))).await;
+            let seen = match &connected {
+                Ok(Ok(_)) => "open".to_owned(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer".to_owned(),
+            };
+            Ok(Look { done: matches!(connected, Ok(Ok(_))) == (state == "open"), seen })
+        })
+        .await
+    }
+}
+
+#[async_trait::async_trait]
+impl Action for WaitHttp {
+    fn descriptor(&self) -> &'static Descriptor {
+        &HTTP
+    }
+
+    async fn check(&self, _: &OpContext, _: &Params) -> Result<Outcome, OpError> {
+        Ok(Outcome::default())
+    }
+
+    async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
+        let url = params.required("url")?;
+        let pattern = pattern(params, "body_regex")?;
+        let roots = client::roots(cx, params)?;
+        let look = |left: Duration| {
+            let (roots, pattern) = (roots.clone(), &pattern);
+            async move {
+                let request = Request {
+                    url,
+                    method: "GET",
+                    headers: Vec::new(),
+                    body: Vec::new(),
+                    roots,
+                    timeout: left,
+                };
+                let mut kept = Kept::default();
+                let response = match client::send(cx, request, &mut |bytes| kept.push(bytes)).await {
+                    Ok(response) => response,
+                    Err(error) if error.class == ErrorClass::Invalid => return Err(error),
+                    Err(error) => return Ok(Look { done: false, seen: error.message }),
+                };
+                Ok(match unexpected(params, response.status) {
+                    Some(seen) => Look { done: false, seen },
+                    None if pattern.as_ref().is_some_and(|pattern| !pattern.is_match(&kept.bytes)) => {
+                        Look { done: false, seen: format!("status {}, body does not match", response.status) }
+                    }
+                    None => Look { done: true, seen: format!("status {}", response.status) },
+                })
+            }
+        };
+        wait(cx, params, url, look).await
+    }
+}
+
+#[async_trait::async_trait]
+impl Action for WaitFile {
+    fn descriptor(&self) -> &'static Descriptor {
+        &FILE
+    }
+
+    async fn check(&self, _: &OpContext, _: &Params) -> Result<Outcome, OpError> {
+        Ok(Outcome::default())
+    }
+
+    async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
+        let path = params.required("path")?;
+        let pattern = pattern(params, "regex")?;
+        let state = params.text("state").unwrap_or("present");
+        wait(cx, params, &format!("{path} {state}"), |_| {
+            let found = file(cx, path, pattern.as_ref(), state);
+            async move { found }
+        })
+        .await
+    }
+}
+
+fn file(cx: &OpContext, path: &str, pattern: Option<&Regex>, state: &str) -> Result<Look, OpError> {
+    let disk = Disk::open(cx)?;
+    // A path that cannot be looked at is not there yet.
+    let spot = match disk.locate(Path::new(path), Last::Follow) {
+        Ok(spot) => spot,
+        Err(error) => return Ok(Look { done: state == "absent", seen: error.message }),
+    };
+    let depth = if pattern.is_some() { Depth::Content } else { Depth::Attributes };
+    let seen = match disk.see(&spot, depth) {
+        Ok(seen) => seen,
+        Err(error) => return Ok(Look { done: false, seen: error.message }),
+    };
+    if let (Some(pattern), Kind::File) = (pattern, seen.kind) {
+        // It may be growing while it is read: what cannot be read now is read at the next look.
+        let hit = disk.read(&spot, &seen, LARGEST_FILE).is_ok_and(|bytes| pattern.is_match(&bytes));
+        let words = if hit { "file, content matches" } else { "file, content does not match" };
+        return Ok(Look { done: hit == (state == "present"), seen: words.to_owned() });
+    }
+    let is_there = seen.kind != Kind::Absent;
+    Ok(Look { done: is_there == (state == "present"), seen: seen.kind.as_str().to_owned() })
+}
+
+fn pattern(params: &Params, name: &str) -> Result<Option<Regex>, OpError> {
+    let compile = |pattern: &str| {
+        Regex::new(pattern)
+            .map_err(|error| OpError::invalid(format!("`{name}` is not a regular expression: {error}")))
+    };
+    params.text(name).map(compile).transpose()
+}

@@ -1,0 +1,202 @@
+//! Requests and waits against a real loopback server; assertions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http_body_util::Full;
+use hyper::{Request, Response};
+use serde_json::{Value, json};
+use stead_model::ErrorClass;
+use stead_runner::operation::{Action, Cancel, Entry, OpContext, OpError, Outcome, Stop};
+use stead_testkit::context::{Scope, context, params};
+use tokio::sync::watch;
+
+use crate::server::{Answer, with_server};
+
+fn action(name: &str) -> Arc<dyn Action> {
+    match stead_drivers::operations().get(name) {
+        Some(Entry::Action(action)) => action.clone(),
+        Some(Entry::State(_)) | None => panic!("{name} is no action"),
+    }
+}
+
+async fn run(cx: &OpContext, name: &str, values: Value) -> Result<Outcome, OpError> {
+    action(name).run(cx, &params(values)).await
+}
+
+fn echo() -> Answer {
+    Arc::new(|request: Request<()>, body| {
+        let status = request.uri().path().trim_start_matches('/').parse().unwrap_or(200);
+        let said = json!({
+            "method": request.method().as_str(), "path": request.uri().to_string(),
+            "content_type": request.headers().get("content-type").map(|value| value.to_str().unwrap()),
+            "token": request.headers().get("x-token").map(|value| value.to_str().unwrap()),
+            "body": String::from_utf8(body).unwrap(),
+        });
+        let body = if request.uri().path() == "/long" { "x".repeat(3 << 20) } else { said.to_string() };
+        Response::builder()
+            .status(status)
+            .header("X-Two", "a")
+            .header("x-two", "b")
+            .body(Full::from(body))
+            .unwrap()
+    })
+}
+
+#[tokio::test]
+async fn a_request_arrives_whole_and_so_does_the_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = context(dir.path());
+    with_server(echo(), |url| async move {
+        let get = run(&cx, "http.request", json!({"url": format!("{url}/a?b=c")})).await.unwrap();
+        assert!(!get.changed, "GET is a read");
+        let data = get.data.unwrap();
+        assert_eq!((&data["status"], &data["headers"]["x-two"]), (&json!(200), &json!("a, b")));
+        let said: Value = serde_json::from_str(data["body"].as_str().unwrap()).unwrap();
+        assert_eq!((&said["method"], &said["path"]), (&json!("GET"), &json!("/a?b=c")));
+
+        let post = json!({"url": url, "method": "POST", "json": {"k": "v"}, "headers": {"X-Token": "t"}});
+        assert!(action("http.request").check(&cx, &params(post.clone())).await.unwrap().changed);
+        let post = run(&cx, "http.request", post).await.unwrap();
+        assert!(post.changed && post.failure.is_none());
+        let said: Value = serde_json::from_str(post.data.unwrap()["body"].as_str().unwrap()).unwrap();
+        assert_eq!(said["body"], json!(r#"{"k":"v"}"#));
+        assert_eq!((&said["content_type"], &said["token"]), (&json!("application/json"), &json!("t")));
+
+        let failed = run(&cx, "http.request", json!({"url": format!("{url}/503")})).await.unwrap();
+        assert_eq!(failed.failure.unwrap().message, "status 503, expected 200-299");
+        let fine = json!({"url": format!("{url}/503"), "expect_status": ["500-599"]});
+        assert!(run(&cx, "http.request", fine).await.unwrap().failure.is_none());
+
+        let long =
+            run(&cx, "http.request", json!({"url": format!("{url}/long")})).await.unwrap().data.unwrap();
+        assert_eq!((long["body"].as_str().unwrap().len(), &long["truncated"]), (1 << 20, &json!(true)));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_a_timeout() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let error =
+        run(&context(dir.path()), "http.request", json!({"url": url, "timeout": "100ms"})).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Timeout);
+    let address = json!({"url": "http://user:secret@127.0.0.1/"});
+    let error = run(&context(dir.path()), "http.request", address).await.unwrap_err();
+    assert!(error.class == ErrorClass::Invalid && !error.message.contains("secret"), "{error}");
+}
+
+#[tokio::test]
+async fn waits_end_when_it_is_so_and_say_what_was_seen_when_it_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = context(dir.path());
+    let count = Arc::new(AtomicUsize::new(0));
+    let asked = Arc::clone(&count);
+    let answer: Answer = Arc::new(move |_, _| {
+        let ready = asked.fetch_add(1, Ordering::SeqCst) >= 2;
+        Response::builder().status(if ready { 200 } else { 503 }).body(Full::from("ready")).unwrap()
+    });
+    with_server(answer, |url| async move {
+        let wait = json!({"url": url, "interval": "5ms", "timeout": "10s", "body_regex": "^ready$"});
+        let outcome = run(&cx, "wait.http", wait).await.unwrap();
+        assert!(!outcome.changed && outcome.data.unwrap()["looks"] == json!(3));
+        let wrong = json!({"url": url, "interval": "5ms", "timeout": "50ms", "body_regex": "never"});
+        let error = run(&cx, "wait.http", wrong).await.unwrap_err();
+        assert!(error.class == ErrorClass::Timeout && error.message.contains("does not match"), "{error}");
+        let port: u16 = url.rsplit(':').next().unwrap().parse().unwrap();
+        assert!(run(&cx, "wait.port", json!({"port": port})).await.is_ok());
+        let closed = json!({"port": port, "state": "closed", "timeout": "20ms", "interval": "5ms"});
+        let error = run(&cx, "wait.port", closed).await.unwrap_err();
+        assert!(error.message.contains("last seen: open"), "{error}");
+    })
+    .await;
+    let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let cx = context(dir.path());
+    let error = run(&cx, "wait.port", json!({"port": unused, "timeout": "20ms", "interval": "5ms"}))
+        .await
+        .unwrap_err();
+    assert!(error.class == ErrorClass::Timeout && error.message.contains("refused"), "{error}");
+    assert!(run(&cx, "wait.port", json!({"port": unused, "state": "closed"})).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_file_is_waited_for_until_it_holds_the_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = context(dir.path());
+    let file = dir.path().join("f");
+    let values = json!({"path": file.to_str().unwrap(), "regex": "up", "interval": "5ms", "timeout": "10s"});
+    let write = async {
+        std::fs::write(&file, "starting").unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        std::fs::write(&file, "starting\nup\n").unwrap();
+    };
+    let (waited, ()) = tokio::join!(run(&cx, "wait.file", values), write);
+    assert!(waited.unwrap().data.unwrap()["looks"].as_u64().unwrap() > 1);
+    let gone =
+        json!({"path": file.to_str().unwrap(), "state": "absent", "timeout": "20ms", "interval": "5ms"});
+    let error = run(&cx, "wait.file", gone.clone()).await.unwrap_err();
+    assert!(error.message.contains("last seen: file"), "{error}");
+    std::fs::remove_file(&file).unwrap();
+    assert!(run(&cx, "wait.file", gone).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_wait_ends_soon_after_it_is_cancelled() {
+    let dir = tempfile::tempdir().unwrap();
+    let (stop, receiver) = watch::channel(Stop::No);
+    let cx = OpContext { cancel: Cancel::new(receiver), ..context(dir.path()) };
+    let values =
+        json!({"path": dir.path().join("never").to_str().unwrap(), "interval": "10m", "timeout": "1h"});
+    let start = Instant::now();
+    let (waited, ()) = tokio::join!(run(&cx, "wait.file", values), async {
+        tokio::task::yield_now().await;
+        stop.send(Stop::Ask).unwrap();
+    });
+    assert!(waited.unwrap_err().message.contains("cancelled") && start.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn assertions_name_what_is_false() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = json!({"vars": {"n": 3}}).as_object().unwrap().clone();
+    let cx = OpContext { scope: Arc::new(Scope(names)), ..context(dir.path()) };
+    assert!(run(&cx, "assert", json!({"that": ["vars.n == 3", "vars.n > 1"]})).await.is_ok());
+    let error = run(&cx, "assert", json!({"that": ["vars.n == 3", "vars.n > 9"], "message": "too few"}))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.class, error.message.as_str()),
+        (ErrorClass::Permanent, "too few: `vars.n > 9` is false")
+    );
+    for that in ["vars.n", "vars.nope", "1 +"] {
+        assert_eq!(
+            run(&cx, "assert", json!({"that": that})).await.unwrap_err().class,
+            ErrorClass::Invalid,
+            "{that}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_fetched_file_is_checked_and_written_only_if_it_differs() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = context(dir.path());
+    let from = dir.path().join("remote");
+    std::fs::write(&from, vec![7u8; 2 << 20]).unwrap();
+    let values = json!({"path": from.to_str().unwrap(), "to": "got/here"});
+    let first = run(&cx, "file.fetch", values.clone()).await.unwrap();
+    assert!(!first.changed && first.data.unwrap()["size"] == json!(2 << 20));
+    let got = dir.path().join("got/here");
+    let written = got.metadata().unwrap().modified().unwrap();
+    run(&cx, "file.fetch", values).await.unwrap();
+    assert_eq!(got.metadata().unwrap().modified().unwrap(), written);
+    let missing = dir.path().join("missing");
+    let error =
+        run(&cx, "file.fetch", json!({"path": missing.to_str().unwrap(), "to": "x"})).await.unwrap_err();
+    assert!(error.message.contains("missing"), "{error}");
+    let optional = json!({"path": missing.to_str().unwrap(), "to": "x", "required": false});
+    assert_eq!(run(&cx, "file.fetch", optional).await.unwrap().data.unwrap(), json!({"found": false}));
+}

@@ -1,0 +1,124 @@
+//! What the plan says of itself: limits, and what starts its runs.
+
+use serde_json::Value;
+use stead_model::diagnostic::suggest;
+use stead_model::plan::TriggerKind;
+
+use super::{Checker, WHOLE_PLAN};
+use crate::cron::{Cron, Zone};
+use crate::expr::{is_template, template_references};
+use crate::target::TargetExpr;
+
+/// Most attempts at once.
+const MAX_PARALLEL: u32 = 10_000;
+
+impl Checker<'_> {
+    pub(super) fn whole_plan(&mut self) {
+        let limits = self.plan.limits;
+        let per_target = limits.per_target.map(|count| ("limits.per_target", count));
+        for (path, count) in [("limits.parallel", limits.parallel)].into_iter().chain(per_target) {
+            if !(1..=MAX_PARALLEL).contains(&count) {
+                self.plan_error(
+                    path,
+                    "plan/bad-value",
+                    format!("`{path}` is from 1 to {MAX_PARALLEL}, found {count}"),
+                    "",
+                );
+            }
+        }
+        let plan = self.plan;
+        for (i, trigger) in plan.triggers.iter().enumerate() {
+            let path = format!("triggers.{i}");
+            match &trigger.on {
+                TriggerKind::AgentOnline { r#match } => {
+                    if let Err(error) = TargetExpr::parse(r#match) {
+                        self.plan_error(
+                            &format!("{path}.agent_online.match"),
+                            error.code(),
+                            error.to_string(),
+                            "",
+                        );
+                    }
+                }
+                TriggerKind::Schedule { cron, tz, .. } => {
+                    if let Err(error) = Cron::parse(cron) {
+                        let message = format!("`{cron}` is not a schedule: {error}");
+                        self.plan_error(&format!("{path}.schedule.cron"), "plan/bad-value", message, "");
+                    }
+                    if let Err(error) = Zone::parse(tz) {
+                        self.plan_error(
+                            &format!("{path}.schedule.tz"),
+                            "plan/bad-value",
+                            error.to_string(),
+                            "",
+                        );
+                    }
+                }
+                TriggerKind::Webhook { path: address, secret } => {
+                    if !address.starts_with('/') {
+                        let message = format!("a webhook's path starts with `/`, found `{address}`");
+                        self.plan_error(&format!("{path}.webhook.path"), "plan/bad-value", message, "");
+                    }
+                    if !plan.secrets.contains_key(secret) {
+                        let help = suggest(secret, plan.secrets.keys().map(String::as_str));
+                        let message = format!("the secret `{secret}` is not declared");
+                        self.plan_error(&format!("{path}.webhook.secret"), "plan/undeclared", message, &help);
+                    }
+                }
+            }
+            for (name, value) in &trigger.vars {
+                let path = format!("{path}.vars.{name}");
+                if !plan.vars.contains_key(name) {
+                    let help = suggest(name, plan.vars.keys().map(String::as_str));
+                    self.plan_error(
+                        &path,
+                        "plan/undeclared",
+                        format!("the variable `{name}` is not declared"),
+                        &help,
+                    );
+                }
+                self.trigger_value(&path, value);
+            }
+        }
+    }
+
+    /// Checks the templates in a trigger's variable: they see `trigger` and nothing else.
+    fn trigger_value(&mut self, path: &str, value: &Value) {
+        let mut open = vec![value];
+        while let Some(value) = open.pop() {
+            match value {
+                Value::String(text) if is_template(text) => match template_references(text) {
+                    Ok(found) => {
+                        let others: Vec<String> = found
+                            .names
+                            .iter()
+                            .filter(|name| *name != "trigger")
+                            .map(|name| format!("`{name}`"))
+                            .collect();
+                        let unknown = found.unknown.iter().map(|unknown| unknown.message.clone());
+                        let not_there =
+                            others.iter().map(|name| format!("{name} is not known when a trigger fires"));
+                        for message in unknown.chain(not_there) {
+                            self.plan_error(
+                                path,
+                                "plan/bad-expression",
+                                format!("`{text}`: {message}"),
+                                "use `trigger`",
+                            );
+                        }
+                    }
+                    Err(error) => {
+                        self.plan_error(path, "plan/bad-expression", format!("`{text}`: {error}"), "")
+                    }
+                },
+                Value::Array(items) => open.extend(items),
+                Value::Object(items) => open.extend(items.values()),
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+    }
+
+    fn plan_error(&mut self, path: &str, code: &'static str, message: String, help: &str) {
+        self.error(WHOLE_PLAN, path, code, message, help);
+    }
+}

@@ -1,0 +1,5 @@
+//! The run state machine under random plans, outcomes, interleavings and crashes.
+
+mod properties;
+mod schedule;
+mod simulate;

@@ -1,0 +1,128 @@
+//! Scheduling: no barrier, limits, mutexes, batches, and shapes of ten thousand.
+
+use std::time::Duration;
+
+use stead_model::event::EventKind;
+use stead_model::plan::{HostFailure, Mutex, MutexScope, Settings, Size};
+use stead_model::{Event, Status};
+
+use super::simulate::{World, assert_ordered, compile, on_hosts, simulate, task};
+
+fn position(events: &[Event], wanted: impl Fn(&EventKind) -> bool) -> usize {
+    events.iter().position(|event| wanted(&event.kind)).expect("the event is there")
+}
+
+fn fine(_: &str, _: Option<&str>, _: u32) -> Status {
+    Status::Changed
+}
+
+/// Case 4: a task starts as soon as its own dependencies are finished.
+#[test]
+fn there_is_no_level_barrier() {
+    let plan = compile(|_| {}, vec![task("a", &[], Settings::default()), task("b", &[], Settings::default()), task("c", &["b"], Settings::default())]);
+    let mut world = World::new(&plan, &fine);
+    world.begin();
+    // Pending are a and b; b ends, then c, and only then a.
+    assert!(world.step(1) && world.step(1) && world.step(0));
+    let finished = |name: &'static str| move |kind: &EventKind| matches!(kind, EventKind::TaskFinished { task, .. } if task.as_str() == name);
+    assert!(position(&world.events, finished("c")) < position(&world.events, finished("a")));
+}
+
+#[test]
+fn tasks_that_share_a_mutex_never_overlap_and_are_served_in_order() {
+    let settings = Settings { mutex: vec![Mutex { name: "apt".to_owned(), scope: MutexScope::Run }], ..Settings::default() };
+    let tasks = (0..20).map(|i| task(&format!("t{i}"), &[], settings.clone())).collect();
+    let plan = compile(|_| {}, tasks);
+    let mut world = World::new(&plan, &fine);
+    world.begin();
+    world.finish(&[0]);
+    assert_eq!(world.most_at_once, 1);
+    let started: Vec<String> = world
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::TaskStarted { task, .. } => Some(task.to_string()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(started, (0..20).map(|i| format!("t{i}")).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_blocked_task_does_not_hold_back_the_ones_behind_it() {
+    let held = Settings { mutex: vec![Mutex { name: "m".to_owned(), scope: MutexScope::Run }], ..Settings::default() };
+    let tasks = vec![task("a", &[], held.clone()), task("b", &[], held), task("c", &[], Settings::default())];
+    let plan = compile(|plan| plan.limits.parallel = 2, tasks);
+    let mut world = World::new(&plan, &fine);
+    world.begin();
+    let started = |name: &'static str| move |kind: &EventKind| matches!(kind, EventKind::TaskStarted { task, .. } if task.as_str() == name);
+    position(&world.events, started("c"));
+    assert!(!world.events.iter().any(|event| started("b")(&event.kind)));
+}
+
+#[test]
+fn a_failed_canary_leaves_the_others_out() {
+    let settings = Settings { canary: Some(Size::Count(1)), host_failure: HostFailure::All, ..Settings::default() };
+    let plan = compile(|_| {}, vec![on_hosts("roll", &[], 4, settings)]);
+    let fails_on_first = |_: &str, host: Option<&str>, _: u32| if host == Some("h0") { Status::Failed } else { Status::Changed };
+    let (report, events) = simulate(&plan, &fails_on_first, &[0]);
+    assert_ordered(&plan, &events);
+    let row = &report.tasks[0];
+    assert_eq!(row.status, Status::Failed);
+    let statuses: Vec<Status> = row.hosts.iter().map(|host| host.status).collect();
+    assert_eq!(statuses, [Status::Failed, Status::NotRun, Status::NotRun, Status::NotRun]);
+    assert_eq!(row.hosts[1].reason.as_deref(), Some("canary failed: h0"));
+}
+
+/// Case 15: tolerated failures are partial; each host retries on its own.
+#[test]
+fn host_failures_within_the_policy_are_tolerated() {
+    let settings = Settings { host_failure: HostFailure::Percent(50), ..Settings::default() };
+    let plan = compile(|_| {}, vec![on_hosts("a", &[], 4, settings), task("b", &["a"], Settings::default())]);
+    let one_fails = |_: &str, host: Option<&str>, _: u32| if host == Some("h2") { Status::Failed } else { Status::Changed };
+    let (report, _) = simulate(&plan, &one_fails, &[3, 1, 2]);
+    assert_eq!((report.tasks[0].status, report.tasks[0].partial), (Status::Changed, true));
+    assert_eq!(report.tasks[1].status, Status::Changed);
+    let hosts: Vec<&str> = report.tasks[0].hosts.iter().map(|row| row.host.as_str()).collect();
+    assert_eq!(hosts, ["h0", "h1", "h2", "h3"]);
+    assert!(report.is_success() || report.exit_code.code() == 0);
+}
+
+#[test]
+fn batches_wait_for_each_other_and_for_their_pause() {
+    let settings = Settings { batch: vec![Size::Count(2)], batch_pause: Duration::from_secs(60), ..Settings::default() };
+    let plan = compile(|_| {}, vec![on_hosts("a", &[], 5, settings)]);
+    let mut world = World::new(&plan, &fine);
+    world.begin();
+    let report = world.finish(&[1, 0]);
+    assert_eq!(world.most_at_once, 2);
+    assert_eq!(report.tasks[0].status, Status::Changed);
+    let batches: Vec<u32> = world
+        .events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::AttemptStarted { batch, .. } => Some(*batch),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(batches, [1, 1, 2, 2, 3]);
+}
+
+/// Case 32: ten thousand wide, ten thousand deep; depth is never recursion.
+#[test]
+fn ten_thousand_wide_and_deep_plans_end() {
+    const MANY: usize = 10_000;
+    let wide = (0..MANY).map(|i| task(&format!("t{i}"), &[], Settings::default())).collect();
+    let (report, _) = simulate(&compile(|_| {}, wide), &fine, &[0]);
+    assert_eq!(report.counts.changed as usize, MANY);
+    let deep = |outcome: &dyn Fn(&str, Option<&str>, u32) -> Status| {
+        let names: Vec<String> = (0..MANY).map(|i| format!("t{i}")).collect();
+        let settings = Settings { on_error: stead_model::plan::OnError::Continue, ..Settings::default() };
+        let chain = (0..MANY)
+            .map(|i| if i == 0 { task(&names[0], &[], settings.clone()) } else { task(&names[i], &[&names[i - 1]], settings.clone()) })
+            .collect();
+        simulate(&compile(|_| {}, chain), outcome, &[0]).0
+    };
+    assert_eq!(deep(&fine).counts.changed as usize, MANY);
+    assert_eq!(deep(&|_, _, _| Status::Failed).counts.skipped as usize, MANY - 1);
+}

@@ -1,0 +1,172 @@
+//! The schemas say what the readers do.
+
+use super::*;
+use crate::diagnostic::{Diagnostics, Source};
+use crate::plan_file::{PlanFile, keys, tests::EXAMPLE};
+use crate::yaml::{self, Codes};
+
+fn source(text: &str) -> Source {
+    Source { name: "plan.yaml".into(), text: text.into() }
+}
+
+fn reader_accepts(text: &str) -> bool {
+    let mut diagnostics = Diagnostics::default();
+    let file = PlanFile::read(&source(text), &mut diagnostics);
+    if let Some(file) = &file {
+        for index in 0..file.task_count() {
+            file.task(index, &mut diagnostics);
+        }
+    }
+    !diagnostics.has_errors()
+}
+
+fn to_json(text: &str) -> Value {
+    yaml::read(&source(text), Codes::PLAN, &mut Diagnostics::default()).unwrap().root().to_json()
+}
+
+#[test]
+fn the_schemas_are_schemas() {
+    for schema in [plan_schema(), inventory_schema()] {
+        assert!(jsonschema::meta::is_valid(&schema));
+        assert_eq!(schema["$schema"], DIALECT);
+    }
+}
+
+#[test]
+fn the_example_plan_and_inventory_fit_their_schemas() {
+    let plan = jsonschema::validator_for(&plan_schema()).unwrap();
+    assert!(plan.is_valid(&to_json(EXAMPLE)));
+    let inventory = jsonschema::validator_for(&inventory_schema()).unwrap();
+    let good = "api_version: v1\ndefaults: {labels: {site: vienna}}\nhosts:\n  a: local\n  b: {transport: local, root: /x, labels: {n: 1}}\n";
+    assert!(inventory.is_valid(&to_json(good)));
+    assert!(!inventory.is_valid(&to_json("api_version: v1\nhosts: {a: {transport: local, become: sudo}}\n")));
+}
+
+/// Values for every key of a task: those that are right, then those that are wrong.
+const TASK_VALUES: &[(&str, &[&str], &[&str])] = &[
+    ("description", &["x"], &["1", "[a]"]),
+    ("target", &["a", "[a, b]"], &["1", "{a: b}", "''"]),
+    ("on_empty", &["fail", "skip"], &["no", "1"]),
+    ("depends_on", &["a", "[a, b]", "[]"], &["1", "{a: b}"]),
+    ("trigger_rule", &["all_ok", "all_ran", "any_ok", "all_done", "any_failed", "all_failed"], &["all"]),
+    ("only_if_changed", &["true", "false", "any", "all"], &["yes", "1"]),
+    (
+        "when",
+        &["a", "true", "[a, b]", "{all: [a, {any: [b, {not: c}]}]}", "{expr: a, reason: b}"],
+        &["1", "{}", "{and: [a]}"],
+    ),
+    ("when_host", &["a", "[true]"], &["1"]),
+    ("confirm", &["sure?"], &["1", "''"]),
+    ("changed_when", &["a", "false"], &["1", "[a]"]),
+    ("failed_when", &["a", "false"], &["1", "[a]"]),
+    ("idempotent", &["true"], &["yes", "1"]),
+    ("on_error", &["stop_all", "continue", "{retry: 3}"], &["stop", "{retry: -1}", "{times: 1}"]),
+    (
+        "retry",
+        &[
+            "0",
+            "1000",
+            "{times: 2}",
+            "{times: 2, backoff: exponential, on: [exit, panic]}",
+            "{times: 2, backoff: {initial: 1s, max: 5s, factor: 1.5, jitter: full}}",
+        ],
+        &[
+            "-1",
+            "1001",
+            "1.5",
+            "{}",
+            "{times: 2, on: permanent}",
+            "{times: 1, backoff: fast}",
+            "{times: 1, backoff: {initial: 1s}}",
+        ],
+    ),
+    ("timeout", &["250ms", "30s", "5m", "2h", "1h30m"], &["30", "1x", "''", "1.5s"]),
+    ("undo", &["auto", "{exec: [a]}", "{op: a.b, params: {c: d}}"], &["none", "{}", "{sequence: []}"]),
+    ("interrupted", &["fail", "retry"], &["ask"]),
+    ("host_failure", &["any", "all", "{percent: 0}", "{percent: 99}"], &["some", "{percent: 100}"]),
+    ("batch", &["1", "'25%'", "[1, '100%']"], &["0", "'0%'", "'101%'", "x"]),
+    ("batch_pause", &["5s"], &["5"]),
+    ("canary", &["1", "'10%'"], &["0", "[1]"]),
+    ("canary_pause", &["5s"], &["5"]),
+    (
+        "mutex",
+        &["m", "[m, {name: n, scope: host}]", "{name: n}"],
+        &["1", "{scope: run}", "{name: n, scope: x}"],
+    ),
+    ("for_each", &["[a]", "{a: b}", "'{{ vars.x }}'"], &["1", "true"]),
+    ("params", &["{}", "{cwd: /}"], &["[a]", "x"]),
+];
+
+#[test]
+fn reader_and_schema_agree_on_every_key_of_a_task() {
+    let validator = jsonschema::validator_for(&plan_schema()).unwrap();
+    let actions = ["op", "exec", "shell", "sequence", "name"];
+    for key in keys::TASK_KEYS.names().filter(|name| !actions.contains(name)) {
+        assert!(TASK_VALUES.iter().any(|(name, ..)| *name == key), "`{key}` is not covered");
+    }
+    for (key, right, wrong) in TASK_VALUES {
+        for (value, expected) in
+            right.iter().map(|value| (value, true)).chain(wrong.iter().map(|value| (value, false)))
+        {
+            let text = format!("api_version: v1\nname: p\ntasks:\n- name: t\n  shell: x\n  {key}: {value}\n");
+            assert_eq!(reader_accepts(&text), expected, "reader: {key}: {value}");
+            assert_eq!(validator.is_valid(&to_json(&text)), expected, "schema: {key}: {value}");
+        }
+    }
+}
+
+/// Lines of the top level and actions: right or wrong.
+const LINES: &[(&str, bool)] = &[
+    ("tasks: []", true),
+    ("tasks: {}", false),
+    ("tasks: []\ndescription: x", true),
+    ("tasks: []\nvars: {a: 1, b: null}", true),
+    ("tasks: []\nvars: [a]", false),
+    ("tasks: []\nenv: [A]", true),
+    ("tasks: []\nenv: {A: b}", false),
+    ("tasks: []\nsecrets: {a: {env: A}, b: {file: x}}", true),
+    ("tasks: []\nsecrets: {a: {env: A, file: x}}", false),
+    ("tasks: []\nsecrets: {a: b}", false),
+    ("tasks: []\ndefaults: {target: x, timeout: 1s, retry: 1, host_failure: any, batch: 1, mutex: m}", true),
+    ("tasks: []\ndefaults: {on_error: continue}", false),
+    ("tasks: []\non_error: continue", true),
+    ("tasks: []\non_error: {retry: 1}", false),
+    ("tasks: []\non_failure: rollback", true),
+    ("tasks: []\non_failure: undo", false),
+    ("tasks: []\nlimits: {parallel: 10000, per_target: 1}", true),
+    ("tasks: []\nlimits: {parallel: 10001}", false),
+    ("tasks: []\ntimeout: 1h\nfinally_timeout: 1m\ngrace: 1s\nlock: false", true),
+    ("tasks: []\nlock: no", false),
+    ("tasks: []\ntriggers: [{agent_online: {match: x}}, {schedule: {cron: '* * * * *', tz: UTC}}]", true),
+    ("tasks: []\ntriggers: [{overlap: skip}]", false),
+    ("tasks: []\nfinally: [{name: f, shell: x}]", true),
+    ("tasks: [{name: t, exec: [a, 1, true]}]", true),
+    ("tasks: [{name: t, exec: []}]", false),
+    ("tasks: [{name: t, exec: a}]", false),
+    ("tasks: [{name: t, op: a.b, params: {c: d}}]", true),
+    ("tasks: [{name: t, op: a.b, shell: x}]", false),
+    ("tasks: [{name: t}]", false),
+    ("tasks: [{shell: x}]", false),
+    ("tasks: [{name: a b, shell: x}]", false),
+    ("tasks: [{name: t, sequence: [{name: p, op: a.b, when_host: x}]}]", true),
+    ("tasks: [{name: t, sequence: [{name: p, op: a.b, when: x}]}]", false),
+    ("tasks: [{name: t, sequence: [{op: a.b}]}]", false),
+    ("tasks: [{name: t, sequence: []}]", false),
+    ("tasks: []\nsteps: []", false),
+];
+
+#[test]
+fn reader_and_schema_agree_on_the_top_level() {
+    let validator = jsonschema::validator_for(&plan_schema()).unwrap();
+    for (lines, expected) in LINES {
+        let text = format!("api_version: v1\nname: p\n{lines}\n");
+        assert_eq!(reader_accepts(&text), *expected, "reader: {lines}");
+        assert_eq!(validator.is_valid(&to_json(&text)), *expected, "schema: {lines}");
+    }
+    for key in keys::PLAN_KEYS.names().filter(|key| !matches!(*key, "api_version" | "name")) {
+        assert!(
+            LINES.iter().any(|(lines, right)| *right && lines.contains(&format!("{key}:"))),
+            "`{key}` is not covered"
+        );
+    }
+}

@@ -1,0 +1,320 @@
+//! Taking a recorded run up again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stead_bundle::{LoadError, LockError, OpenError, RecordError, RunDirectory, load_meta, load_plan};
+use stead_engine::run::{Now, ReplayError, ResumeChoice, ResumeRefusal, Run, Turn};
+use stead_model::bundle::RunMeta;
+use stead_model::event::{Event, EventKind, Mode};
+use stead_model::plan::{Digest, Plan};
+use stead_model::report::Report;
+use stead_model::{ExitCode, RunId, TaskName};
+
+use crate::author::CheckedPlan;
+use crate::clock;
+use crate::hosts::InventoryHosts;
+use crate::journal::{self, Journal, JournalError, ReadError};
+use crate::process_scan;
+use crate::record::Recording;
+use crate::runner::{Runner, Started, path_of};
+
+/// What a person decided about a resume.
+#[derive(Clone, Debug, Default)]
+pub struct ResumeOptions {
+    /// Interrupted tasks to run again.
+    pub rerun: Vec<TaskName>,
+    /// Interrupted tasks to count as done.
+    pub assume_done: Vec<TaskName>,
+    /// Go on with a plan that is not the recorded one.
+    pub force: bool,
+}
+
+/// Why a run is not taken up again.
+#[derive(Debug, thiserror::Error)]
+pub enum ResumeError {
+    /// The runner has no state directory.
+    #[error("resuming needs a state directory; call record_in")]
+    NotRecording,
+    /// A live process owns the run.
+    #[error("the run is in progress{}", holder.as_ref().map_or_else(String::new, |holder| format!(" (pid {}, since {})", holder.pid, holder.since)))]
+    InProgress {
+        /// Who has it.
+        holder: Option<stead_bundle::Holder>,
+    },
+    /// The bundle cannot be read.
+    #[error("cannot read the run")]
+    Load(#[source] LoadError),
+    /// The bundle cannot be written.
+    #[error("cannot record the run")]
+    Record(#[source] RecordError),
+    /// The journal is damaged.
+    #[error("cannot use the journal")]
+    Journal(#[source] ReadError),
+    /// The journal cannot be written.
+    #[error("cannot write the journal")]
+    JournalWrite(#[source] JournalError),
+    /// The journal's damaged tail cannot be cut off.
+    #[error("cannot cut off the journal's damaged tail")]
+    Repair(#[source] std::io::Error),
+    /// The journal does not fit the plan.
+    #[error("the journal does not fit the plan")]
+    Replay(#[source] ReplayError),
+    /// `plan.json` is not the one the journal was made with.
+    #[error("plan.json does not match the recorded plan hash {expected}")]
+    PlanTampered {
+        /// The recorded hash.
+        expected: Digest,
+    },
+    /// The plan is not the recorded one.
+    #[error("the plan is not the recorded one: {}", describe_changes(changes))]
+    PlanChanged {
+        /// What differs.
+        changes: PlanChanges,
+    },
+    /// The engine refuses.
+    #[error(transparent)]
+    Refused(ResumeRefusal),
+    /// A secret is missing, or a target is locked.
+    #[error("{message}")]
+    CannotStart {
+        /// What the process exits with.
+        exit_code: ExitCode,
+        /// Why.
+        message: String,
+    },
+}
+
+impl ResumeError {
+    /// Returns what the process exits with.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::InProgress { .. } => ExitCode::Locked,
+            Self::Load(LoadError::PlanChanged { .. })
+            | Self::Journal(ReadError::Damaged { .. } | ReadError::Gap { .. } | ReadError::Unknown { .. })
+            | Self::Replay(_)
+            | Self::PlanTampered { .. }
+            | Self::PlanChanged { .. } => ExitCode::Verification,
+            Self::NotRecording | Self::Refused(ResumeRefusal::NotInterrupted { .. }) => ExitCode::Usage,
+            Self::Load(_) | Self::Refused(ResumeRefusal::RolledBack) => ExitCode::Invalid,
+            Self::Refused(ResumeRefusal::AlreadyDone) => ExitCode::Success,
+            Self::Record(_) | Self::Repair(_) | Self::JournalWrite(_) | Self::Journal(ReadError::Read { .. }) => ExitCode::Failed,
+            Self::CannotStart { exit_code, .. } => *exit_code,
+        }
+    }
+}
+
+/// Which tasks differ between a recorded plan and another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanChanges {
+    /// Only in the new plan.
+    pub added: Vec<TaskName>,
+    /// Only in the recorded plan.
+    pub removed: Vec<TaskName>,
+    /// In both, and not the same.
+    pub changed: Vec<TaskName>,
+}
+
+fn describe_changes(changes: &PlanChanges) -> String {
+    let list = |what: &str, names: &[TaskName]| {
+        let names: Vec<&str> = names.iter().map(TaskName::as_str).collect();
+        (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
+    };
+    let parts: Vec<String> = [
+        list("added", &changes.added),
+        list("removed", &changes.removed),
+        list("changed", &changes.changed),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if parts.is_empty() { "its settings changed".to_owned() } else { parts.join("; ") }
+}
+
+/// Returns which tasks differ between a recorded plan and another one.
+pub fn plan_changes(recorded: &Plan, new: &Plan) -> PlanChanges {
+    let hashes = |plan: &Plan| -> BTreeMap<TaskName, Digest> {
+        plan.tasks.iter().map(|task| (task.name.clone(), task.hash)).collect()
+    };
+    let (old, now) = (hashes(recorded), hashes(new));
+    PlanChanges {
+        added: now.keys().filter(|name| !old.contains_key(*name)).cloned().collect(),
+        removed: old.keys().filter(|name| !now.contains_key(*name)).cloned().collect(),
+        changed: now.iter().filter(|(name, hash)| old.get(*name).is_some_and(|was| was != *hash)).map(|(name, _)| name.clone()).collect(),
+    }
+}
+
+/// A recorded run as it was found.
+struct Found {
+    path: PathBuf,
+    meta: RunMeta,
+    events: Vec<Event>,
+    next_seq: u64,
+    good_len: u64,
+    dropped_bytes: u64,
+    recorded: Plan,
+}
+
+impl Runner {
+    /// Takes the recorded run `run_id` up again with its plan.
+    pub async fn resume(self, run_id: &RunId, plan: impl Into<CheckedPlan>) -> Result<Report, ResumeError> {
+        let path = path_of(self.state_dir.as_deref().ok_or(ResumeError::NotRecording)?, run_id);
+        self.resume_at(&path, plan, ResumeOptions::default()).await
+    }
+
+    /// Takes the run recorded in the directory `path` up again.
+    ///
+    /// A run that has succeeded is not touched; its report is returned.
+    pub async fn resume_at(
+        mut self,
+        path: &Path,
+        plan: impl Into<CheckedPlan>,
+        options: ResumeOptions,
+    ) -> Result<Report, ResumeError> {
+        let plan = plan.into();
+        let found = find(path)?;
+        let changes = plan_changes(&found.recorded, plan.plan());
+        let is_other = plan.compiled.hash != found.meta.plan_hash;
+        if is_other && !options.force {
+            return Err(ResumeError::PlanChanged { changes });
+        }
+        self.kind = found.meta.kind;
+        self.run_id = Some(found.meta.run_id.clone());
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
+        let run_options = self.run_options(self.run_id.clone(), Mode::Run);
+        let mut run = Run::new(&plan.compiled, hosts.clone(), run_options);
+        run.replay(&found.events).map_err(ResumeError::Replay)?;
+        if run.ended().is_some_and(|(_, code)| code == ExitCode::Success) && !is_other {
+            let mut report = run.report();
+            report.bundle = Some(found.path.display().to_string());
+            return Ok(report);
+        }
+
+        let interrupted = run.interrupted_attempts();
+        let segment = run.segment() + u32::from(!found.events.is_empty());
+        let choice = ResumeChoice {
+            rerun: options.rerun,
+            assume_done: options.assume_done,
+            dropped_bytes: found.dropped_bytes,
+            forced: is_other.then(|| {
+                let changed: BTreeSet<TaskName> = changes.added.into_iter().chain(changes.changed).collect();
+                (plan.compiled.hash, changed)
+            }),
+        };
+        let mut turn = Turn::default();
+        let now = Now { wall: clock::now(), ..Now::default() };
+        if found.events.is_empty() {
+            run.begin(now, &mut turn);
+        } else {
+            run.resume(choice, now, &mut turn).map_err(ResumeError::Refused)?;
+        }
+
+        let refused = |refusal: crate::runner::Refusal| ResumeError::CannotStart {
+            exit_code: refusal.exit_code,
+            message: refusal.message,
+        };
+        let secrets = self.read_secrets(&plan).map_err(refused)?;
+        let run_id = found.meta.run_id.clone();
+        let locks = self.lock_hosts(&plan, &run_id, Mode::Run).await.map_err(refused)?;
+        let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
+            OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
+            OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => ResumeError::Record(error),
+            OpenError::Load(error) => ResumeError::Load(error),
+        })?;
+        let left = process_scan::end(&run_id, &interrupted, plan.plan().grace).await;
+        if is_other {
+            let sources: Vec<(&str, &[u8])> =
+                self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+            directory.replace_plan(&plan.plan().to_json(), &sources).map_err(ResumeError::Record)?;
+        }
+        let events_path = directory.events_path();
+        if found.dropped_bytes > 0 {
+            journal::repair(&events_path, found.good_len).map_err(ResumeError::Repair)?;
+        }
+        let mut recording = Recording::reopened(directory, meta);
+        recording.begin_segment(segment, plan.compiled.hash).map_err(ResumeError::Record)?;
+        let journal = Journal::reopen(&events_path, found.next_seq).map_err(ResumeError::JournalWrite)?;
+
+        let mut started =
+            self.assemble(&plan, run, turn, hosts, secrets, Some(Arc::new(recording)), journal, locks, Mode::Run);
+        started.add_warnings();
+        started.say_what_was_found(found.dropped_bytes, &left);
+        Ok(started.drive().await)
+    }
+}
+
+impl Started {
+    fn say_what_was_found(&mut self, dropped_bytes: u64, left: &process_scan::Ended) {
+        if dropped_bytes > 0 {
+            let text = format!("the journal's last line was damaged: {dropped_bytes} bytes were cut off");
+            self.dispatcher.warn("record/journal-cut", text);
+        }
+        let name = |process: &process_scan::LeftProcess| format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task);
+        for process in &left.ended {
+            self.dispatcher.warn("run/process-ended", format!("ended a process that the dead run left: {}", name(process)));
+        }
+        for process in &left.remaining {
+            self.dispatcher.warn("run/process-left", format!("could not end a process of the dead run: {}", name(process)));
+        }
+    }
+}
+
+/// Reads a recorded run without changing it.
+fn find(path: &Path) -> Result<Found, ResumeError> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let meta = load_meta(&path).map_err(ResumeError::Load)?;
+    if let Some(holder) = stead_bundle::holder_of(&path.join(stead_bundle::LOCK)).map_err(ResumeError::Record)? {
+        return Err(ResumeError::InProgress { holder });
+    }
+    let bytes = load_plan(&path, &meta).map_err(ResumeError::Load)?;
+    let expected = meta.plan_hash;
+    let recorded: Plan = serde_json::from_slice(&bytes).map_err(|_| ResumeError::PlanTampered { expected })?;
+    let events_path = path.join(stead_bundle::EVENTS);
+    let mut read = if events_path.exists() {
+        journal::read(&events_path).map_err(ResumeError::Journal)?
+    } else {
+        journal::JournalRead { events: Vec::new(), next_seq: 1, good_len: 0, dropped_bytes: 0 }
+    };
+    let journaled = read.events.iter().filter_map(|event| hash_in(&event.kind)).next_back();
+    if journaled.is_some_and(|hash| hash != expected) {
+        return Err(ResumeError::PlanTampered { expected: journaled.unwrap_or(expected) });
+    }
+    for event in &mut read.events {
+        load_filed_data(&path, event);
+    }
+    Ok(Found {
+        path,
+        meta,
+        events: read.events,
+        next_seq: read.next_seq,
+        good_len: read.good_len,
+        dropped_bytes: read.dropped_bytes,
+        recorded,
+    })
+}
+
+/// Returns the plan hash an event records.
+fn hash_in(kind: &EventKind) -> Option<Digest> {
+    if let EventKind::RunStarted(started) = kind {
+        return Some(started.plan_hash);
+    }
+    if let EventKind::RunResumed(resumed) = kind {
+        return resumed.plan_hash;
+    }
+    None
+}
+
+/// Puts data that has a file of its own back into its event; without the file it is not known.
+fn load_filed_data(bundle: &Path, event: &mut Event) {
+    let (file, data) = match &mut event.kind {
+        EventKind::HostResult { result, .. } => (&result.data_file, &mut result.data),
+        EventKind::TaskFinished { result, .. } => (&result.data_file, &mut result.data),
+        _ => return,
+    };
+    if let Some(file) = file
+        && !Path::new(file).components().any(|part| !matches!(part, std::path::Component::Normal(_)))
+    {
+        *data = std::fs::read(bundle.join(file)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    }
+}

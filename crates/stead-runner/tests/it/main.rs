@@ -1,0 +1,3 @@
+//! The runner end to end, with functional tasks: no driver is needed to see order, failure and resume.
+
+mod functions;

@@ -1,0 +1,295 @@
+//! The contract every write operation keeps, as one suite over a table of cases.
+//!
+//! For each case, on the whole machine and under a root prefix:
+//!
+//! * from a fresh, a half-applied and a converged target, check says what the run right after does, and writes
+//!   nothing (content, mode, owner, modification time, inode);
+//! * a dry run that observes again sees its own prediction;
+//! * the first run is changed, the second is not and writes nothing;
+//! * drift made by hand in any field is repaired;
+//! * what is not specified is kept;
+//! * the inverse restores the state before, byte for byte, and is itself idempotent.
+//!
+//! [`violations`] returns what was not kept, so that the suite can be shown to fail.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use stead_model::Effect;
+use stead_model::operation::RootSupport;
+use stead_runner::operation::{Entry, OpContext, Operation, Params, Predicted, Registry};
+
+use crate::context::{context, params};
+use crate::flow;
+use crate::tree::{Depth, difference, snapshot};
+
+/// One way to use a write operation. Functions get the target directory.
+#[derive(Clone)]
+pub struct Case {
+    /// The operation.
+    pub operation: &'static str,
+    /// What this case shows.
+    pub name: &'static str,
+    /// Its parameters; `{dir}` stands for the target directory, `{sources}` for the driver's.
+    pub params: fn() -> Value,
+    /// Fills the driver's directory.
+    pub sources: fn(&Path),
+    /// Makes a target on which everything has to be done.
+    pub fresh: fn(&Path),
+    /// Makes, from a fresh one, a target on which a part has been done.
+    pub half: fn(&Path),
+    /// Changes, on a converged target, one field each.
+    pub drifts: &'static [Drift],
+    /// Returns what the operation has to keep, read from the target; on a target where it is not there yet too.
+    pub kept: fn(&Path) -> String,
+    /// Whether a path, relative to the target directory, holds bookkeeping that the state does not include.
+    pub ignore: fn(&str) -> bool,
+}
+
+/// A field, and how to change it by hand.
+pub type Drift = (&'static str, fn(&Path));
+
+/// Does nothing: for a part that a case does not need.
+pub fn nothing(_: &Path) {}
+
+/// Keeps nothing: for a case without unspecified fields.
+pub fn nothing_kept(_: &Path) -> String {
+    String::new()
+}
+
+/// Returns the write operations of `registry` that no case covers.
+pub fn uncovered(registry: &Registry, cases: &[Case]) -> Vec<&'static str> {
+    let writes = registry.descriptors().filter(|descriptor| descriptor.effect == Effect::Write);
+    writes
+        .map(|descriptor| descriptor.name)
+        .filter(|name| cases.iter().all(|case| case.operation != *name))
+        .collect()
+}
+
+/// Returns every way in which `case` shows the contract broken. Empty: it is kept.
+///
+/// # Panics
+/// If the test machine does not let directories be made.
+pub fn violations(registry: &Registry, case: &Case) -> Vec<String> {
+    let Some(Entry::State(operation)) = registry.get(case.operation) else {
+        return vec![format!("{} is not an operation that describes a state", case.operation)];
+    };
+    let mut placements = vec![Placement::Machine];
+    if operation.descriptor().root == RootSupport::Full {
+        placements.push(Placement::Root);
+    }
+    let mut found = Vec::new();
+    for placement in placements {
+        let mut suite = Suite { registry, operation: operation.as_ref(), case, placement, found: Vec::new() };
+        suite.walk_from("fresh", nothing);
+        suite.walk_from("half-applied", case.half);
+        for (field, drift) in case.drifts {
+            suite.drift(field, *drift);
+        }
+        found.extend(suite.found);
+    }
+    found
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Placement {
+    Machine,
+    Root,
+}
+
+struct Suite<'a> {
+    registry: &'a Registry,
+    operation: &'a dyn Operation,
+    case: &'a Case,
+    placement: Placement,
+    found: Vec<String>,
+}
+
+/// A target of its own for one walk through the suite.
+struct Target {
+    _keep: tempfile::TempDir,
+    /// Where the operation acts.
+    dir: PathBuf,
+    cx: OpContext,
+    params: Params,
+}
+
+impl Suite<'_> {
+    fn target(&self) -> Target {
+        let keep = tempfile::tempdir().expect("a temporary directory");
+        let base = keep.path().canonicalize().expect("it is there");
+        let (sources, root) = (base.join("sources"), base.join("root"));
+        let dir = root.join("target");
+        std::fs::create_dir_all(&sources).expect("a directory");
+        std::fs::create_dir_all(&dir).expect("a directory");
+        (self.case.sources)(&sources);
+        (self.case.fresh)(&dir);
+        let mut cx = context(&sources);
+        let shown = match self.placement {
+            Placement::Machine => dir.clone(),
+            Placement::Root => {
+                cx.root = Some(root);
+                PathBuf::from("/target")
+            }
+        };
+        let values = fill((self.case.params)(), &shown, &sources);
+        Target { _keep: keep, dir, cx, params: params(values) }
+    }
+
+    fn state(&self, target: &Target) -> std::collections::BTreeMap<String, String> {
+        let mut tree = snapshot(&target.dir, Depth::State);
+        tree.retain(|path, _| !(self.case.ignore)(path));
+        tree
+    }
+
+    fn broken(&mut self, what: impl std::fmt::Display) {
+        let (operation, name) = (self.case.operation, self.case.name);
+        self.found.push(format!("{operation} ({name}, {:?}): {what}", self.placement));
+    }
+
+    /// Walks from a start to a converged target and back.
+    fn walk_from(&mut self, start: &str, prepare: fn(&Path)) {
+        let target = self.target();
+        prepare(&target.dir);
+        let kept = (self.case.kept)(&target.dir);
+        let before = self.state(&target);
+        let Some(predicted) = self.check(&target, start) else { return };
+        if predicted.is_empty() {
+            self.broken(format!("{start}: check predicts no change"));
+        }
+        let ran = match flow::run(self.operation, &target.cx, &target.params) {
+            Ok(ran) => ran,
+            Err(error) => return self.broken(format!("{start}: the run failed: {error}")),
+        };
+        if !ran.changed {
+            self.broken(format!("{start}: the first run is unchanged"));
+        }
+        if ran.diff.to_json() != predicted.to_json() {
+            self.broken(format!(
+                "{start}: check said {}, the run {}",
+                predicted.to_json(),
+                ran.diff.to_json()
+            ));
+        }
+        if (self.case.kept)(&target.dir) != kept {
+            self.broken(format!("{start}: not kept: {kept:?} became {:?}", (self.case.kept)(&target.dir)));
+        }
+        let leftovers: Vec<_> =
+            self.state(&target).into_keys().filter(|path| path.contains("stead-tmp")).collect();
+        if !leftovers.is_empty() {
+            self.broken(format!("{start}: left {leftovers:?}"));
+        }
+        self.converged(&target, start);
+        self.undo(&target, start, &ran.before, &before);
+    }
+
+    /// Checks without writing, twice: the second sees the prediction of the first.
+    fn check(&mut self, target: &Target, start: &str) -> Option<stead_runner::operation::Diff> {
+        let before = snapshot(&target.dir, Depth::Everything);
+        let cx = OpContext { predicted: Predicted::default(), ..target.cx.clone() };
+        let predicted = match flow::check(self.operation, &cx, &target.params) {
+            Ok(diff) => diff,
+            Err(error) => {
+                self.broken(format!("{start}: check failed: {error}"));
+                return None;
+            }
+        };
+        match flow::check(self.operation, &cx, &target.params) {
+            Ok(diff) if diff.is_empty() => {}
+            Ok(diff) => {
+                self.broken(format!("{start}: a dry run does not see its own prediction: {}", diff.to_json()))
+            }
+            Err(error) => self.broken(format!("{start}: a second check failed: {error}")),
+        }
+        for line in difference(&before, &snapshot(&target.dir, Depth::Everything)) {
+            self.broken(format!("{start}: check wrote: {line}"));
+        }
+        Some(predicted)
+    }
+
+    /// A converged target: check and run say unchanged and write nothing.
+    fn converged(&mut self, target: &Target, start: &str) {
+        let before = snapshot(&target.dir, Depth::Everything);
+        if let Some(diff) = self.check(target, "converged")
+            && !diff.is_empty()
+        {
+            self.broken(format!("{start}, converged: check predicts {}", diff.to_json()));
+        }
+        match flow::run(self.operation, &target.cx, &target.params) {
+            Ok(ran) if ran.changed => {
+                self.broken(format!("{start}: the second run is changed: {}", ran.diff.to_json()))
+            }
+            Ok(_) => {}
+            Err(error) => self.broken(format!("{start}: the second run failed: {error}")),
+        }
+        for line in difference(&before, &snapshot(&target.dir, Depth::Everything)) {
+            self.broken(format!("{start}: the second run wrote: {line}"));
+        }
+    }
+
+    fn undo(
+        &mut self,
+        target: &Target,
+        start: &str,
+        seen: &stead_runner::operation::Observed,
+        before: &std::collections::BTreeMap<String, String>,
+    ) {
+        if !self.operation.descriptor().undo {
+            return;
+        }
+        let Some(inverse) = self.operation.inverse(&target.params, seen) else {
+            return self.broken(format!("{start}: there is no inverse"));
+        };
+        let Some(Entry::State(operation)) = self.registry.get(inverse.operation.as_str()) else {
+            return self.broken(format!("{start}: the inverse `{}` is unknown", inverse.operation));
+        };
+        let values = flow::params_of(&inverse);
+        for (round, changed) in [("first", true), ("second", false)] {
+            match flow::run(operation.as_ref(), &target.cx, &values) {
+                Ok(ran) if ran.changed == changed => {}
+                Ok(ran) => self.broken(format!("{start}: the {round} inverse has changed: {}", ran.changed)),
+                Err(error) => self.broken(format!("{start}: the {round} inverse failed: {error}")),
+            }
+            for line in difference(before, &self.state(target)) {
+                self.broken(format!("{start}: after the {round} inverse: {line}"));
+            }
+        }
+    }
+
+    fn drift(&mut self, field: &str, drift: fn(&Path)) {
+        let target = self.target();
+        if let Err(error) = flow::run(self.operation, &target.cx, &target.params) {
+            return self.broken(format!("drift in {field}: the first run failed: {error}"));
+        }
+        let converged = self.state(&target);
+        drift(&target.dir);
+        let Some(predicted) = self.check(&target, field) else { return };
+        match flow::run(self.operation, &target.cx, &target.params) {
+            Ok(ran) if ran.changed && !predicted.is_empty() => {}
+            Ok(ran) => self.broken(format!(
+                "drift in {field}: check said {}, the run changed {}",
+                !predicted.is_empty(),
+                ran.changed
+            )),
+            Err(error) => self.broken(format!("drift in {field}: not repaired: {error}")),
+        }
+        for line in difference(&converged, &self.state(&target)) {
+            self.broken(format!("drift in {field}: not repaired: {line}"));
+        }
+    }
+}
+
+/// Puts the real directories in the place of `{dir}` and `{sources}`.
+fn fill(value: Value, dir: &Path, sources: &Path) -> Value {
+    match value {
+        Value::String(text) => {
+            let text = text.replace("{dir}", &dir.to_string_lossy());
+            Value::String(text.replace("{sources}", &sources.to_string_lossy()))
+        }
+        Value::Array(items) => items.into_iter().map(|item| fill(item, dir, sources)).collect(),
+        Value::Object(items) => {
+            items.into_iter().map(|(key, item)| (key, fill(item, dir, sources))).collect()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+    }
+}
