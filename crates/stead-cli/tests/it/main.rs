@@ -7,6 +7,7 @@ mod process;
 
 mod asking;
 mod bundles;
+mod cases_01_16;
 mod interrupting;
 mod plain;
 mod plans;
