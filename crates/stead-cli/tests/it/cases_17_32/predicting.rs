@@ -23,7 +23,7 @@ tasks:
   - {name: conf, depends_on: dir, op: file.line, params: {path: @/t/conf, line: "on=1", create: true}}
   - {name: again, depends_on: conf, op: file.line, params: {path: @/t/conf, line: "on=1", create: true}}
   - {name: link, depends_on: page, op: file.symlink, params: {path: @/t/site/home, to: a}}
-  - {name: gone, op: file.absent, params: {path: @/t/old}}
+  - {name: gone, op: file.absent, params: {path: @/t/old, recursive: true}}
   - {name: build, depends_on: page, shell: "echo built > t/built", params: {creates: t/built}}
   - {name: probed, shell: "echo x >> t/probed", params: {unless: "test -e t/probed"}}
   - {name: told, depends_on: [page, link], only_if_changed: true, shell: "echo x >> t/told"}

@@ -12,7 +12,7 @@ name: writing
 tasks:
   - {name: directory, op: file.directory, params: {path: @/t/dir, parents: true}}
   - {name: present, op: file.present, params: {path: @/t/present, content: "hello\n"}, depends_on: directory}
-  - {name: template, op: file.template, params: {path: @/t/template, content: "v={{ '{{' }} version }}\n", vars: {version: 3}}, depends_on: directory}
+  - {name: template, op: file.template, params: {path: @/t/template, content: "v={{ '{{' }} vars.version }}\n", vars: {version: 3}}, depends_on: directory}
   - {name: copy, op: file.copy, params: {path: @/t/copy, source: tree}, depends_on: directory}
   - {name: line, op: file.line, params: {path: @/t/lines, line: "b=2", match: "^b="}, depends_on: directory}
   - {name: block, op: file.block, params: {path: @/t/lines, name: own, block: "x\ny\n"}, depends_on: line}
