@@ -230,7 +230,12 @@ impl Runner {
         }
         let mut recording = Recording::reopened(directory, meta);
         recording.begin_segment(segment, plan.compiled.hash).map_err(ResumeError::Record)?;
-        let journal = Journal::reopen(&events_path, found.next_seq).map_err(ResumeError::JournalWrite)?;
+        // A driver that died right after it made the directory has left no journal.
+        let journal = match events_path.exists() {
+            true => Journal::reopen(&events_path, found.next_seq),
+            false => Journal::create(&events_path),
+        };
+        let journal = journal.map_err(ResumeError::JournalWrite)?;
 
         for warning in self.warnings.iter().cloned().chain(what_was_found(found.dropped_bytes, &left)) {
             run.say_at_start(warning);
