@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use stead_engine::expr::{self, HostScope, Names, ResultScope, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
-use stead_model::plan::{Op, Param, Part, Plan, TaskIndex, Undo};
+use stead_model::plan::{Op, Param, Part, Plan, Section, TaskIndex, Undo};
 use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
 use tokio::sync::mpsc;
 
@@ -298,7 +298,13 @@ impl Executor {
             if cx.cancel.now() > Stop::No {
                 return RowResult { status: Status::Cancelled, ..whole };
             }
-            let result = self.run_part(part, cx, &scope, wants_inverse).await;
+            let mut result = self.run_part(part, cx, &scope, wants_inverse).await;
+            if self.mode == Mode::DryRun
+                && is_failed_check(&result)
+                && (whole.changed || whole.status == Status::Unknown || self.will_change(attempt.task, &cx.host))
+            {
+                result = not_checkable(&result);
+            }
             if is_sequence {
                 let name = part.name.clone().unwrap_or_else(|| task.name.clone());
                 let mut end = PartEnd {
@@ -325,6 +331,19 @@ impl Executor {
             }
         }
         whole
+    }
+
+    /// Whether a task before `task` would change the host, or might: then a check of it now says nothing about then.
+    fn will_change(&self, task: TaskIndex, host: &HostName) -> bool {
+        let mut before = self.results.graph().upstream(task);
+        if self.plan.task(task).section == Section::Finally {
+            let main = self.plan.indexed().filter(|(_, task)| task.section == Section::Main);
+            before.extend(main.map(|(index, _)| index));
+        }
+        before.into_iter().filter_map(|task| self.results.peek(task)).any(|end| {
+            let touched = |row: &expr::Row| row.changed || row.status == Status::Unknown;
+            end.hosts.is_empty() && touched(&end.row) || end.hosts.iter().any(|(on, row)| on == host && touched(row))
+        })
     }
 
     async fn run_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
@@ -588,6 +607,17 @@ fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError
             items.iter().map(|(key, item)| Ok((key.clone(), render(item, scope, path)?))).collect::<Result<_, _>>().map(Value::Object)
         }
     }
+}
+
+/// Whether a dry run's row says that the operation could not look, or did not like what it saw.
+fn is_failed_check(row: &RowResult) -> bool {
+    row.status == Status::Failed && !matches!(row.class, Some(ErrorClass::Guard | ErrorClass::Invalid))
+}
+
+/// Returns the row of a check that fails now, on a host that will have changed by then.
+fn not_checkable(row: &RowResult) -> RowResult {
+    let why = row.error.as_deref().unwrap_or("the check fails");
+    RowResult { reason: Some(format!("not known before an earlier task has run: {why}")), ..RowResult::new(Status::Unknown) }
 }
 
 /// Returns a dry run's row for one operation.
