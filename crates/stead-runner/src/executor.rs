@@ -9,6 +9,7 @@ mod output;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -70,6 +71,9 @@ pub(crate) struct Executor {
     pub(crate) wants_output: bool,
     pub(crate) messages: mpsc::Sender<Message>,
 }
+
+/// A text of this length may be the tail of a longer one: results keep the last MiB of a stream.
+const CUT_TEXT: usize = (1 << 20) - 8;
 
 /// How long data may be before it goes to a file of its own.
 const LONGEST_DATA: usize = 64 * 1024;
@@ -168,7 +172,8 @@ impl Executor {
         cancel: Cancel,
         run_status: Option<RunStatus>,
     ) -> Called {
-        let context = TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
+        let context =
+            TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
         let future = match std::panic::catch_unwind(AssertUnwindSafe(|| function(context))) {
             Ok(future) => future,
             Err(panic) => return Called::Panicked(panic_text(&*panic)),
@@ -198,7 +203,12 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
-        match expr::judge(&self.plan.task(attempt.task).settings.when_host, Default::default(), &scope, &no_functions) {
+        match expr::judge(
+            &self.plan.task(attempt.task).settings.when_host,
+            Default::default(),
+            &scope,
+            &no_functions,
+        ) {
             Verdict::Pass => {}
             Verdict::Fail { reason, .. } => {
                 return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
@@ -277,13 +287,20 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
+            artifacts: self.recording.as_ref().map(|recording| {
+                recording
+                    .directory
+                    .path()
+                    .join(stead_bundle::ARTIFACTS)
+                    .join(stead_bundle::file_name(host.as_str(), ""))
+            }),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
             predicted: predicted.entry(host.clone()).or_default().clone(),
             output,
             cancel,
-            scope: Arc::new(scope),
+            scope: Arc::new(TaskNames::new(scope)),
         }
     }
 
@@ -347,6 +364,7 @@ impl Executor {
         };
         let ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
         match self.mode {
+            Mode::DryRun if cx.scope.met_unknown() => RowResult::new(Status::Unknown),
             Mode::DryRun => predicted(part, ran),
             Mode::Run => judge_result(part, ran, scope),
         }
@@ -377,7 +395,8 @@ impl Executor {
         host: HostName,
     ) -> Result<OpOutput, Failure> {
         let part = op.into_part().map_err(Failure::permanent)?;
-        let attempt = Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
+        let attempt =
+            Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
         let output = AttemptOutput::new(&self, &attempt);
         let context = self.op_context(&attempt, &host, cx.cancel.clone(), output.sink(), scope.clone());
@@ -467,16 +486,28 @@ impl Executor {
         for text in [&mut result.error, &mut result.reason].into_iter().flatten() {
             *text = self.redactor.redact_text(text).into_owned();
         }
+        for member in ["stdout", "stderr"] {
+            if let Some(Value::String(text)) = result.data.as_mut().and_then(|data| data.get_mut(member))
+                && text.len() >= CUT_TEXT
+            {
+                self.redactor.redact_start(text);
+            }
+        }
         for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
             self.redactor.redact_value(value);
         }
-        for op in &mut result.inverse {
-            for param in op.params.values_mut() {
-                if let Param::Value(value) = param {
-                    self.redactor.redact_value(value);
-                }
-            }
+        // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
+        let holds_secret = |op: &Op| op.params.values().any(|param| self.holds_secret(param));
+        if result.inverse.iter().any(holds_secret) {
+            result.unrecorded_inverse = std::mem::take(&mut result.inverse);
         }
+    }
+
+    fn holds_secret(&self, param: &Param) -> bool {
+        let Param::Value(value) = param else { return false };
+        let mut masked = value.clone();
+        self.redactor.redact_value(&mut masked);
+        masked != *value
     }
 
     /// Puts data that is too long for the journal into a file of its own.
@@ -529,7 +560,10 @@ pub(crate) fn failed_by_panic(message: String) -> RowResult {
 impl<F: Future + Unpin> Future for CatchPanic<F> {
     type Output = Result<F::Output, String>;
 
-    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
         let inner = std::pin::Pin::new(&mut self.0);
         match std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
             Ok(poll) => poll.map(Ok),
@@ -584,9 +618,11 @@ fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError
             other => RenderError::Wrong(format!("parameter `{path}`: {other}")),
         }),
         Param::List(items) => items.iter().map(|item| render(item, scope, path)).collect(),
-        Param::Map(items) => {
-            items.iter().map(|(key, item)| Ok((key.clone(), render(item, scope, path)?))).collect::<Result<_, _>>().map(Value::Object)
-        }
+        Param::Map(items) => items
+            .iter()
+            .map(|(key, item)| Ok((key.clone(), render(item, scope, path)?)))
+            .collect::<Result<_, _>>()
+            .map(Value::Object),
     }
 }
 
@@ -640,15 +676,21 @@ fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowRes
             match expr::evaluate_bool(expression, &scope) {
                 Ok(false) => ran.failure = None,
                 Ok(true) => {
-                    ran.failure.get_or_insert_with(|| OpError::operation(format!("failed_when is true: {expression}")));
+                    ran.failure.get_or_insert_with(|| {
+                        OpError::operation(format!("failed_when is true: {expression}"))
+                    });
                 }
-                Err(error) => ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}"))),
+                Err(error) => {
+                    ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}")))
+                }
             }
         }
         if let (Some(expression), false) = (&part.changed_when, ran.passed_over) {
             match expr::evaluate_bool(expression, &scope) {
                 Ok(changed) => ran.changed = changed,
-                Err(error) => ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}"))),
+                Err(error) => {
+                    ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}")))
+                }
             }
         }
     }
@@ -712,15 +754,39 @@ fn is_longer_than(value: &Value, limit: usize) -> bool {
     serde_json::to_writer(Counter(limit), value).is_err()
 }
 
-impl Render for Scope {
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
-        expr::render_text(template, vars, self).map_err(|error| match error.line() {
+/// The names a task knows, for operations that render texts of their own.
+#[derive(Debug)]
+struct TaskNames {
+    scope: Scope,
+    met_unknown: AtomicBool,
+}
+
+impl TaskNames {
+    fn new(scope: Scope) -> Self {
+        Self { scope, met_unknown: AtomicBool::new(false) }
+    }
+
+    fn explain(&self, error: &expr::ExprError) -> String {
+        if matches!(error, expr::ExprError::NotKnown { .. }) {
+            self.met_unknown.store(true, Ordering::Relaxed);
+        }
+        match error.line() {
             Some(line) => format!("line {line}: {error}"),
             None => error.to_string(),
-        })
+        }
+    }
+}
+
+impl Render for TaskNames {
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
+        expr::render_text(template, vars, &self.scope).map_err(|error| self.explain(&error))
     }
 
     fn evaluate(&self, expression: &str) -> Result<Value, String> {
-        expr::evaluate_text(expression, self).map_err(|error| error.to_string())
+        expr::evaluate_text(expression, &self.scope).map_err(|error| self.explain(&error))
+    }
+
+    fn met_unknown(&self) -> bool {
+        self.met_unknown.load(Ordering::Relaxed)
     }
 }

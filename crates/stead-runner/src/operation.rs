@@ -131,6 +131,8 @@ pub struct OpContext {
     pub attempt: u32,
     /// Directory that relative paths of the driver (`source`, `cwd`) start from.
     pub base_dir: PathBuf,
+    /// Where the run keeps files of this host; none if it is not recorded.
+    pub artifacts: Option<PathBuf>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
@@ -154,6 +156,11 @@ pub trait Render: Send + Sync + fmt::Debug {
 
     /// Returns the value of `expression`, or what is wrong with it.
     fn evaluate(&self, expression: &str) -> Result<Value, String>;
+
+    /// Whether a text wanted data that a dry run does not have, because the task that makes it has not run.
+    fn met_unknown(&self) -> bool {
+        false
+    }
 }
 
 /// Rendered parameters. `Debug` shows names only: values may be secret.

@@ -99,7 +99,10 @@ impl ResumeError {
             Self::NotRecording | Self::Refused(ResumeRefusal::NotInterrupted { .. }) => ExitCode::Usage,
             Self::Load(_) | Self::Refused(ResumeRefusal::RolledBack) => ExitCode::Invalid,
             Self::Refused(ResumeRefusal::AlreadyDone) => ExitCode::Success,
-            Self::Record(_) | Self::Repair(_) | Self::JournalWrite(_) | Self::Journal(ReadError::Read { .. }) => ExitCode::Failed,
+            Self::Record(_)
+            | Self::Repair(_)
+            | Self::JournalWrite(_)
+            | Self::Journal(ReadError::Read { .. }) => ExitCode::Failed,
             Self::CannotStart { exit_code, .. } => *exit_code,
         }
     }
@@ -121,14 +124,11 @@ fn describe_changes(changes: &PlanChanges) -> String {
         let names: Vec<&str> = names.iter().map(TaskName::as_str).collect();
         (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
     };
-    let parts: Vec<String> = [
-        list("added", &changes.added),
-        list("removed", &changes.removed),
-        list("changed", &changes.changed),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let parts: Vec<String> =
+        [list("added", &changes.added), list("removed", &changes.removed), list("changed", &changes.changed)]
+            .into_iter()
+            .flatten()
+            .collect();
     if parts.is_empty() { "its settings changed".to_owned() } else { parts.join("; ") }
 }
 
@@ -141,7 +141,11 @@ pub fn plan_changes(recorded: &Plan, new: &Plan) -> PlanChanges {
     PlanChanges {
         added: now.keys().filter(|name| !old.contains_key(*name)).cloned().collect(),
         removed: old.keys().filter(|name| !now.contains_key(*name)).cloned().collect(),
-        changed: now.iter().filter(|(name, hash)| old.get(*name).is_some_and(|was| was != *hash)).map(|(name, _)| name.clone()).collect(),
+        changed: now
+            .iter()
+            .filter(|(name, hash)| old.get(*name).is_some_and(|was| was != *hash))
+            .map(|(name, _)| name.clone())
+            .collect(),
     }
 }
 
@@ -217,15 +221,22 @@ impl Runner {
         let secrets = self.read_secrets(&plan).map_err(refused)?;
         let run_id = found.meta.run_id.clone();
         let locks = self.lock_hosts(&plan, &run_id, Mode::Run).await.map_err(refused)?;
-        let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
-            OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
-            OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => ResumeError::Record(error),
-            OpenError::Load(error) => ResumeError::Load(error),
-        })?;
+        let (directory, meta) =
+            RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
+                OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
+                OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => {
+                    ResumeError::Record(error)
+                }
+                OpenError::Load(error) => ResumeError::Load(error),
+            })?;
         let left = process_scan::end(&run_id, &interrupted, plan.plan().grace).await;
         if is_other {
-            let sources: Vec<(&str, &[u8])> =
-                self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+            let sources: Vec<(&str, &[u8])> = self
+                .provenance
+                .sources
+                .iter()
+                .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+                .collect();
             directory.replace_plan(&plan.plan().to_json(), &sources).map_err(ResumeError::Record)?;
         }
         let events_path = directory.events_path();
@@ -236,8 +247,17 @@ impl Runner {
         recording.begin_segment(segment, plan.compiled.hash).map_err(ResumeError::Record)?;
         let journal = Journal::reopen(&events_path, found.next_seq).map_err(ResumeError::JournalWrite)?;
 
-        let mut started =
-            self.assemble(&plan, run, turn, hosts, secrets, Some(Arc::new(recording)), journal, locks, Mode::Run);
+        let mut started = self.assemble(
+            &plan,
+            run,
+            turn,
+            hosts,
+            secrets,
+            Some(Arc::new(recording)),
+            journal,
+            locks,
+            Mode::Run,
+        );
         started.add_warnings();
         started.say_what_was_found(found.dropped_bytes, &left);
         Ok(started.drive().await)
@@ -250,12 +270,20 @@ impl Started {
             let text = format!("the journal's last line was damaged: {dropped_bytes} bytes were cut off");
             self.dispatcher.warn("record/journal-cut", text);
         }
-        let name = |process: &process_scan::LeftProcess| format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task);
+        let name = |process: &process_scan::LeftProcess| {
+            format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task)
+        };
         for process in &left.ended {
-            self.dispatcher.warn("run/process-ended", format!("ended a process that the dead run left: {}", name(process)));
+            self.dispatcher.warn(
+                "run/process-ended",
+                format!("ended a process that the dead run left: {}", name(process)),
+            );
         }
         for process in &left.remaining {
-            self.dispatcher.warn("run/process-left", format!("could not end a process of the dead run: {}", name(process)));
+            self.dispatcher.warn(
+                "run/process-left",
+                format!("could not end a process of the dead run: {}", name(process)),
+            );
         }
     }
 }
@@ -264,12 +292,15 @@ impl Started {
 fn find(path: &Path) -> Result<Found, ResumeError> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let meta = load_meta(&path).map_err(ResumeError::Load)?;
-    if let Some(holder) = stead_bundle::holder_of(&path.join(stead_bundle::LOCK)).map_err(ResumeError::Record)? {
+    if let Some(holder) =
+        stead_bundle::holder_of(&path.join(stead_bundle::LOCK)).map_err(ResumeError::Record)?
+    {
         return Err(ResumeError::InProgress { holder });
     }
     let bytes = load_plan(&path, &meta).map_err(ResumeError::Load)?;
     let expected = meta.plan_hash;
-    let recorded: Plan = serde_json::from_slice(&bytes).map_err(|_| ResumeError::PlanTampered { expected })?;
+    let recorded: Plan =
+        serde_json::from_slice(&bytes).map_err(|_| ResumeError::PlanTampered { expected })?;
     let events_path = path.join(stead_bundle::EVENTS);
     let mut read = if events_path.exists() {
         journal::read(&events_path).map_err(ResumeError::Journal)?

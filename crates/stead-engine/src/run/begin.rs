@@ -100,7 +100,7 @@ impl Run {
             Ruling::Skip(cause, reason) => return self.skip(task, cause, reason, now, turn),
             Ruling::Unknown => return self.unknown(task, now, turn),
         }
-        if !settings.when.is_empty() || settings.confirm.is_some() && !self.is_dry() {
+        if !settings.when.is_empty() || self.has_question(task) {
             return self.ask(task, turn);
         }
         match judge_only_if_changed(settings.only_if_changed, ends.map(|(_, end)| end)) {
@@ -108,6 +108,11 @@ impl Run {
             Some(Ruling::Skip(cause, reason)) => self.skip(task, cause, reason, now, turn),
             Some(Ruling::Unknown | Ruling::Run) => self.unknown(task, now, turn),
         }
+    }
+
+    /// Whether a person must be asked: not in a dry run, and not again after a resume.
+    fn has_question(&self, task: TaskIndex) -> bool {
+        self.settings(task).confirm.is_some() && !self.is_dry() && self.confirmed.get(&task) != Some(&true)
     }
 
     /// Has a task's guards judged, or its question asked, now or when nothing else happens.
@@ -152,7 +157,7 @@ impl Run {
         }
         match verdict {
             Verdict::Pass => {
-                if self.settings(task).confirm.is_some() && !self.is_dry() {
+                if self.has_question(task) {
                     self.asking.insert(task);
                     self.ask_person(task, turn);
                 } else {

@@ -81,6 +81,9 @@ impl Row {
             let done = self.parts_done();
             self.parts.truncate(done);
         }
+        if let EventKind::AttemptFailed { changed, .. } = &event.kind {
+            self.changed |= changed;
+        }
         if let EventKind::PartFinished { part, status, changed, error, inverse, .. } = &event.kind {
             self.changed |= changed;
             self.parts.push(PartRow {
@@ -95,8 +98,10 @@ impl Row {
             self.attempt = self.attempt.max(*attempt);
             self.changed |= result.changed;
             self.interrupted = result.class == Some(ErrorClass::Interrupted);
-            if !result.inverse.is_empty() {
-                self.inverse.clone_from(&result.inverse);
+            for inverse in [&result.inverse, &result.unrecorded_inverse] {
+                if !inverse.is_empty() {
+                    self.inverse.clone_from(inverse);
+                }
             }
             self.result = Some(result.clone());
         }

@@ -2,12 +2,12 @@
 
 use stead_model::event::{CancelReason, EventKind, RowResult, TaskResult};
 use stead_model::plan::{OnError, Section, TaskIndex};
-use stead_model::{ErrorClass, Status, TaskName};
+use stead_model::{ErrorClass, HostName, Status, TaskName};
 
 use crate::task_state::RowState;
 
 use super::row::{conclude, is_violated};
-use super::{Command, Now, PartEnd, Run, Timer, Turn, delay};
+use super::{Command, Now, PartEnd, Run, Timer, Turn};
 
 impl Run {
     pub(super) fn part_ended(&mut self, task: TaskIndex, row: u32, part: PartEnd, now: Now, turn: &mut Turn) {
@@ -48,19 +48,18 @@ impl Run {
         let (host, changed_before) = (state.host.clone(), state.changed);
         let began = state.started.unwrap_or(now.mono);
         let settings = self.settings(task).clone();
+        if self.is_dry() && result.status == Status::Failed && self.is_changed_upstream(task, host.as_ref()) {
+            let error = result.error.unwrap_or_default();
+            let reason = format!("cannot be checked before a task it depends on has run: {error}");
+            result = RowResult { reason: Some(reason), ..RowResult::new(Status::Unknown) };
+        }
         if result.status == Status::Failed
             && self.halt.is_none()
             && !self.is_dry()
             && settings.retries(result.class.unwrap_or(ErrorClass::Operation), counted)
         {
             let name = self.name(task);
-            let seed = [
-                self.started.as_ref().map_or("", |started| started.run_id.as_str()),
-                name.as_str(),
-                host.as_ref().map_or("", |host| host.as_str()),
-            ];
-            let wait = delay(&settings.retry.backoff, counted, &seed);
-            self.live.get_mut(&task).expect("still live").rows[row as usize].changed |= result.changed;
+            let wait = self.retry_delay(task, row);
             let kind = EventKind::AttemptFailed {
                 task: name.clone(),
                 host,
@@ -68,6 +67,7 @@ impl Run {
                 class: result.class.unwrap_or(ErrorClass::Operation),
                 error: result.error.unwrap_or_default(),
                 retry_in_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                changed: result.changed,
             };
             self.emit(Some(task), Some(row), kind, now, turn);
             self.set_timer(now.mono + wait, Timer::Retry { task, row });
@@ -87,6 +87,20 @@ impl Run {
         (ended.class, ended.error, ended.reason) = (result.class, result.error, result.reason);
         (ended.data, ended.data_file, ended.prediction) = (result.data, result.data_file, result.prediction);
         self.finish(task, ended, now, turn);
+    }
+
+    /// Dry run: whether a task that `task` depends on would change something, or might, on `host`.
+    fn is_changed_upstream(&self, task: TaskIndex, host: Option<&HostName>) -> bool {
+        self.graph.upstream(task).into_iter().any(|upstream| {
+            let Some(finished) = &self.decided[upstream.get()] else { return false };
+            let may_change = |status: Status| matches!(status, Status::Changed | Status::Unknown);
+            match finished.rows.iter().find(|row| row.host.is_some() && row.host.as_ref() == host) {
+                Some(row) => row.status().is_some_and(may_change),
+                None => {
+                    finished.rows.iter().all(|row| row.host.is_none()) && may_change(finished.result.status)
+                }
+            }
+        })
     }
 
     /// Records how a host's part ended, and goes on with the task.
@@ -112,7 +126,7 @@ impl Run {
         let state = &live.rows[row as usize];
         let host = state.host.clone().expect("only rows with a host are decided one by one");
         let attempt = if result.status == Status::Skipped { 0 } else { state.attempt };
-        if result.inverse.is_empty() {
+        if result.inverse.is_empty() && result.unrecorded_inverse.is_empty() {
             result.inverse.clone_from(&state.inverse);
         }
         if row < live.batch_ends[live.batch.max(1) - 1] {
@@ -152,7 +166,7 @@ impl Run {
                 live.pausing = true;
                 return self.set_timer(now.mono + pause, Timer::NextBatch { task });
             }
-            if self.open_batch(task) > 0 {
+            if self.open_batch(task, now) > 0 {
                 return;
             }
         }
