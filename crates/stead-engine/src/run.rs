@@ -62,10 +62,21 @@ pub struct Now {
 /// What a run needs to know of hosts.
 pub trait Hosts: Send + Sync {
     /// Returns the hosts of a target in stable order; `seed` decides `_any`.
-    fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, String>;
+    fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, Unresolved>;
 
     /// Returns how many attempts may run on `host` at once; `per_target` is the plan's own limit.
     fn slots(&self, host: &HostName, per_target: Option<u32>) -> u32;
+}
+
+/// Why a target gives no hosts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// It is wrong.
+    #[error("{0}")]
+    Wrong(String),
+    /// The run was limited to other hosts.
+    #[error("left out by --limit")]
+    LeftOut,
 }
 
 /// What a run is told before it begins.

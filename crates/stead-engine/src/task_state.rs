@@ -77,7 +77,7 @@ impl TaskState {
             (Self::Waiting, E::TaskSkipped { cause, .. }) => {
                 Ok(Self::Done(Decision { status: Status::Skipped, changed: false, cause: Some(*cause) }))
             }
-            (Self::Ready, E::TaskSkipped { cause: cause @ Cause::Rule, .. }) => {
+            (Self::Ready, E::TaskSkipped { cause: cause @ (Cause::Rule | Cause::NotSelected), .. }) => {
                 Ok(Self::Done(Decision { status: Status::Skipped, changed: false, cause: Some(*cause) }))
             }
             (Self::Waiting | Self::Ready, E::TaskNotRun { .. }) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stead_engine::expr::{Finished, Results};
+use stead_engine::expr::Finished;
 use stead_model::plan::{Section, TaskIndex};
 use stead_model::report::Report;
 use stead_model::{HostName, RunId, RunStatus, Status, TaskName};

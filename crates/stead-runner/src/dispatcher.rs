@@ -86,7 +86,9 @@ impl Dispatcher {
             while self.work.try_join_next().is_some() {}
             self.commit();
         }
-        self.work.shutdown().await;
+        // Attempts have all ended. A guard or a question nobody waits for any more is left behind.
+        self.work.abort_all();
+        self.work.detach_all();
     }
 
     /// Obeys a wish that was there before the run began.

@@ -9,7 +9,7 @@ use crate::task_state::{RowState, TaskState};
 
 use super::queue::{Resource, Unit};
 use super::row::{Live, batches};
-use super::{Attempt, Command, Now, Run, Turn};
+use super::{Attempt, Command, Now, Run, Turn, Unresolved};
 
 impl Run {
     /// Starts whatever may start.
@@ -69,7 +69,12 @@ impl Run {
                 let seed = format!("{}/{}", self.run_seed(), self.plan.task(task).name);
                 match self.hosts.resolve(&settings.target, &seed) {
                     Ok(hosts) => hosts,
-                    Err(error) => {
+                    Err(Unresolved::LeftOut) => {
+                        self.queue.pass_on(woken_for);
+                        self.skip(task, Cause::NotSelected, Unresolved::LeftOut.to_string(), now, turn);
+                        return self.consider_dependents(task, now, turn);
+                    }
+                    Err(Unresolved::Wrong(error)) => {
                         self.queue.pass_on(woken_for);
                         return self.fail_unstarted(task, error, now, turn);
                     }

@@ -123,8 +123,8 @@ fn essence(report: &Report) -> Vec<(String, Status, bool, Option<String>, Vec<(S
 fn replayed(plan: &CompiledPlan, events: &[stead_model::Event]) -> Run {
     struct None_;
     impl stead_engine::run::Hosts for None_ {
-        fn resolve(&self, _: &[String], _: &str) -> Result<Vec<stead_model::HostName>, String> {
-            Err("a replay resolves nothing".to_owned())
+        fn resolve(&self, _: &[String], _: &str) -> Result<Vec<stead_model::HostName>, stead_engine::run::Unresolved> {
+            Err(stead_engine::run::Unresolved::Wrong("a replay resolves nothing".to_owned()))
         }
         fn slots(&self, _: &stead_model::HostName, _: Option<u32>) -> u32 {
             1

@@ -67,7 +67,7 @@ static NOTHING: Descriptor = Descriptor {
 struct AllHosts;
 
 impl Hosts for AllHosts {
-    fn resolve(&self, target: &[String], _: &str) -> Result<Vec<HostName>, String> {
+    fn resolve(&self, target: &[String], _: &str) -> Result<Vec<HostName>, stead_engine::run::Unresolved> {
         Ok(target.iter().map(|name| HostName::parse(name).unwrap()).collect())
     }
     fn slots(&self, _: &HostName, per_target: Option<u32>) -> u32 {
