@@ -289,6 +289,8 @@ pub struct Run {
     segment_started_at: Timestamp,
     segments: u32,
     warnings: Vec<Warning>,
+    /// Said as soon as the segment has begun, before anything else happens in it.
+    to_say: Vec<Warning>,
     lost_journal: Option<String>,
 
     status: RunStatus,
@@ -352,6 +354,7 @@ impl Run {
             segment_started_at: Timestamp::default(),
             segments: 1,
             warnings: Vec::new(),
+            to_say: Vec::new(),
             lost_journal: None,
             status: RunStatus::Success,
             section: None,
@@ -416,6 +419,17 @@ impl Run {
     /// Returns when the run next wants a [`Input::Tick`], on the monotonic clock.
     pub fn deadline(&self) -> Option<Duration> {
         self.timers.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Has a warning said right after the event that begins the next segment.
+    pub fn say_at_start(&mut self, warning: Warning) {
+        self.to_say.push(warning);
+    }
+
+    fn say(&mut self, now: Now, turn: &mut Turn) {
+        for Warning { code, text } in std::mem::take(&mut self.to_say) {
+            self.emit(None, None, EventKind::Warning { code, text }, now, turn);
+        }
     }
 
     /// Adds an event that decides nothing: a log pointer, a warning, facts.

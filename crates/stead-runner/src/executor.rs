@@ -9,7 +9,6 @@ mod output;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use serde_json::{Map, Value};
 use stead_engine::expr::{self, HostScope, Names, ResultScope, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
-use stead_model::plan::{Op, Param, Part, Plan, TaskIndex, Undo};
+use stead_model::plan::{Op, Param, Part, Plan, Section, TaskIndex, Undo};
 use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
 use tokio::sync::mpsc;
 
@@ -300,7 +299,7 @@ impl Executor {
             predicted: predicted.entry(host.clone()).or_default().clone(),
             output,
             cancel,
-            scope: Arc::new(TaskNames::new(scope)),
+            scope: Arc::new(scope),
         }
     }
 
@@ -315,7 +314,13 @@ impl Executor {
             if cx.cancel.now() > Stop::No {
                 return RowResult { status: Status::Cancelled, ..whole };
             }
-            let result = self.run_part(part, cx, &scope, wants_inverse).await;
+            let mut result = self.run_part(part, cx, &scope, wants_inverse).await;
+            if self.mode == Mode::DryRun
+                && is_failed_check(&result)
+                && (whole.changed || whole.status == Status::Unknown || self.will_change(attempt.task, &cx.host))
+            {
+                result = not_checkable(&result);
+            }
             if is_sequence {
                 let name = part.name.clone().unwrap_or_else(|| task.name.clone());
                 let mut end = PartEnd {
@@ -344,6 +349,19 @@ impl Executor {
         whole
     }
 
+    /// Whether a task before `task` would change the host, or might: then a check of it now says nothing about then.
+    fn will_change(&self, task: TaskIndex, host: &HostName) -> bool {
+        let mut before = self.results.graph().upstream(task);
+        if self.plan.task(task).section == Section::Finally {
+            let main = self.plan.indexed().filter(|(_, task)| task.section == Section::Main);
+            before.extend(main.map(|(index, _)| index));
+        }
+        before.into_iter().filter_map(|task| self.results.peek(task)).any(|end| {
+            let touched = |row: &expr::Row| row.changed || row.status == Status::Unknown;
+            end.hosts.is_empty() && touched(&end.row) || end.hosts.iter().any(|(on, row)| on == host && touched(row))
+        })
+    }
+
     async fn run_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
         match expr::judge(&part.when_host, Default::default(), scope, &no_functions) {
             Verdict::Pass => {}
@@ -364,7 +382,6 @@ impl Executor {
         };
         let ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
         match self.mode {
-            Mode::DryRun if cx.scope.met_unknown() => RowResult::new(Status::Unknown),
             Mode::DryRun => predicted(part, ran),
             Mode::Run => judge_result(part, ran, scope),
         }
@@ -626,6 +643,17 @@ fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError
     }
 }
 
+/// Whether a dry run's row says that the operation could not look, or did not like what it saw.
+fn is_failed_check(row: &RowResult) -> bool {
+    row.status == Status::Failed && !matches!(row.class, Some(ErrorClass::Guard | ErrorClass::Invalid))
+}
+
+/// Returns the row of a check that fails now, on a host that will have changed by then.
+fn not_checkable(row: &RowResult) -> RowResult {
+    let why = row.error.as_deref().unwrap_or("the check fails");
+    RowResult { reason: Some(format!("not known before an earlier task has run: {why}")), ..RowResult::new(Status::Unknown) }
+}
+
 /// Returns a dry run's row for one operation.
 fn predicted(part: &Part, ran: Result<Ran, OpError>) -> RowResult {
     match ran {
@@ -754,39 +782,15 @@ fn is_longer_than(value: &Value, limit: usize) -> bool {
     serde_json::to_writer(Counter(limit), value).is_err()
 }
 
-/// The names a task knows, for operations that render texts of their own.
-#[derive(Debug)]
-struct TaskNames {
-    scope: Scope,
-    met_unknown: AtomicBool,
-}
-
-impl TaskNames {
-    fn new(scope: Scope) -> Self {
-        Self { scope, met_unknown: AtomicBool::new(false) }
-    }
-
-    fn explain(&self, error: &expr::ExprError) -> String {
-        if matches!(error, expr::ExprError::NotKnown { .. }) {
-            self.met_unknown.store(true, Ordering::Relaxed);
-        }
-        match error.line() {
+impl Render for Scope {
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
+        expr::render_text(template, vars, self).map_err(|error| match error.line() {
             Some(line) => format!("line {line}: {error}"),
             None => error.to_string(),
-        }
-    }
-}
-
-impl Render for TaskNames {
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
-        expr::render_text(template, vars, &self.scope).map_err(|error| self.explain(&error))
+        })
     }
 
     fn evaluate(&self, expression: &str) -> Result<Value, String> {
-        expr::evaluate_text(expression, &self.scope).map_err(|error| self.explain(&error))
-    }
-
-    fn met_unknown(&self) -> bool {
-        self.met_unknown.load(Ordering::Relaxed)
+        expr::evaluate_text(expression, self).map_err(|error| error.to_string())
     }
 }

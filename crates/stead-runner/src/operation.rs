@@ -156,11 +156,6 @@ pub trait Render: Send + Sync + fmt::Debug {
 
     /// Returns the value of `expression`, or what is wrong with it.
     fn evaluate(&self, expression: &str) -> Result<Value, String>;
-
-    /// Whether a text wanted data that a dry run does not have, because the task that makes it has not run.
-    fn met_unknown(&self) -> bool {
-        false
-    }
 }
 
 /// Rendered parameters. `Debug` shows names only: values may be secret.

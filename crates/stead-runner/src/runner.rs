@@ -270,11 +270,10 @@ impl Runner {
         let options = self.run_options(run_id, mode);
         let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
+        self.warnings.iter().for_each(|warning| run.say_at_start(warning.clone()));
         let mut turn = Turn::default();
         run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
-        let mut started = self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode);
-        started.add_warnings();
-        Ok(started)
+        Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
     }
 
     pub(crate) fn run_options(&self, run_id: Option<RunId>, mode: Mode) -> RunOptions {
@@ -482,7 +481,7 @@ impl Runner {
             recording_failures: Vec::new(),
             journal_lost: false,
         };
-        Started { dispatcher, recording, warnings: self.warnings, _canceller: self.canceller, _locks: locks }
+        Started { dispatcher, recording, _canceller: self.canceller, _locks: locks }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
@@ -518,7 +517,6 @@ pub(crate) struct Refusal {
 pub(crate) struct Started {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) recording: Option<Arc<Recording>>,
-    pub(crate) warnings: Vec<Warning>,
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
@@ -526,12 +524,6 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) fn add_warnings(&mut self) {
-        for Warning { code, text } in std::mem::take(&mut self.warnings) {
-            self.dispatcher.warn(&code, text);
-        }
-    }
-
     /// Walks the run to its end, writes its report and seals its bundle.
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();

@@ -7,6 +7,7 @@ mod process;
 
 mod asking;
 mod bundles;
+mod cases_17_32;
 mod interrupting;
 mod plain;
 mod plans;

@@ -26,6 +26,7 @@ impl Run {
             trigger: self.options.trigger.clone(),
         };
         self.emit(None, None, EventKind::RunStarted(Box::new(started)), now, turn);
+        self.say(now, turn);
         self.begin_main(now, turn);
         self.proceed(now, turn);
     }

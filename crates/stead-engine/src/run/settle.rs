@@ -2,7 +2,7 @@
 
 use stead_model::event::{CancelReason, EventKind, RowResult, TaskResult};
 use stead_model::plan::{OnError, Section, TaskIndex};
-use stead_model::{ErrorClass, HostName, Status, TaskName};
+use stead_model::{ErrorClass, Status, TaskName};
 
 use crate::task_state::RowState;
 
@@ -48,11 +48,6 @@ impl Run {
         let (host, changed_before) = (state.host.clone(), state.changed);
         let began = state.started.unwrap_or(now.mono);
         let settings = self.settings(task).clone();
-        if self.is_dry() && result.status == Status::Failed && self.is_changed_upstream(task, host.as_ref()) {
-            let error = result.error.unwrap_or_default();
-            let reason = format!("cannot be checked before a task it depends on has run: {error}");
-            result = RowResult { reason: Some(reason), ..RowResult::new(Status::Unknown) };
-        }
         if result.status == Status::Failed
             && self.halt.is_none()
             && !self.is_dry()
@@ -87,20 +82,6 @@ impl Run {
         (ended.class, ended.error, ended.reason) = (result.class, result.error, result.reason);
         (ended.data, ended.data_file, ended.prediction) = (result.data, result.data_file, result.prediction);
         self.finish(task, ended, now, turn);
-    }
-
-    /// Dry run: whether a task that `task` depends on would change something, or might, on `host`.
-    fn is_changed_upstream(&self, task: TaskIndex, host: Option<&HostName>) -> bool {
-        self.graph.upstream(task).into_iter().any(|upstream| {
-            let Some(finished) = &self.decided[upstream.get()] else { return false };
-            let may_change = |status: Status| matches!(status, Status::Changed | Status::Unknown);
-            match finished.rows.iter().find(|row| row.host.is_some() && row.host.as_ref() == host) {
-                Some(row) => row.status().is_some_and(may_change),
-                None => {
-                    finished.rows.iter().all(|row| row.host.is_none()) && may_change(finished.result.status)
-                }
-            }
-        })
     }
 
     /// Records how a host's part ended, and goes on with the task.
