@@ -733,6 +733,9 @@ fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowRes
 }
 
 fn error_row(error: OpError) -> RowResult {
+    if error.not_known {
+        return RowResult { reason: Some(error.message), ..RowResult::new(Status::Unknown) };
+    }
     if error.unsupported {
         // The class tells `unsupported` from a guard's skip.
         return RowResult {
@@ -783,14 +786,21 @@ fn is_longer_than(value: &Value, limit: usize) -> bool {
 }
 
 impl Render for Scope {
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
-        expr::render_text(template, vars, self).map_err(|error| match error.line() {
-            Some(line) => format!("line {line}: {error}"),
-            None => error.to_string(),
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, OpError> {
+        expr::render_text(template, vars, self).map_err(|error| {
+            let line = error.line();
+            let error = not_rendered(error);
+            line.map_or(error.clone(), |line| error.within(format_args!("line {line}")))
         })
     }
 
-    fn evaluate(&self, expression: &str) -> Result<Value, String> {
-        expr::evaluate_text(expression, self).map_err(|error| error.to_string())
+    fn evaluate(&self, expression: &str) -> Result<Value, OpError> {
+        expr::evaluate_text(expression, self).map_err(not_rendered)
     }
+}
+
+/// A dry run does not know what an earlier task has yet to find; everything else is a mistake.
+fn not_rendered(error: expr::ExprError) -> OpError {
+    let not_known = matches!(error, expr::ExprError::NotKnown { .. });
+    OpError { not_known, ..OpError::invalid(error.to_string()) }
 }
