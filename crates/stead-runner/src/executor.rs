@@ -243,7 +243,9 @@ impl Executor {
             }
         };
         output.finish().await;
-        self.settle(result, too_late.then_some(timeout).flatten(), cancel.now())
+        // What ended before it was asked to stop has ended by itself, even if the request is on its way.
+        let asked = *stop.borrow();
+        self.settle(result, too_late.then_some(timeout).flatten(), asked)
     }
 
     /// Takes the reason an attempt was stopped into its result.
@@ -298,7 +300,7 @@ impl Executor {
             if cx.cancel.now() > Stop::No {
                 return RowResult { status: Status::Cancelled, ..whole };
             }
-            let result = self.run_part(part, cx, &scope, wants_inverse).await;
+            let mut result = self.run_part(part, cx, &scope, wants_inverse).await;
             if is_sequence {
                 let name = part.name.clone().unwrap_or_else(|| task.name.clone());
                 let mut end = PartEnd {
@@ -310,7 +312,8 @@ impl Executor {
                 };
                 // A part that was stopped runs again: it has not ended.
                 if result.status != Status::Cancelled && cx.cancel.now() == Stop::No {
-                    end.inverse = result.inverse.first().cloned().map(Box::new);
+                    // The run keeps it from now on; the attempt's own result does not repeat it.
+                    end.inverse = std::mem::take(&mut result.inverse).into_iter().next().map(Box::new);
                     let input = stead_engine::run::Input::PartEnded {
                         task: attempt.task,
                         row: attempt.row,
