@@ -252,7 +252,9 @@ impl Executor {
             }
         };
         output.finish().await;
-        self.settle(result, too_late.then_some(timeout).flatten(), cancel.now())
+        // What ended before it was asked to stop has ended by itself, even if the request is on its way.
+        let asked = *stop.borrow();
+        self.settle(result, too_late.then_some(timeout).flatten(), asked)
     }
 
     /// Takes the reason an attempt was stopped into its result.
@@ -332,7 +334,10 @@ impl Executor {
                 };
                 // A part that was stopped runs again: it has not ended.
                 if result.status != Status::Cancelled && cx.cancel.now() == Stop::No {
-                    end.inverse = result.inverse.first().cloned().map(Box::new);
+                    // The run keeps it from now on; the attempt's own result does not repeat it.
+                    if !result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+                        end.inverse = std::mem::take(&mut result.inverse).into_iter().next().map(Box::new);
+                    }
                     let input = stead_engine::run::Input::PartEnded {
                         task: attempt.task,
                         row: attempt.row,
@@ -514,10 +519,13 @@ impl Executor {
             self.redactor.redact_value(value);
         }
         // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
-        let holds_secret = |op: &Op| op.params.values().any(|param| self.holds_secret(param));
-        if result.inverse.iter().any(holds_secret) {
+        if result.inverse.iter().any(|op| self.op_holds_secret(op)) {
             result.unrecorded_inverse = std::mem::take(&mut result.inverse);
         }
+    }
+
+    fn op_holds_secret(&self, op: &Op) -> bool {
+        !self.redactor.is_empty() && op.params.values().any(|param| self.holds_secret(param))
     }
 
     fn holds_secret(&self, param: &Param) -> bool {

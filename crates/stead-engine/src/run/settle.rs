@@ -107,9 +107,9 @@ impl Run {
         let state = &live.rows[row as usize];
         let host = state.host.clone().expect("only rows with a host are decided one by one");
         let attempt = if result.status == Status::Skipped { 0 } else { state.attempt };
-        if result.inverse.is_empty() && result.unrecorded_inverse.is_empty() {
-            result.inverse.clone_from(&state.inverse);
-        }
+        // What earlier attempts and parts did is undone too, after what came later.
+        let all = if result.unrecorded_inverse.is_empty() { &mut result.inverse } else { &mut result.unrecorded_inverse };
+        all.splice(0..0, state.inverse.iter().cloned());
         if row < live.batch_ends[live.batch.max(1) - 1] {
             live.open -= 1;
         }
@@ -125,16 +125,13 @@ impl Run {
             let live = self.live.get_mut(&task).expect("a batch's task is live");
             let failed = |row: &&super::Row| row.status() == Some(Status::Failed);
             let was_canary = live.has_canary && live.batch == 1;
-            if was_canary && live.rows.iter().any(|row| failed(&row)) {
-                live.canary_failed = true;
-            }
             if live.batch == live.batch_ends.len() {
                 return self.conclude(task, now, turn);
             }
             if is_violated(&settings, live) {
                 let failed = live.rows.iter().filter(failed).filter_map(|row| row.host.as_ref());
                 let names: Vec<&str> = failed.map(|host| host.as_str()).collect();
-                let what = if live.canary_failed { "canary" } else { "host" };
+                let what = if live.canary_failed() { "canary" } else { "host" };
                 let reason = format!("{what} failed: {}", names.join(", "));
                 for row in pending_rows(live) {
                     let result = RowResult { reason: Some(reason.clone()), ..RowResult::new(Status::NotRun) };
