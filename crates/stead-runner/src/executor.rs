@@ -71,6 +71,9 @@ pub(crate) struct Executor {
     pub(crate) messages: mpsc::Sender<Message>,
 }
 
+/// A text of this length may be the tail of a longer one: results keep the last MiB of a stream.
+const CUT_TEXT: usize = (1 << 20) - 8;
+
 /// How long data may be before it goes to a file of its own.
 const LONGEST_DATA: usize = 64 * 1024;
 
@@ -168,7 +171,8 @@ impl Executor {
         cancel: Cancel,
         run_status: Option<RunStatus>,
     ) -> Called {
-        let context = TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
+        let context =
+            TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
         let future = match std::panic::catch_unwind(AssertUnwindSafe(|| function(context))) {
             Ok(future) => future,
             Err(panic) => return Called::Panicked(panic_text(&*panic)),
@@ -198,7 +202,12 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
-        match expr::judge(&self.plan.task(attempt.task).settings.when_host, Default::default(), &scope, &no_functions) {
+        match expr::judge(
+            &self.plan.task(attempt.task).settings.when_host,
+            Default::default(),
+            &scope,
+            &no_functions,
+        ) {
             Verdict::Pass => {}
             Verdict::Fail { reason, .. } => {
                 return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
@@ -243,7 +252,9 @@ impl Executor {
             }
         };
         output.finish().await;
-        self.settle(result, too_late.then_some(timeout).flatten(), cancel.now())
+        // What ended before it was asked to stop has ended by itself, even if the request is on its way.
+        let asked = *stop.borrow();
+        self.settle(result, too_late.then_some(timeout).flatten(), asked)
     }
 
     /// Takes the reason an attempt was stopped into its result.
@@ -277,6 +288,13 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
+            artifacts: self.recording.as_ref().map(|recording| {
+                recording
+                    .directory
+                    .path()
+                    .join(stead_bundle::ARTIFACTS)
+                    .join(stead_bundle::file_name(host.as_str(), ""))
+            }),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
@@ -316,7 +334,10 @@ impl Executor {
                 };
                 // A part that was stopped runs again: it has not ended.
                 if result.status != Status::Cancelled && cx.cancel.now() == Stop::No {
-                    end.inverse = result.inverse.first().cloned().map(Box::new);
+                    // The run keeps it from now on; the attempt's own result does not repeat it.
+                    if !result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+                        end.inverse = std::mem::take(&mut result.inverse).into_iter().next().map(Box::new);
+                    }
                     let input = stead_engine::run::Input::PartEnded {
                         task: attempt.task,
                         row: attempt.row,
@@ -396,7 +417,8 @@ impl Executor {
         host: HostName,
     ) -> Result<OpOutput, Failure> {
         let part = op.into_part().map_err(Failure::permanent)?;
-        let attempt = Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
+        let attempt =
+            Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
         let output = AttemptOutput::new(&self, &attempt);
         let context = self.op_context(&attempt, &host, cx.cancel.clone(), output.sink(), scope.clone());
@@ -486,16 +508,31 @@ impl Executor {
         for text in [&mut result.error, &mut result.reason].into_iter().flatten() {
             *text = self.redactor.redact_text(text).into_owned();
         }
+        for member in ["stdout", "stderr"] {
+            if let Some(Value::String(text)) = result.data.as_mut().and_then(|data| data.get_mut(member))
+                && text.len() >= CUT_TEXT
+            {
+                self.redactor.redact_start(text);
+            }
+        }
         for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
             self.redactor.redact_value(value);
         }
-        for op in &mut result.inverse {
-            for param in op.params.values_mut() {
-                if let Param::Value(value) = param {
-                    self.redactor.redact_value(value);
-                }
-            }
+        // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
+        if result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+            result.unrecorded_inverse = std::mem::take(&mut result.inverse);
         }
+    }
+
+    fn op_holds_secret(&self, op: &Op) -> bool {
+        !self.redactor.is_empty() && op.params.values().any(|param| self.holds_secret(param))
+    }
+
+    fn holds_secret(&self, param: &Param) -> bool {
+        let Param::Value(value) = param else { return false };
+        let mut masked = value.clone();
+        self.redactor.redact_value(&mut masked);
+        masked != *value
     }
 
     /// Puts data that is too long for the journal into a file of its own.
@@ -548,7 +585,10 @@ pub(crate) fn failed_by_panic(message: String) -> RowResult {
 impl<F: Future + Unpin> Future for CatchPanic<F> {
     type Output = Result<F::Output, String>;
 
-    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
         let inner = std::pin::Pin::new(&mut self.0);
         match std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
             Ok(poll) => poll.map(Ok),
@@ -603,9 +643,11 @@ fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError
             other => RenderError::Wrong(format!("parameter `{path}`: {other}")),
         }),
         Param::List(items) => items.iter().map(|item| render(item, scope, path)).collect(),
-        Param::Map(items) => {
-            items.iter().map(|(key, item)| Ok((key.clone(), render(item, scope, path)?))).collect::<Result<_, _>>().map(Value::Object)
-        }
+        Param::Map(items) => items
+            .iter()
+            .map(|(key, item)| Ok((key.clone(), render(item, scope, path)?)))
+            .collect::<Result<_, _>>()
+            .map(Value::Object),
     }
 }
 
@@ -670,15 +712,21 @@ fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowRes
             match expr::evaluate_bool(expression, &scope) {
                 Ok(false) => ran.failure = None,
                 Ok(true) => {
-                    ran.failure.get_or_insert_with(|| OpError::operation(format!("failed_when is true: {expression}")));
+                    ran.failure.get_or_insert_with(|| {
+                        OpError::operation(format!("failed_when is true: {expression}"))
+                    });
                 }
-                Err(error) => ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}"))),
+                Err(error) => {
+                    ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}")))
+                }
             }
         }
         if let (Some(expression), false) = (&part.changed_when, ran.passed_over) {
             match expr::evaluate_bool(expression, &scope) {
                 Ok(changed) => ran.changed = changed,
-                Err(error) => ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}"))),
+                Err(error) => {
+                    ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}")))
+                }
             }
         }
     }

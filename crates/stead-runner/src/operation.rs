@@ -131,6 +131,8 @@ pub struct OpContext {
     pub attempt: u32,
     /// Directory that relative paths of the driver (`source`, `cwd`) start from.
     pub base_dir: PathBuf,
+    /// Where the run keeps files of this host; none if it is not recorded.
+    pub artifacts: Option<PathBuf>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.

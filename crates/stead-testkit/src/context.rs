@@ -20,6 +20,7 @@ pub fn context(base_dir: &Path) -> OpContext {
         host: HostName::parse("local").expect("a valid name"),
         attempt: 1,
         base_dir: base_dir.to_owned(),
+        artifacts: None,
         root: None,
         hidden_env: Arc::from([]),
         grace: Duration::from_secs(10),

@@ -147,7 +147,7 @@ impl Run {
                     (row.state, row.attempt) = (RowState::Running, 1);
                 }
                 let mut live = Live::new(order, rows, batches, event.t);
-                live.has_canary = self.plan.task(task).settings.canary.is_some() && !batches.is_empty();
+                live.has_canary = self.plan.task(task).settings.canary.is_some();
                 self.live.insert(task, live);
             }
             EventKind::AttemptStarted { host, .. }
