@@ -114,7 +114,8 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let mut result = match &attempt.host {
-            Some(host) => self.attempt_on_host(&attempt, host, cancel, run_status).await,
+            // In a box of its own: a closure's attempt need not carry its size.
+            Some(host) => Box::pin(self.attempt_on_host(&attempt, host, cancel, run_status)).await,
             None => self.attempt_function(&attempt, cancel, run_status).await,
         };
         self.mask(&mut result);
@@ -319,7 +320,9 @@ impl Executor {
             let mut result = self.run_part(part, cx, &scope, wants_inverse).await;
             if self.mode == Mode::DryRun
                 && is_failed_check(&result)
-                && (whole.changed || whole.status == Status::Unknown || self.will_change(attempt.task, &cx.host))
+                && (whole.changed
+                    || whole.status == Status::Unknown
+                    || self.will_change(attempt.task, &cx.host))
             {
                 result = not_checkable(&result);
             }
@@ -363,7 +366,8 @@ impl Executor {
         }
         before.into_iter().filter_map(|task| self.results.peek(task)).any(|end| {
             let touched = |row: &expr::Row| row.changed || row.status == Status::Unknown;
-            end.hosts.is_empty() && touched(&end.row) || end.hosts.iter().any(|(on, row)| on == host && touched(row))
+            end.hosts.is_empty() && touched(&end.row)
+                || end.hosts.iter().any(|(on, row)| on == host && touched(row))
         })
     }
 
@@ -638,9 +642,12 @@ enum RenderError {
 fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError> {
     match param {
         Param::Value(value) => Ok(value.clone()),
-        Param::Template(template) => expr::render(template, scope).map_err(|error| match error {
-            expr::ExprError::NotKnown { .. } => RenderError::NotKnown,
-            other => RenderError::Wrong(format!("parameter `{path}`: {other}")),
+        Param::Template(template) => expr::render(template, scope).map_err(|error| {
+            if matches!(error, expr::ExprError::NotKnown { .. }) {
+                RenderError::NotKnown
+            } else {
+                RenderError::Wrong(format!("parameter `{path}`: {error}"))
+            }
         }),
         Param::List(items) => items.iter().map(|item| render(item, scope, path)).collect(),
         Param::Map(items) => items
@@ -659,7 +666,10 @@ fn is_failed_check(row: &RowResult) -> bool {
 /// Returns the row of a check that fails now, on a host that will have changed by then.
 fn not_checkable(row: &RowResult) -> RowResult {
     let why = row.error.as_deref().unwrap_or("the check fails");
-    RowResult { reason: Some(format!("not known before an earlier task has run: {why}")), ..RowResult::new(Status::Unknown) }
+    RowResult {
+        reason: Some(format!("not known before an earlier task has run: {why}")),
+        ..RowResult::new(Status::Unknown)
+    }
 }
 
 /// Returns a dry run's row for one operation.
@@ -762,13 +772,16 @@ fn join(whole: RowResult, part: RowResult, is_sequence: bool) -> RowResult {
     }
     let changed = whole.changed || part.changed;
     let status = match part.status {
-        Status::Failed | Status::Cancelled => part.status,
-        Status::Unknown => Status::Unknown,
-        Status::Changed | Status::Unchanged | Status::Skipped | Status::NotRun => match whole.status {
-            Status::Unknown => Status::Unknown,
-            _ if changed => Status::Changed,
-            _ => Status::Unchanged,
-        },
+        Status::Failed | Status::Cancelled | Status::Unknown => part.status,
+        Status::Changed | Status::Unchanged | Status::Skipped | Status::NotRun => {
+            if whole.status == Status::Unknown {
+                Status::Unknown
+            } else if changed {
+                Status::Changed
+            } else {
+                Status::Unchanged
+            }
+        }
     };
     let mut inverse = whole.inverse;
     inverse.extend(part.inverse);

@@ -6,7 +6,7 @@ use std::path::Path;
 use stead_bundle::{CreateError, NewRun, RecordError, RunDirectory};
 use stead_model::bundle::{EndedBy, PlanMeta, RunMeta, Versions};
 use stead_model::event::RunKind;
-use stead_model::plan::Digest;
+use stead_model::plan::{Digest, Plan};
 use stead_model::report::Report;
 use stead_model::time::Timestamp;
 use stead_model::{RunId, RunStatus, Status};
@@ -24,7 +24,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) kind: RunKind,
     pub(crate) started_at: Timestamp,
     pub(crate) plan_hash: Digest,
-    pub(crate) plan_json: &'a [u8],
+    pub(crate) plan: &'a Plan,
     pub(crate) sources: &'a [(&'a str, &'a [u8])],
     pub(crate) meta: PlanMeta,
 }
@@ -52,7 +52,7 @@ impl Recording {
         let new = NewRun {
             meta: &meta,
             versions: &versions(),
-            plan: beginning.plan_json,
+            plan: &|mut out| beginning.plan.write_json(&mut out),
             sources: beginning.sources,
         };
         let directory = RunDirectory::create(state, &new)?;

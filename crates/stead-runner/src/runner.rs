@@ -396,7 +396,7 @@ impl Runner {
             kind: self.kind,
             started_at: clock::now(),
             plan_hash: plan.compiled.hash,
-            plan_json: &plan.plan().to_json(),
+            plan: plan.plan(),
             sources: &sources,
             meta,
         };
@@ -527,13 +527,13 @@ impl Started {
     /// Walks the run to its end, writes its report and seals its bundle.
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();
-        self.dispatcher.drive().await;
-        let mut report = self.dispatcher.run.report();
-        let redactor: Arc<Redactor> = Arc::clone(&self.dispatcher.executor.redactor);
+        let mut dispatcher = walk(self.dispatcher).await;
+        let mut report = dispatcher.run.report();
+        let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
         for error in &mut report.errors {
             error.message = redactor.redact_text(&error.message).into_owned();
         }
-        let mut failures = std::mem::take(&mut self.dispatcher.recording_failures);
+        let mut failures = std::mem::take(&mut dispatcher.recording_failures);
         if let Some(recording) = &self.recording {
             report.bundle = Some(recording.directory.path().display().to_string());
             if !failures.is_empty() {
@@ -550,6 +550,22 @@ impl Started {
             incomplete(&mut report);
         }
         report
+    }
+}
+
+/// Walks a run to its end on the runtime's own threads.
+///
+/// There, starting an attempt and hearing of its end need not wake another thread, as they would from the thread
+/// that waits for the run. Dropping the future drops the dispatcher, and with it all attempts.
+async fn walk(mut dispatcher: Dispatcher) -> Dispatcher {
+    let mut walking = JoinSet::new();
+    walking.spawn(async move {
+        dispatcher.drive().await;
+        dispatcher
+    });
+    match walking.join_next().await.expect("it was just spawned") {
+        Ok(dispatcher) => dispatcher,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

@@ -93,7 +93,9 @@ impl Render for Scope {
 
     fn evaluate(&self, expression: &str) -> Result<Value, OpError> {
         let environment = Self::environment();
-        let compiled = environment.compile_expression(expression).map_err(|error| OpError::invalid(error.to_string()))?;
+        let compiled = environment
+            .compile_expression(expression)
+            .map_err(|error| OpError::invalid(error.to_string()))?;
         let value = compiled
             .eval(minijinja::Value::from(minijinja::value::Serde(&self.0)))
             .map_err(|error| OpError::invalid(error.to_string()))?;

@@ -108,7 +108,11 @@ impl Run {
         let host = state.host.clone().expect("only rows with a host are decided one by one");
         let attempt = if result.status == Status::Skipped { 0 } else { state.attempt };
         // What earlier attempts and parts did is undone too, after what came later.
-        let all = if result.unrecorded_inverse.is_empty() { &mut result.inverse } else { &mut result.unrecorded_inverse };
+        let all = if result.unrecorded_inverse.is_empty() {
+            &mut result.inverse
+        } else {
+            &mut result.unrecorded_inverse
+        };
         all.splice(0..0, state.inverse.iter().cloned());
         if row < live.batch_ends[live.batch.max(1) - 1] {
             live.open -= 1;
