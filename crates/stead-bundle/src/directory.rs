@@ -4,7 +4,7 @@
 //! plan and lock, or does not exist. The lock inside is held until this value is dropped.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,15 +26,21 @@ use crate::log_file::LogFile;
 use crate::seal::{SealError, seal, unseal};
 use crate::stored::{LoadError, load_meta};
 
+/// Files are written in pieces of this size.
+const WRITE_AT_ONCE: usize = 64 << 10;
+
+/// Writes the bytes of a file, which need not be in memory as a whole.
+pub type WriteBytes<'a> = &'a dyn Fn(&mut dyn io::Write) -> io::Result<()>;
+
 /// What a new run directory begins with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct NewRun<'a> {
     /// `run_meta.json`; its `run_id` names the directory, its `started_at` is written into the lock.
     pub meta: &'a RunMeta,
     /// `versions.json`.
     pub versions: &'a Versions,
-    /// The bytes of `plan.json`.
-    pub plan: &'a [u8],
+    /// Writes the bytes of `plan.json`.
+    pub plan: WriteBytes<'a>,
     /// Sources as the user wrote them, by file name, such as `plan.yaml`.
     pub sources: &'a [(&'a str, &'a [u8])],
 }
@@ -98,12 +104,12 @@ impl RunDirectory {
                 RecordError::of("take lock", &path)(io::ErrorKind::WouldBlock.into())
             }
         })?;
-        write_new(&within(RUN_META), &to_json(new.meta))?;
-        write_new(&within(VERSIONS), &to_json(new.versions))?;
+        write_new(&within(RUN_META), &|out| write_json(new.meta, out))?;
+        write_new(&within(VERSIONS), &|out| write_json(new.versions, out))?;
         write_new(&within(PLAN), new.plan)?;
         for (name, bytes) in new.sources {
             let name = within(&file_name(name, ""));
-            write_new(&name, bytes)?;
+            write_new(&name, &|out| out.write_all(bytes))?;
         }
         match rename_new(&temporary.path, &path) {
             Ok(()) => {}
@@ -143,20 +149,20 @@ impl RunDirectory {
 
     /// Replaces `run_meta.json`; a reader sees the old one or the new one.
     pub fn update_meta(&self, meta: &RunMeta) -> Result<(), RecordError> {
-        self.replace(RUN_META, &to_json(meta))
+        self.replace(RUN_META, &|out| write_json(meta, out))
     }
 
     /// Replaces `report.json`; a reader sees the old one or the new one.
     pub fn write_report(&self, report: &Report) -> Result<(), RecordError> {
-        self.replace(REPORT, &to_json(report))
+        self.replace(REPORT, &|out| write_json(report, out))
     }
 
     /// Replaces `plan.json` and the sources, for a run that goes on with another plan.
     pub fn replace_plan(&self, plan: &[u8], sources: &[(&str, &[u8])]) -> Result<(), RecordError> {
         for (name, bytes) in sources {
-            self.replace(&file_name(name, ""), bytes)?;
+            self.replace(&file_name(name, ""), &|out| out.write_all(bytes))?;
         }
-        self.replace(PLAN, plan)
+        self.replace(PLAN, &|out| out.write_all(plan))
     }
 
     /// Returns the log of `stream` of an attempt on `host`, none for a functional task's own output.
@@ -201,7 +207,7 @@ impl RunDirectory {
         if let Some(parent) = path.parent() {
             make_directory(parent)?;
         }
-        self.replace(&within, bytes)?;
+        self.replace(&within, &|out| out.write_all(bytes))?;
         Ok(within)
     }
 
@@ -223,7 +229,7 @@ impl RunDirectory {
         seal(&self.path)
     }
 
-    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
+    fn replace(&self, name: &str, bytes: WriteBytes<'_>) -> Result<(), RecordError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (path, temporary) = (self.path.join(name), self.path.join(format!("{TEMPORARY}{number}")));
@@ -266,19 +272,28 @@ fn make_directory(path: &Path) -> Result<(), RecordError> {
     made.map_err(RecordError::of("create directory", path))
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+fn write_new(path: &Path, bytes: WriteBytes<'_>) -> Result<(), RecordError> {
     write_file(path, bytes).map_err(RecordError::of("write", path))
 }
 
-fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?.write_all(bytes)
+fn write_file(path: &Path, bytes: WriteBytes<'_>) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
+    let mut file = BufWriter::with_capacity(WRITE_AT_ONCE, file);
+    bytes(&mut file)?;
+    file.flush()
 }
 
-/// Returns the form of every JSON file but `plan.json`: two spaces, a final newline.
+/// Returns the form of every JSON file but `plan.json`; see [`write_json`].
 pub(crate) fn to_json(value: &impl Serialize) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(value).expect("metadata is always JSON");
-    bytes.push(b'\n');
+    let mut bytes = Vec::new();
+    write_json(value, &mut bytes).expect("metadata is always JSON, and memory takes all of it");
     bytes
+}
+
+/// Writes the form of every JSON file but `plan.json`: two spaces, a final newline.
+fn write_json(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    out.write_all(b"\n")
 }
 
 /// Renames a directory to a name that must be free.

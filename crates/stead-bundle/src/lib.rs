@@ -17,7 +17,7 @@ mod seal;
 mod stored;
 mod verify;
 
-pub use directory::{CreateError, NewRun, OpenError, RunDirectory};
+pub use directory::{CreateError, NewRun, OpenError, RunDirectory, WriteBytes};
 pub use error::RecordError;
 pub use hashes::{HashLine, HashLineError};
 pub use layout::{

@@ -8,6 +8,7 @@
 //! command's process group survives.
 
 pub(crate) mod blocking;
+mod group;
 pub(crate) mod process;
 pub(crate) mod program;
 mod tail;

@@ -14,6 +14,7 @@ mod apply;
 mod begin;
 mod delay;
 mod dispatch;
+mod finished;
 mod queue;
 mod report;
 mod resume;
@@ -29,7 +30,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stead_model::event::{
-    CancelReason, Counts, Event, EventKind, Mode, RowResult, RunFinished, RunKind, RunStarted, TaskResult,
+    CancelReason, Counts, Event, EventKind, Mode, RowResult, RunFinished, RunKind, RunStarted,
 };
 use stead_model::plan::{Op, Plan, Section, Settings, TaskIndex};
 use stead_model::report::Warning;
@@ -47,6 +48,7 @@ pub use resume::{ResumeChoice, ResumeRefusal};
 pub use row::Row;
 pub use rule::{Ruling, judge_only_if_changed, judge_rule};
 
+use finished::Finished;
 use queue::Queue;
 use row::Live;
 
@@ -244,17 +246,6 @@ impl Turn {
     }
 }
 
-/// A decided task: what the report and later tasks see of it.
-#[derive(Clone, Debug)]
-pub struct Finished {
-    /// When it took its first slot.
-    pub started_at: Option<Timestamp>,
-    /// How it ended.
-    pub result: TaskResult,
-    /// Its rows, in target order.
-    pub rows: Box<[Row]>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Retry { task: TaskIndex, row: u32 },
@@ -300,7 +291,7 @@ pub struct Run {
     killed: bool,
 
     states: Vec<TaskState>,
-    decided: Vec<Option<Arc<Finished>>>,
+    decided: Vec<Option<Finished>>,
     /// How many dependencies of each task are not decided.
     waiting_on: Vec<u32>,
     /// How many tasks of main and of finally are not decided.

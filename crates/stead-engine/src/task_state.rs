@@ -158,7 +158,9 @@ impl RowState {
                 Self::Pending | Self::Running | Self::Backoff,
                 E::HostResult { .. } | E::TaskFinished { .. },
             ) => Ok(Self::Done),
-            (Self::Pending | Self::Running | Self::Backoff, E::RunResumed(_)) => Ok(Self::Pending),
+            // A delay begins anew; an attempt without result has not happened.
+            (Self::Backoff, E::RunResumed(_)) => Ok(Self::Backoff),
+            (Self::Pending | Self::Running, E::RunResumed(_)) => Ok(Self::Pending),
             (Self::Pending | Self::Running | Self::Backoff | Self::Done, _) => {
                 Err(IllegalTransition::new(self, event))
             }

@@ -99,6 +99,9 @@ pub enum EventKind {
         error: String,
         /// Delay until the next attempt.
         retry_in_ms: u64,
+        /// Whether the attempt changed something all the same.
+        #[serde(default, skip_serializing_if = "is_false")]
+        changed: bool,
     },
     /// Output went to a log file.
     Log {
@@ -317,6 +320,9 @@ pub struct RowResult {
     /// How to undo it, if the task's undo is `auto`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inverse: Vec<Op>,
+    /// The same, if it holds a secret: known to this process alone.
+    #[serde(skip)]
+    pub unrecorded_inverse: Vec<Op>,
     /// How long, over all attempts.
     pub duration_ms: u64,
 }
@@ -336,6 +342,7 @@ impl RowResult {
             diff: None,
             prediction: None,
             inverse: Vec::new(),
+            unrecorded_inverse: Vec::new(),
             duration_ms: 0,
         }
     }

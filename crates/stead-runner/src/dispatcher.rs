@@ -195,7 +195,10 @@ impl Dispatcher {
 
     fn needs_power_sync(&self, turn: &Turn) -> bool {
         let idempotent = |task: TaskIndex| self.run.plan().task(task).settings.idempotent;
-        let starts = turn.commands.iter().any(|command| matches!(command, Command::Start(start) if !idempotent(start.task)));
+        let starts = turn
+            .commands
+            .iter()
+            .any(|command| matches!(command, Command::Start(start) if !idempotent(start.task)));
         let ends = turn.events.iter().any(|event| {
             let ended = matches!(event.kind, EventKind::HostResult { .. } | EventKind::TaskFinished { .. });
             let task = event.kind.task().and_then(|name| self.run.graph().index_of(name.as_str()));
@@ -222,7 +225,11 @@ impl Dispatcher {
             .collect();
         self.handle(Input::JournalLost(error.to_owned()));
         for Attempt { task, row, .. } in unstarted {
-            self.handle(Input::AttemptEnded { task, row, result: Box::new(RowResult::new(Status::Cancelled)) });
+            self.handle(Input::AttemptEnded {
+                task,
+                row,
+                result: Box::new(RowResult::new(Status::Cancelled)),
+            });
         }
     }
 
@@ -349,4 +356,3 @@ fn without_filed_data(mut event: Event) -> Event {
 
 /// Messages that may wait for the dispatcher: enough for a busy turn, few enough to push back on output floods.
 pub(crate) const CHANNEL: usize = 1024;
-

@@ -71,6 +71,9 @@ pub(crate) struct Executor {
     pub(crate) messages: mpsc::Sender<Message>,
 }
 
+/// A text of this length may be the tail of a longer one: results keep the last MiB of a stream.
+const CUT_TEXT: usize = (1 << 20) - 8;
+
 /// How long data may be before it goes to a file of its own.
 const LONGEST_DATA: usize = 64 * 1024;
 
@@ -111,7 +114,8 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let mut result = match &attempt.host {
-            Some(host) => self.attempt_on_host(&attempt, host, cancel, run_status).await,
+            // In a box of its own: a closure's attempt need not carry its size.
+            Some(host) => Box::pin(self.attempt_on_host(&attempt, host, cancel, run_status)).await,
             None => self.attempt_function(&attempt, cancel, run_status).await,
         };
         self.mask(&mut result);
@@ -168,7 +172,8 @@ impl Executor {
         cancel: Cancel,
         run_status: Option<RunStatus>,
     ) -> Called {
-        let context = TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
+        let context =
+            TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
         let future = match std::panic::catch_unwind(AssertUnwindSafe(|| function(context))) {
             Ok(future) => future,
             Err(panic) => return Called::Panicked(panic_text(&*panic)),
@@ -198,7 +203,12 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
-        match expr::judge(&self.plan.task(attempt.task).settings.when_host, Default::default(), &scope, &no_functions) {
+        match expr::judge(
+            &self.plan.task(attempt.task).settings.when_host,
+            Default::default(),
+            &scope,
+            &no_functions,
+        ) {
             Verdict::Pass => {}
             Verdict::Fail { reason, .. } => {
                 return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
@@ -243,7 +253,9 @@ impl Executor {
             }
         };
         output.finish().await;
-        self.settle(result, too_late.then_some(timeout).flatten(), cancel.now())
+        // What ended before it was asked to stop has ended by itself, even if the request is on its way.
+        let asked = *stop.borrow();
+        self.settle(result, too_late.then_some(timeout).flatten(), asked)
     }
 
     /// Takes the reason an attempt was stopped into its result.
@@ -277,6 +289,13 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
+            artifacts: self.recording.as_ref().map(|recording| {
+                recording
+                    .directory
+                    .path()
+                    .join(stead_bundle::ARTIFACTS)
+                    .join(stead_bundle::file_name(host.as_str(), ""))
+            }),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
@@ -301,7 +320,9 @@ impl Executor {
             let mut result = self.run_part(part, cx, &scope, wants_inverse).await;
             if self.mode == Mode::DryRun
                 && is_failed_check(&result)
-                && (whole.changed || whole.status == Status::Unknown || self.will_change(attempt.task, &cx.host))
+                && (whole.changed
+                    || whole.status == Status::Unknown
+                    || self.will_change(attempt.task, &cx.host))
             {
                 result = not_checkable(&result);
             }
@@ -316,7 +337,10 @@ impl Executor {
                 };
                 // A part that was stopped runs again: it has not ended.
                 if result.status != Status::Cancelled && cx.cancel.now() == Stop::No {
-                    end.inverse = result.inverse.first().cloned().map(Box::new);
+                    // The run keeps it from now on; the attempt's own result does not repeat it.
+                    if !result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+                        end.inverse = std::mem::take(&mut result.inverse).into_iter().next().map(Box::new);
+                    }
                     let input = stead_engine::run::Input::PartEnded {
                         task: attempt.task,
                         row: attempt.row,
@@ -342,7 +366,8 @@ impl Executor {
         }
         before.into_iter().filter_map(|task| self.results.peek(task)).any(|end| {
             let touched = |row: &expr::Row| row.changed || row.status == Status::Unknown;
-            end.hosts.is_empty() && touched(&end.row) || end.hosts.iter().any(|(on, row)| on == host && touched(row))
+            end.hosts.is_empty() && touched(&end.row)
+                || end.hosts.iter().any(|(on, row)| on == host && touched(row))
         })
     }
 
@@ -396,7 +421,8 @@ impl Executor {
         host: HostName,
     ) -> Result<OpOutput, Failure> {
         let part = op.into_part().map_err(Failure::permanent)?;
-        let attempt = Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
+        let attempt =
+            Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
         let output = AttemptOutput::new(&self, &attempt);
         let context = self.op_context(&attempt, &host, cx.cancel.clone(), output.sink(), scope.clone());
@@ -486,16 +512,31 @@ impl Executor {
         for text in [&mut result.error, &mut result.reason].into_iter().flatten() {
             *text = self.redactor.redact_text(text).into_owned();
         }
+        for member in ["stdout", "stderr"] {
+            if let Some(Value::String(text)) = result.data.as_mut().and_then(|data| data.get_mut(member))
+                && text.len() >= CUT_TEXT
+            {
+                self.redactor.redact_start(text);
+            }
+        }
         for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
             self.redactor.redact_value(value);
         }
-        for op in &mut result.inverse {
-            for param in op.params.values_mut() {
-                if let Param::Value(value) = param {
-                    self.redactor.redact_value(value);
-                }
-            }
+        // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
+        if result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+            result.unrecorded_inverse = std::mem::take(&mut result.inverse);
         }
+    }
+
+    fn op_holds_secret(&self, op: &Op) -> bool {
+        !self.redactor.is_empty() && op.params.values().any(|param| self.holds_secret(param))
+    }
+
+    fn holds_secret(&self, param: &Param) -> bool {
+        let Param::Value(value) = param else { return false };
+        let mut masked = value.clone();
+        self.redactor.redact_value(&mut masked);
+        masked != *value
     }
 
     /// Puts data that is too long for the journal into a file of its own.
@@ -548,7 +589,10 @@ pub(crate) fn failed_by_panic(message: String) -> RowResult {
 impl<F: Future + Unpin> Future for CatchPanic<F> {
     type Output = Result<F::Output, String>;
 
-    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
         let inner = std::pin::Pin::new(&mut self.0);
         match std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
             Ok(poll) => poll.map(Ok),
@@ -603,9 +647,11 @@ fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError
             other => RenderError::Wrong(format!("parameter `{path}`: {other}")),
         }),
         Param::List(items) => items.iter().map(|item| render(item, scope, path)).collect(),
-        Param::Map(items) => {
-            items.iter().map(|(key, item)| Ok((key.clone(), render(item, scope, path)?))).collect::<Result<_, _>>().map(Value::Object)
-        }
+        Param::Map(items) => items
+            .iter()
+            .map(|(key, item)| Ok((key.clone(), render(item, scope, path)?)))
+            .collect::<Result<_, _>>()
+            .map(Value::Object),
     }
 }
 
@@ -617,7 +663,10 @@ fn is_failed_check(row: &RowResult) -> bool {
 /// Returns the row of a check that fails now, on a host that will have changed by then.
 fn not_checkable(row: &RowResult) -> RowResult {
     let why = row.error.as_deref().unwrap_or("the check fails");
-    RowResult { reason: Some(format!("not known before an earlier task has run: {why}")), ..RowResult::new(Status::Unknown) }
+    RowResult {
+        reason: Some(format!("not known before an earlier task has run: {why}")),
+        ..RowResult::new(Status::Unknown)
+    }
 }
 
 /// Returns a dry run's row for one operation.
@@ -670,15 +719,21 @@ fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowRes
             match expr::evaluate_bool(expression, &scope) {
                 Ok(false) => ran.failure = None,
                 Ok(true) => {
-                    ran.failure.get_or_insert_with(|| OpError::operation(format!("failed_when is true: {expression}")));
+                    ran.failure.get_or_insert_with(|| {
+                        OpError::operation(format!("failed_when is true: {expression}"))
+                    });
                 }
-                Err(error) => ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}"))),
+                Err(error) => {
+                    ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}")))
+                }
             }
         }
         if let (Some(expression), false) = (&part.changed_when, ran.passed_over) {
             match expr::evaluate_bool(expression, &scope) {
                 Ok(changed) => ran.changed = changed,
-                Err(error) => ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}"))),
+                Err(error) => {
+                    ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}")))
+                }
             }
         }
     }
@@ -693,6 +748,9 @@ fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowRes
 }
 
 fn error_row(error: OpError) -> RowResult {
+    if error.not_known {
+        return RowResult { reason: Some(error.message), ..RowResult::new(Status::Unknown) };
+    }
     if error.unsupported {
         // The class tells `unsupported` from a guard's skip.
         return RowResult {
@@ -743,14 +801,21 @@ fn is_longer_than(value: &Value, limit: usize) -> bool {
 }
 
 impl Render for Scope {
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
-        expr::render_text(template, vars, self).map_err(|error| match error.line() {
-            Some(line) => format!("line {line}: {error}"),
-            None => error.to_string(),
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, OpError> {
+        expr::render_text(template, vars, self).map_err(|error| {
+            let line = error.line();
+            let error = not_rendered(error);
+            line.map_or(error.clone(), |line| error.within(format_args!("line {line}")))
         })
     }
 
-    fn evaluate(&self, expression: &str) -> Result<Value, String> {
-        expr::evaluate_text(expression, self).map_err(|error| error.to_string())
+    fn evaluate(&self, expression: &str) -> Result<Value, OpError> {
+        expr::evaluate_text(expression, self).map_err(not_rendered)
     }
+}
+
+/// A dry run does not know what an earlier task has yet to find; everything else is a mistake.
+fn not_rendered(error: expr::ExprError) -> OpError {
+    let not_known = matches!(error, expr::ExprError::NotKnown { .. });
+    OpError { not_known, ..OpError::invalid(error.to_string()) }
 }

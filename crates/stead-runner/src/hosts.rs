@@ -25,7 +25,8 @@ pub(crate) struct InventoryHosts {
 impl InventoryHosts {
     /// Returns the hosts of `inventory`; with `limit`, every target is cut down to it.
     pub(crate) fn new(inventory: Inventory, limit: Vec<TargetExpr>) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
+        let cpus = std::thread::available_parallelism()
+            .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
         let set = HostSet::from(&inventory);
         Self { inventory, set, limit, cpus }
     }

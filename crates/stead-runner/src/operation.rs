@@ -131,6 +131,8 @@ pub struct OpContext {
     pub attempt: u32,
     /// Directory that relative paths of the driver (`source`, `cwd`) start from.
     pub base_dir: PathBuf,
+    /// Where the run keeps files of this host; none if it is not recorded.
+    pub artifacts: Option<PathBuf>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
@@ -150,10 +152,10 @@ pub struct OpContext {
 /// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).
 pub trait Render: Send + Sync + fmt::Debug {
     /// Returns the text of `template`, with `vars` over the plan's own, or what is wrong with it, with its line.
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String>;
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, OpError>;
 
     /// Returns the value of `expression`, or what is wrong with it.
-    fn evaluate(&self, expression: &str) -> Result<Value, String>;
+    fn evaluate(&self, expression: &str) -> Result<Value, OpError>;
 }
 
 /// Rendered parameters. `Debug` shows names only: values may be secret.
@@ -316,6 +318,8 @@ pub struct OpError {
     pub message: String,
     /// The host cannot do this at all: the row is skipped, not failed.
     pub unsupported: bool,
+    /// Dry run: it hangs on what an earlier task has yet to find. The row is unknown, not failed.
+    pub not_known: bool,
     /// Whether something may be different already.
     pub changed: bool,
 }
@@ -323,7 +327,7 @@ pub struct OpError {
 impl OpError {
     /// Returns an error of `class`.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), unsupported: false, changed: false }
+        Self { class, message: message.into(), unsupported: false, not_known: false, changed: false }
     }
 
     /// Returns an error of class `operation`.
@@ -344,6 +348,11 @@ impl OpError {
     /// Returns the statement that this host cannot do it, naming what is needed.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self { unsupported: true, ..Self::permanent(message) }
+    }
+
+    /// Returns this error with where it happened before its message.
+    pub fn within(self, place: impl fmt::Display) -> Self {
+        Self { message: format!("{place}: {}", self.message), ..self }
     }
 
     /// Returns an error of class `operation` from an IO error, saying what was being done.

@@ -99,7 +99,10 @@ impl ResumeError {
             Self::NotRecording | Self::Refused(ResumeRefusal::NotInterrupted { .. }) => ExitCode::Usage,
             Self::Load(_) | Self::Refused(ResumeRefusal::RolledBack) => ExitCode::Invalid,
             Self::Refused(ResumeRefusal::AlreadyDone) => ExitCode::Success,
-            Self::Record(_) | Self::Repair(_) | Self::JournalWrite(_) | Self::Journal(ReadError::Read { .. }) => ExitCode::Failed,
+            Self::Record(_)
+            | Self::Repair(_)
+            | Self::JournalWrite(_)
+            | Self::Journal(ReadError::Read { .. }) => ExitCode::Failed,
             Self::CannotStart { exit_code, .. } => *exit_code,
         }
     }
@@ -121,14 +124,11 @@ fn describe_changes(changes: &PlanChanges) -> String {
         let names: Vec<&str> = names.iter().map(TaskName::as_str).collect();
         (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
     };
-    let parts: Vec<String> = [
-        list("added", &changes.added),
-        list("removed", &changes.removed),
-        list("changed", &changes.changed),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let parts: Vec<String> =
+        [list("added", &changes.added), list("removed", &changes.removed), list("changed", &changes.changed)]
+            .into_iter()
+            .flatten()
+            .collect();
     if parts.is_empty() { "its settings changed".to_owned() } else { parts.join("; ") }
 }
 
@@ -141,7 +141,11 @@ pub fn plan_changes(recorded: &Plan, new: &Plan) -> PlanChanges {
     PlanChanges {
         added: now.keys().filter(|name| !old.contains_key(*name)).cloned().collect(),
         removed: old.keys().filter(|name| !now.contains_key(*name)).cloned().collect(),
-        changed: now.iter().filter(|(name, hash)| old.get(*name).is_some_and(|was| was != *hash)).map(|(name, _)| name.clone()).collect(),
+        changed: now
+            .iter()
+            .filter(|(name, hash)| old.get(*name).is_some_and(|was| was != *hash))
+            .map(|(name, _)| name.clone())
+            .collect(),
     }
 }
 
@@ -213,15 +217,22 @@ impl Runner {
         let secrets = self.read_secrets(&plan).map_err(refused)?;
         let run_id = found.meta.run_id.clone();
         let locks = self.lock_hosts(&plan, &run_id, Mode::Run).await.map_err(refused)?;
-        let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
-            OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
-            OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => ResumeError::Record(error),
-            OpenError::Load(error) => ResumeError::Load(error),
-        })?;
+        let (directory, meta) =
+            RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
+                OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
+                OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => {
+                    ResumeError::Record(error)
+                }
+                OpenError::Load(error) => ResumeError::Load(error),
+            })?;
         let left = process_scan::end(&run_id, &interrupted, plan.plan().grace).await;
         if is_other {
-            let sources: Vec<(&str, &[u8])> =
-                self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+            let sources: Vec<(&str, &[u8])> = self
+                .provenance
+                .sources
+                .iter()
+                .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+                .collect();
             directory.replace_plan(&plan.plan().to_json(), &sources).map_err(ResumeError::Record)?;
         }
         let events_path = directory.events_path();
@@ -248,7 +259,10 @@ impl Runner {
             run.resume(choice, now, &mut turn).map_err(ResumeError::Refused)?;
         }
         let recording = Some(Arc::new(recording));
-        Ok(self.assemble(&plan, run, turn, hosts, secrets, recording, journal, locks, Mode::Run).drive().await)
+        Ok(self
+            .assemble(&plan, run, turn, hosts, secrets, recording, journal, locks, Mode::Run)
+            .drive()
+            .await)
     }
 }
 
@@ -276,12 +290,15 @@ fn what_was_found(dropped_bytes: u64, left: &process_scan::Ended) -> Vec<Warning
 fn find(path: &Path) -> Result<Found, ResumeError> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let meta = load_meta(&path).map_err(ResumeError::Load)?;
-    if let Some(holder) = stead_bundle::holder_of(&path.join(stead_bundle::LOCK)).map_err(ResumeError::Record)? {
+    if let Some(holder) =
+        stead_bundle::holder_of(&path.join(stead_bundle::LOCK)).map_err(ResumeError::Record)?
+    {
         return Err(ResumeError::InProgress { holder });
     }
     let bytes = load_plan(&path, &meta).map_err(ResumeError::Load)?;
     let expected = meta.plan_hash;
-    let recorded: Plan = serde_json::from_slice(&bytes).map_err(|_| ResumeError::PlanTampered { expected })?;
+    let recorded: Plan =
+        serde_json::from_slice(&bytes).map_err(|_| ResumeError::PlanTampered { expected })?;
     let events_path = path.join(stead_bundle::EVENTS);
     let mut read = if events_path.exists() {
         journal::read(&events_path).map_err(ResumeError::Journal)?

@@ -112,7 +112,10 @@ impl Runner {
     }
 
     /// Sets who answers the questions of tasks with `confirm`. Without it such a plan is refused.
-    pub fn answer(mut self, answer: impl Fn(&stead_model::TaskName, &str) -> bool + Send + Sync + 'static) -> Self {
+    pub fn answer(
+        mut self,
+        answer: impl Fn(&stead_model::TaskName, &str) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.answer = Some(Arc::new(answer));
         self
     }
@@ -216,7 +219,12 @@ impl Runner {
         }
     }
 
-    async fn start(self, plan: &CheckedPlan, run_id: RunId, mode: Mode) -> Result<Started, (Refusal, Box<Self>)> {
+    async fn start(
+        self,
+        plan: &CheckedPlan,
+        run_id: RunId,
+        mode: Mode,
+    ) -> Result<Started, (Refusal, Box<Self>)> {
         let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
         if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
             let names: Vec<&str> =
@@ -224,7 +232,10 @@ impl Runner {
             let refusal = Refusal {
                 exit_code: ExitCode::Confirmation,
                 class: None,
-                message: format!("confirmation is needed for {}; answer on a terminal or pass --yes", names.join(", ")),
+                message: format!(
+                    "confirmation is needed for {}; answer on a terminal or pass --yes",
+                    names.join(", ")
+                ),
             };
             return Err((refusal, Box::new(self)));
         }
@@ -288,7 +299,9 @@ impl Runner {
             Some(environment) => environment,
             None => {
                 let pairs = std::env::vars_os();
-                own = pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+                own = pairs
+                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                    .collect();
                 &own
             }
         };
@@ -367,7 +380,11 @@ impl Runner {
         plan.indexed().filter(|(index, _)| !self.not_selected.contains(index)).map(|(_, task)| task)
     }
 
-    fn create_directory(&self, plan: &CheckedPlan, run_id: &RunId) -> Result<Option<Arc<Recording>>, Refusal> {
+    fn create_directory(
+        &self,
+        plan: &CheckedPlan,
+        run_id: &RunId,
+    ) -> Result<Option<Arc<Recording>>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         let sources: Vec<(&str, &[u8])> =
             self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
@@ -379,7 +396,7 @@ impl Runner {
             kind: self.kind,
             started_at: clock::now(),
             plan_hash: plan.compiled.hash,
-            plan_json: &plan.plan().to_json(),
+            plan: plan.plan(),
             sources: &sources,
             meta,
         };
@@ -394,7 +411,10 @@ impl Runner {
         Ok(Some(Arc::new(recording)))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the one place where everything a run needs comes together")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the one place where everything a run needs comes together"
+    )]
     pub(crate) fn assemble(
         self,
         plan: &CheckedPlan,
@@ -411,7 +431,10 @@ impl Runner {
         let names = Names::new(
             Arc::clone(run.results()),
             RunScope {
-                id: recording.as_ref().map(|recording| recording.directory.run_id().clone()).or_else(|| self.run_id.clone()),
+                id: recording
+                    .as_ref()
+                    .map(|recording| recording.directory.run_id().clone())
+                    .or_else(|| self.run_id.clone()),
                 plan: plan.plan().name.clone(),
                 started_at: run.started_at(),
                 segment: run.segment(),
@@ -466,11 +489,17 @@ impl Runner {
         let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new()));
         let run = Run::new(&plan.compiled, hosts, RunOptions::new(mode));
         let mut report = run.report();
-        report.status = if refusal.exit_code == ExitCode::Cancelled { RunStatus::Cancelled } else { RunStatus::Failed };
+        report.status =
+            if refusal.exit_code == ExitCode::Cancelled { RunStatus::Cancelled } else { RunStatus::Failed };
         report.exit_code = refusal.exit_code;
         report.started_at = clock::now();
         report.finished_at = report.started_at;
-        report.errors.push(ErrorRow { task: None, host: None, class: refusal.class, message: refusal.message });
+        report.errors.push(ErrorRow {
+            task: None,
+            host: None,
+            class: refusal.class,
+            message: refusal.message,
+        });
         report.warnings = self.warnings;
         report
     }
@@ -498,13 +527,13 @@ impl Started {
     /// Walks the run to its end, writes its report and seals its bundle.
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();
-        self.dispatcher.drive().await;
-        let mut report = self.dispatcher.run.report();
-        let redactor: Arc<Redactor> = Arc::clone(&self.dispatcher.executor.redactor);
+        let mut dispatcher = walk(self.dispatcher).await;
+        let mut report = dispatcher.run.report();
+        let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
         for error in &mut report.errors {
             error.message = redactor.redact_text(&error.message).into_owned();
         }
-        let mut failures = std::mem::take(&mut self.dispatcher.recording_failures);
+        let mut failures = std::mem::take(&mut dispatcher.recording_failures);
         if let Some(recording) = &self.recording {
             report.bundle = Some(recording.directory.path().display().to_string());
             if !failures.is_empty() {
@@ -521,6 +550,22 @@ impl Started {
             incomplete(&mut report);
         }
         report
+    }
+}
+
+/// Walks a run to its end on the runtime's own threads.
+///
+/// There, starting an attempt and hearing of its end need not wake another thread, as they would from the thread
+/// that waits for the run. Dropping the future drops the dispatcher, and with it all attempts.
+async fn walk(mut dispatcher: Dispatcher) -> Dispatcher {
+    let mut walking = JoinSet::new();
+    walking.spawn(async move {
+        dispatcher.drive().await;
+        dispatcher
+    });
+    match walking.join_next().await.expect("it was just spawned") {
+        Ok(dispatcher) => dispatcher,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

@@ -9,7 +9,9 @@ use stead::prelude::*;
 
 #[tokio::main]
 async fn main() -> Result<(), Diagnostics> {
-    let root = std::env::args_os().nth(1).map_or_else(|| std::env::temp_dir().join("stead-webserver"), PathBuf::from);
+    let root = std::env::args_os()
+        .nth(1)
+        .map_or_else(|| std::env::temp_dir().join("stead-webserver"), PathBuf::from);
     let at = |name: &str| root.join(name).display().to_string();
 
     let mut plan = Plan::builder("webserver");
@@ -24,7 +26,9 @@ async fn main() -> Result<(), Diagnostics> {
     let page = plan
         .op(
             "page",
-            Op::new("file.present").param("path", at("htdocs/index.html")).param("content", "<h1>It stands</h1>\n"),
+            Op::new("file.present")
+                .param("path", at("htdocs/index.html"))
+                .param("content", "<h1>It stands</h1>\n"),
         )
         .after(site)
         .undo_auto()
@@ -55,8 +59,11 @@ async fn main() -> Result<(), Diagnostics> {
     .after((page, port))
     .idempotent();
 
-    let report =
-        Runner::new(Drivers::standard()).record_in(root.join(".stead")).observe(Terminal::auto()).run(plan.build()?).await;
+    let report = Runner::new(Drivers::standard())
+        .record_in(root.join(".stead"))
+        .observe(Terminal::auto())
+        .run(plan.build()?)
+        .await;
     println!("{}", report.summary());
     if let Some(bundle) = &report.bundle {
         println!("recorded in {bundle}");

@@ -31,7 +31,12 @@ impl Terminal {
         }
         let environment = Environment::of_process();
         let paint = ColorRule::new(ColorWhen::Auto, &environment).paint(terminals.stderr);
-        Auto(Box::new(Live::start(Self::new(output.err, paint, Screen::of_stderr((None, None)), Options::default()))))
+        Auto(Box::new(Live::start(Self::new(
+            output.err,
+            paint,
+            Screen::of_stderr((None, None)),
+            Options::default(),
+        ))))
     }
 }
 

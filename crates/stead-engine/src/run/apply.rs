@@ -10,8 +10,9 @@ use stead_model::{RunStatus, Status, TaskName};
 
 use crate::task_state::{IllegalTransition, RowState, TaskState};
 
+use super::Run;
+use super::finished::Finished;
 use super::row::{Live, Row};
-use super::{Finished, Run};
 
 /// Why a journal cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -147,7 +148,7 @@ impl Run {
                     (row.state, row.attempt) = (RowState::Running, 1);
                 }
                 let mut live = Live::new(order, rows, batches, event.t);
-                live.has_canary = self.plan.task(task).settings.canary.is_some() && !batches.is_empty();
+                live.has_canary = self.plan.task(task).settings.canary.is_some();
                 self.live.insert(task, live);
             }
             EventKind::AttemptStarted { host, .. }
@@ -177,17 +178,17 @@ impl Run {
                 if let Some(open) = rows.iter().find(|row| row.state != RowState::Done) {
                     return Err(IllegalTransition::new(&open.state, event));
                 }
-                self.decide(task, Finished { started_at, result: (**result).clone(), rows: rows.into() });
+                self.decide(task, Finished::new(started_at, (**result).clone(), rows, self.is_dry()));
             }
             EventKind::TaskSkipped { cause, reason, .. } => {
                 let mut result = TaskResult::new(Status::Skipped);
                 (result.cause, result.reason) = (Some(*cause), Some(reason.clone()));
-                self.decide(task, Finished { started_at: None, result, rows: Box::default() });
+                self.decide(task, Finished::new(None, result, Vec::new(), self.is_dry()));
             }
             EventKind::TaskNotRun { reason, .. } => {
                 let mut result = TaskResult::new(Status::NotRun);
                 result.reason = Some(reason.clone());
-                self.decide(task, Finished { started_at: None, result, rows: Box::default() });
+                self.decide(task, Finished::new(None, result, Vec::new(), self.is_dry()));
             }
             EventKind::Confirmed { answer, .. } => {
                 self.confirmed.insert(task, *answer);
@@ -214,12 +215,11 @@ impl Run {
         for dependent in self.graph.dependents(task) {
             self.waiting_on[dependent.get()] -= 1;
         }
-        if finished.result.status == Status::Failed && self.status == RunStatus::Success {
+        if finished.status() == Status::Failed && self.status == RunStatus::Success {
             self.status = RunStatus::Failed;
         }
         self.ready_order.remove(&task);
-        let finished = Arc::new(finished);
-        self.results.set(task, finished.for_expressions(self.is_dry()));
+        self.results.set(task, Arc::clone(&finished.end));
         self.decided[task.get()] = Some(finished);
     }
 
@@ -277,7 +277,7 @@ impl Run {
         self.results = Arc::new(crate::expr::Results::new(Arc::clone(&self.graph), Arc::clone(&self.plan)));
         for (index, _) in self.plan.indexed() {
             if let Some(finished) = &self.decided[index.get()] {
-                self.results.set(index, finished.for_expressions(self.is_dry()));
+                self.results.set(index, Arc::clone(&finished.end));
             }
         }
         Ok(())
@@ -293,14 +293,14 @@ impl Run {
             self.waiting_on[dependent.get()] += 1;
         }
         let replaced = matches!(&event.kind, EventKind::RunResumed(resumed) if resumed.replaced.contains(&self.plan.task(task).name));
-        let used = finished.rows.iter().map(|row| row.attempt).max().unwrap_or(0);
+        let mut rows = finished.rows().into_owned();
+        let used = rows.iter().map(|row| row.attempt).max().unwrap_or(0);
         let base = self.attempt_base.entry(task).or_default();
         *base = used.max(*base);
         if section == Section::Finally || replaced {
             self.kept.remove(&task);
             return Ok(());
         }
-        let mut rows: Vec<Row> = finished.rows.to_vec();
         for row in &mut rows {
             let broken = row.status().is_none_or(|status| {
                 matches!(status, Status::Failed | Status::Cancelled | Status::NotRun | Status::Unknown)
@@ -340,7 +340,7 @@ impl Run {
 
     /// Returns the run's status as far as decided tasks make it.
     fn status_of_decided(&self) -> RunStatus {
-        let failed = self.decided.iter().flatten().any(|finished| finished.result.status == Status::Failed);
+        let failed = self.decided.iter().flatten().any(|finished| finished.status() == Status::Failed);
         if failed { RunStatus::Failed } else { RunStatus::Success }
     }
 

@@ -2,52 +2,14 @@
 
 use std::time::Duration;
 
-use stead_model::event::{Mode, TaskResult};
+use stead_model::event::Mode;
 use stead_model::plan::{Section, TaskIndex};
 use stead_model::report::{ErrorRow, HostRow, Report, Rollback, TaskRow, summarize};
 use stead_model::{ExitCode, RunStatus, Status};
 
 use crate::task_state::TaskState;
 
-use crate::expr;
-
-use super::{Finished, Row, Run};
-
-impl Finished {
-    /// Returns what guards and templates see; in a dry run no data was made.
-    pub(super) fn for_expressions(&self, dry: bool) -> std::sync::Arc<expr::Finished> {
-        let TaskResult { status, changed, cause, class, attempts, duration_ms, .. } = self.result;
-        let row = expr::Row {
-            status,
-            changed,
-            cause,
-            reason: self.result.reason.as_deref().map(Into::into),
-            error: self.result.error.as_deref().map(Into::into),
-            class,
-            attempts,
-            duration_ms,
-            data: self.result.data.clone(),
-            data_unknown: dry,
-        };
-        let hosts = self.rows.iter().filter_map(|row| {
-            let result = row.result.as_deref()?;
-            let seen = expr::Row {
-                status: result.status,
-                changed: result.changed,
-                cause: None,
-                reason: result.reason.as_deref().map(Into::into),
-                error: result.error.as_deref().map(Into::into),
-                class: result.class,
-                attempts: row.attempts(),
-                duration_ms: result.duration_ms,
-                data: result.data.clone(),
-                data_unknown: dry,
-            };
-            Some((row.host.clone()?, seen))
-        });
-        std::sync::Arc::new(expr::Finished { row, hosts: hosts.collect() })
-    }
-}
+use super::{Row, Run};
 
 impl Run {
     /// Returns the report of the run as it stands; every task has a row.
@@ -115,21 +77,21 @@ impl Run {
             row.undo = Some(status);
         }
         let Some(finished) = &self.decided[index.get()] else { return row };
-        let Finished { started_at, result, rows } = &**finished;
-        row.status = result.status;
-        row.changed = result.changed;
-        row.partial = result.partial;
-        row.cause = result.cause;
-        row.reason.clone_from(&result.reason);
-        row.class = result.class;
-        row.error.clone_from(&result.error);
-        row.attempts = result.attempts;
-        row.started_at = *started_at;
-        row.duration = Duration::from_millis(result.duration_ms);
-        row.prediction = result.prediction;
-        row.hosts = rows.iter().filter_map(host_row).collect();
+        let end = &finished.end.row;
+        row.status = end.status;
+        row.changed = end.changed;
+        row.partial = finished.partial;
+        row.cause = end.cause;
+        row.reason = end.reason.as_deref().map(str::to_owned);
+        row.class = end.class;
+        row.error = end.error.as_deref().map(str::to_owned);
+        row.attempts = end.attempts;
+        row.started_at = finished.started_at;
+        row.duration = Duration::from_millis(end.duration_ms);
+        row.prediction = finished.prediction;
+        row.hosts = finished.rows_on_hosts().iter().filter_map(host_row).collect();
         row.data = match row.hosts.as_slice() {
-            [] => result.data.clone(),
+            [] => end.data.clone(),
             [host] => host.data.clone(),
             _ => None,
         };

@@ -149,7 +149,7 @@ impl Run {
             let kept = self.kept.get(&index).is_some_and(|rows| rows.iter().any(|row| row.interrupted));
             let decided = self.decided[index.get()]
                 .as_ref()
-                .is_some_and(|done| done.rows.iter().any(|row| row.interrupted));
+                .is_some_and(|done| done.rows().iter().any(|row| row.interrupted));
             in_flight || kept || decided
         };
         self.plan

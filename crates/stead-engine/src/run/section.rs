@@ -125,9 +125,9 @@ impl Run {
     }
 
     fn start_undo(&mut self, task: TaskIndex, now: Now, turn: &mut Turn) {
-        let finished = self.decided[task.get()].clone().expect("a changed task is decided");
+        let finished = self.decided[task.get()].as_ref().expect("a changed task is decided");
         let rows: Vec<_> = finished
-            .rows
+            .rows()
             .iter()
             .filter(|row| row.changed || row.host.is_none())
             .map(|row| (row.host.clone(), row.inverse.clone()))
@@ -206,25 +206,22 @@ impl Run {
     /// Returns what the process exits with, by the run's status and its failed rows.
     fn exit_code(&self) -> ExitCode {
         if self.is_dry() {
-            let failed =
-                self.decided.iter().flatten().any(|finished| finished.result.status == Status::Failed);
+            let failed = self.decided.iter().flatten().any(|finished| finished.status() == Status::Failed);
             return if failed { ExitCode::Failed } else { ExitCode::Success };
         }
-        let failed_rows = self
-            .decided
-            .iter()
-            .flatten()
-            .filter(|finished| finished.result.status == Status::Failed)
-            .flat_map(|finished| {
-                let rows: Vec<_> = finished
-                    .rows
-                    .iter()
-                    .filter_map(|row| row.result.as_deref())
-                    .filter(|result| result.status == Status::Failed)
-                    .map(|result| result.class)
-                    .collect();
-                if rows.is_empty() { vec![finished.result.class] } else { rows }
-            });
+        let failed_rows =
+            self.decided.iter().flatten().filter(|finished| finished.status() == Status::Failed).flat_map(
+                |finished| {
+                    let rows: Vec<_> = finished
+                        .rows_on_hosts()
+                        .iter()
+                        .filter_map(|row| row.result.as_deref())
+                        .filter(|result| result.status == Status::Failed)
+                        .map(|result| result.class)
+                        .collect();
+                    if rows.is_empty() { vec![finished.end.row.class] } else { rows }
+                },
+            );
         self.status.exit_code(failed_rows.collect::<Vec<_>>())
     }
 }

@@ -30,12 +30,12 @@ pub enum LineError {
 pub fn encode(seq: u64, t: Timestamp, kind: &EventKind, out: &mut Vec<u8>) {
     use std::io::Write as _;
     let start = out.len();
-    let written = write!(out, "{{\"seq\":{seq},\"t\":\"{t}\",");
+    let written = write!(out, "{{\"seq\":{seq},\"t\":\"{t}\"");
     debug_assert!(written.is_ok(), "writing to memory does not fail");
     let body = out.len();
     serde_json::to_writer(&mut *out, kind).expect("an event is always JSON");
-    // The tagged event is an object of its own: drop its opening brace and its closing one.
-    out.remove(body);
+    // The tagged event is an object of its own: its opening brace becomes a comma, its closing one goes.
+    out[body] = b',';
     out.pop();
     let crc = crc32c::crc32c(&out[start..]);
     out.extend_from_slice(CRC_KEY);

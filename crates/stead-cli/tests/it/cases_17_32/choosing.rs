@@ -23,13 +23,19 @@ finally:
 fn for_each_over_a_map_makes_named_instances() {
     let lab = Lab::new(PLAN);
     let report = lab.plan_report(&["--parallel", "1"], 0);
-    let names = ["p[eu]:changed", "p[us]:changed", "after:changed", "one:changed", "third:changed", "done:changed"];
+    let names =
+        ["p[eu]:changed", "p[us]:changed", "after:changed", "one:changed", "third:changed", "done:changed"];
     assert_eq!(statuses(&report), names);
     let out = lab.read("out");
-    let place = |line: &str| out.lines().position(|found| found == line).unwrap_or_else(|| panic!("{line}: {out}"));
+    let place =
+        |line: &str| out.lines().position(|found| found == line).unwrap_or_else(|| panic!("{line}: {out}"));
     assert!(place("eu=one") < place("after") && place("us=two") < place("after"));
     // `after` waits for both: it does not run if one of them fails.
-    let lab = Lab::new(&PLAN.replace("echo $WHERE >> out", "test $WHERE != us=two").replace("vars:", "on_error: continue\nvars:"));
+    let lab = Lab::new(
+        &PLAN
+            .replace("echo $WHERE >> out", "test $WHERE != us=two")
+            .replace("vars:", "on_error: continue\nvars:"),
+    );
     let report = lab.plan_report(&[], 1);
     assert_eq!(task(&report, "after")["reason"], "dependency failed: p[us]");
     assert_eq!(task(&report, "one")["cause"], "dependency");
@@ -112,8 +118,13 @@ fn a_person_at_a_terminal_is_asked() {
         (open(), open())
     };
     drop(command);
-    let mut child =
-        in_session.current_dir(lab.root()).stdin(slave_in).stdout(Stdio::null()).stderr(slave_err).spawn().unwrap();
+    let mut child = in_session
+        .current_dir(lab.root())
+        .stdin(slave_in)
+        .stdout(Stdio::null())
+        .stderr(slave_err)
+        .spawn()
+        .unwrap();
     drop(in_session);
     let (mut shown, mut buffer, mut answered) = (String::new(), [0; 1024], 0);
     while let Ok(count @ 1..) = master.read(&mut buffer) {

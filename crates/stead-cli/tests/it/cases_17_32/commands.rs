@@ -52,7 +52,10 @@ fn commands_are_changed_unless_they_say_otherwise() {
     let reason = |name: &str| task(&second, name)["hosts"][0]["reason"].as_str().unwrap().to_owned();
     assert!(reason("creates").contains("made"), "{}", reason("creates"));
     assert!(reason("unless-true").contains("true"), "{}", reason("unless-true"));
-    assert_eq!((lab.read("plain"), lab.read("made"), lab.read("once")), ("x\nx\n".into(), "x\n".into(), "x\n".into()));
+    assert_eq!(
+        (lab.read("plain"), lab.read("made"), lab.read("once")),
+        ("x\nx\n".into(), "x\n".into(), "x\n".into())
+    );
     assert_eq!(lab.read("never"), "");
     assert_eq!(task(&second, "ok-exit")["data"]["exit_code"], 3);
     assert_eq!(task(&second, "never-failed")["data"]["exit_code"], 9);
@@ -77,7 +80,10 @@ tasks:
         assert_eq!(task(&report, name)["status"], "failed", "{name}");
     }
     assert!(task(&report, "exits")["error"].as_str().unwrap().contains("exit code 3"));
-    assert_eq!((&task(&report, "exits")["class"], &task(&report, "killed")["class"]), (&json!("exit"), &json!("exit")));
+    assert_eq!(
+        (&task(&report, "exits")["class"], &task(&report, "killed")["class"]),
+        (&json!("exit"), &json!("exit"))
+    );
     assert_eq!(task(&report, "exits")["changed"], true);
     assert_eq!(task(&report, "killed")["changed"], true);
     assert_eq!(task(&report, "both")["changed"], false);

@@ -72,7 +72,11 @@ fn the_last_line_may_be_cut_at_every_byte() {
         assert_same(&report, &wanted, at);
         let warnings = report["warnings"].to_string();
         let dropped = at - start;
-        assert_eq!(warnings.contains(&format!("{dropped} bytes were cut off")), dropped > 0, "{at}: {warnings}");
+        assert_eq!(
+            warnings.contains(&format!("{dropped} bytes were cut off")),
+            dropped > 0,
+            "{at}: {warnings}"
+        );
         if at % 16 == 0 {
             lab.verify("r1");
         }
@@ -122,8 +126,9 @@ fn refused(lab: &Lab, journal: &Path, line: usize, offset: usize) {
 fn a_flipped_byte_in_a_middle_line_is_named() {
     let (lab, _, journal) = finished();
     let path = journal_of(&lab);
-    let starts: Vec<usize> =
-        std::iter::once(0).chain(journal.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1)).collect();
+    let starts: Vec<usize> = std::iter::once(0)
+        .chain(journal.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1))
+        .collect();
     for (index, into) in [(0, 2), (3, 0), (5, 30), (8, 60)] {
         let mut changed = journal.clone();
         changed[starts[index] + into] ^= 0x01;

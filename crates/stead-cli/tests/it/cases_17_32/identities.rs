@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use super::lab::{Lab, program, wait_until};
 
-const QUICK: &str = "{api_version: v1, name: quick, lock: false, tasks: [{name: t, op: assert, params: {that: [\"true\"]}}]}";
+const QUICK: &str =
+    "{api_version: v1, name: quick, lock: false, tasks: [{name: t, op: assert, params: {that: [\"true\"]}}]}";
 
 /// Case 24: a hundred runs at once: a hundred directories, whose names sort as they started.
 #[test]
@@ -28,10 +29,15 @@ fn a_hundred_runs_at_once_get_names_that_sort_by_start() {
     names.sort();
     assert_eq!(names.len(), 100);
     // The id holds the time it was made, in milliseconds: later ids have later times.
-    let times: Vec<String> = names.iter().map(|name| lab.report(name)["started_at"].as_str().unwrap().to_owned()).collect();
+    let times: Vec<String> =
+        names.iter().map(|name| lab.report(name)["started_at"].as_str().unwrap().to_owned()).collect();
     for (name, time) in names.iter().zip(&times) {
         let (date, random) = name.rsplit_once('-').unwrap();
-        assert!(random.len() == 8 && random.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7' | b'0'..=b'9')), "{name}");
+        assert!(
+            random.len() == 8
+                && random.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7' | b'0'..=b'9')),
+            "{name}"
+        );
         let as_time = date.replacen('_', "T", 1);
         let (day, clock) = as_time.split_once('T').unwrap();
         let made = format!("{day}T{}", clock.replace('-', ":"));
@@ -100,14 +106,17 @@ fn the_plan_hash_is_the_hash_of_plan_json() {
     assert_ne!(lab.plan_report(&[], 0)["plan_hash"], sum.as_str());
     // `hashes.txt` is in sha256sum's own form.
     let program = program("sha256sum").unwrap();
-    let checked = Command::new(program).args(["-c", "--quiet", "hashes.txt"]).current_dir(lab.bundle("r1")).status();
+    let checked =
+        Command::new(program).args(["-c", "--quiet", "hashes.txt"]).current_dir(lab.bundle("r1")).status();
     assert!(checked.unwrap().success());
 }
 
 /// Section 11: a run appears with its name only when it is whole, and is sealed at its end.
 #[test]
 fn a_run_directory_appears_whole() {
-    let lab = Lab::new("{api_version: v1, name: w, tasks: [{name: t, shell: \"while ! test -e go; do sleep 0.02; done\"}]}");
+    let lab = Lab::new(
+        "{api_version: v1, name: w, tasks: [{name: t, shell: \"while ! test -e go; do sleep 0.02; done\"}]}",
+    );
     let running = lab.start_plan("r1", &[]);
     wait_until("the run directory", || lab.bundle("r1").exists());
     for name in ["run_meta.json", "plan.json", "plan.yaml", "versions.json"] {
@@ -120,6 +129,7 @@ fn a_run_directory_appears_whole() {
     lab.write("go", "");
     running.end().exits(0);
     lab.verify("r1");
-    let names: Vec<_> = fs::read_dir(lab.path("state/runs")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir(lab.path("state/runs")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["r1"]);
 }

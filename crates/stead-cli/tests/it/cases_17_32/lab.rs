@@ -302,10 +302,19 @@ pub(crate) fn essence(report: &Value) -> Value {
         keys.iter().map(|key| ((*key).to_owned(), row[*key].clone())).collect()
     };
     let tasks = report["tasks"].as_array().unwrap().iter().map(|row| {
-        let mut task = pick(row, &["name", "section", "status", "changed", "partial", "cause", "reason", "class", "error", "data"]);
+        let mut task = pick(
+            row,
+            &["name", "section", "status", "changed", "partial", "cause", "reason", "class", "error", "data"],
+        );
         let hosts = row["hosts"].as_array().unwrap().iter();
-        task["hosts"] =
-            hosts.map(|row| pick(row, &["host", "status", "changed", "class", "error", "reason", "exit_code", "data", "diff"])).collect();
+        task["hosts"] = hosts
+            .map(|row| {
+                pick(
+                    row,
+                    &["host", "status", "changed", "class", "error", "reason", "exit_code", "data", "diff"],
+                )
+            })
+            .collect();
         task
     });
     let mut whole = pick(report, &["status", "exit_code", "counts", "plan", "plan_hash", "errors"]);
@@ -315,7 +324,10 @@ pub(crate) fn essence(report: &Value) -> Value {
 
 /// Returns the path of a program, or says that its check is left out.
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
-    let found = ["/usr/bin", "/bin", "/usr/local/bin"].iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
+    let found = ["/usr/bin", "/bin", "/usr/local/bin"]
+        .iter()
+        .map(|dir| Path::new(dir).join(name))
+        .find(|path| path.exists());
     if found.is_none() {
         assert!(std::env::var_os("STEAD_CI").is_none(), "{name} is not installed");
         eprintln!("{name} is not installed: its check is left out");

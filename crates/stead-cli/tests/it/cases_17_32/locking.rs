@@ -37,7 +37,8 @@ fn a_running_run_holds_its_host_and_itself() {
     let fds = format!("/proc/{}/fd", waiting.pid());
     let asks = || {
         let open = std::fs::read_dir(&fds).into_iter().flatten().flatten();
-        open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|to| to.ends_with("locks/local.lock"))
+        open.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .any(|to| to.ends_with("locks/local.lock"))
     };
     wait_until("the second run asks for the lock", asks);
     assert!(!waiting.is_over() && lab.read("out").is_empty());
@@ -87,7 +88,9 @@ fn a_lock_of_a_killed_process_is_free() {
 /// Case 23: a run that a task starts is not blocked by its parent, but by others it is.
 #[test]
 fn a_run_started_by_a_task_passes_its_parents_lock() {
-    let lab = Lab::new("{api_version: v1, name: outer, tasks: [{name: nested, shell: '\"$STEAD\" --state-dir state plan run other.yaml --run-id inner'}]}");
+    let lab = Lab::new(
+        "{api_version: v1, name: outer, tasks: [{name: nested, shell: '\"$STEAD\" --state-dir state plan run other.yaml --run-id inner'}]}",
+    );
     lab.write("other.yaml", OTHER);
     let mut command = lab.stead(["plan", "run", "p.yaml", "--run-id", "outer", "--json"]);
     let ended = command.env("STEAD", env!("CARGO_BIN_EXE_stead")).output().unwrap();
@@ -109,11 +112,16 @@ fn a_run_started_by_a_task_passes_its_parents_lock() {
 fn only_hosts_that_are_written_to_are_locked() {
     let lab = Lab::new(&HOLDS.replace("name: hold,", "name: hold, target: h1,"));
     lab.write("inventory.yaml", "{api_version: v1, hosts: {h1: {transport: local}, h2: {transport: local}}}");
-    let write = |target: &str| format!("{{api_version: v1, name: o, tasks: [{{name: t, target: {target}, exec: ['true']}}]}}");
+    let write = |target: &str| {
+        format!("{{api_version: v1, name: o, tasks: [{{name: t, target: {target}, exec: ['true']}}]}}")
+    };
     lab.write("h1.yaml", write("h1"));
     lab.write("h2.yaml", write("h2"));
     lab.write("both.yaml", write("[h2, h1]"));
-    lab.write("reads.yaml", "{api_version: v1, name: o, tasks: [{name: t, target: h1, op: assert, params: {that: [\"true\"]}}]}");
+    lab.write(
+        "reads.yaml",
+        "{api_version: v1, name: o, tasks: [{name: t, target: h1, op: assert, params: {that: [\"true\"]}}]}",
+    );
     lab.write("free.yaml", write("h1").replace("tasks:", "lock: false, tasks:"));
     let first = lab.start_plan("first", &[]);
     lab.wait_for_file("started");

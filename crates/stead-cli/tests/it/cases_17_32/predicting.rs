@@ -116,7 +116,10 @@ fn fail_on_change_is_drift_before_and_nothing_after() {
     assert!(!lab.path("t").exists() && !lab.path("state").exists());
     assert!(predicted["summary"].as_str().unwrap().starts_with("dry run: 5 tasks: 4 changed, 1 unchanged\n"));
     // The two tasks disagree about the file from now on, so the plan without `line` is the one that settles.
-    lab.write_plan(&WRITES.replace("  - {name: line, depends_on: two, op: file.line, params: {path: @/t/d/f, line: \"y\"}}\n", ""));
+    lab.write_plan(&WRITES.replace(
+        "  - {name: line, depends_on: two, op: file.line, params: {path: @/t/d/f, line: \"y\"}}\n",
+        "",
+    ));
     lab.plan(&["--dry-run", "--fail-on-change"]).exits(4);
     lab.plan(&[]).exits(0);
     lab.plan(&["--dry-run", "--fail-on-change"]).exits(0).says("dry run: 4 tasks: 4 unchanged");
@@ -125,7 +128,9 @@ fn fail_on_change_is_drift_before_and_nothing_after() {
 /// Case 19: the difference is shown, as a person reads differences.
 #[test]
 fn a_dry_run_shows_a_unified_diff() {
-    let lab = Lab::new("{api_version: v1, name: d, tasks: [{name: f, op: file.present, params: {path: @/f, content: \"new\\n\"}}]}");
+    let lab = Lab::new(
+        "{api_version: v1, name: d, tasks: [{name: f, op: file.present, params: {path: @/f, content: \"new\\n\"}}]}",
+    );
     lab.write("f", "old\n");
     let report = lab.plan_report(&["--dry-run"], 0);
     let diff = task(&report, "f")["hosts"][0]["diff"].to_string();

@@ -14,7 +14,9 @@ fn plan(tasks: &str) -> Lab {
 /// Case 19, section 9, operation with check: exact, with a difference.
 #[test]
 fn an_operation_with_check_is_exact() {
-    let lab = plan("  - {name: f, op: file.present, params: {path: @/f, content: x}}\n  - {name: g, op: file.present, params: {path: @/g, content: x}}\n");
+    let lab = plan(
+        "  - {name: f, op: file.present, params: {path: @/f, content: x}}\n  - {name: g, op: file.present, params: {path: @/g, content: x}}\n",
+    );
     lab.write("g", "x");
     let report = predict(&lab, 0);
     assert_eq!(statuses(&report), ["f:changed", "g:unchanged"]);
@@ -38,8 +40,14 @@ fn a_command_is_probed_and_not_run() {
     );
     lab.write("here", "");
     let report = predict(&lab, 0);
-    let wanted =
-        ["plain:changed", "made:unchanged", "not-made:changed", "probe-yes:unchanged", "probe-no:changed", "judged:changed"];
+    let wanted = [
+        "plain:changed",
+        "made:unchanged",
+        "not-made:changed",
+        "probe-yes:unchanged",
+        "probe-no:changed",
+        "judged:changed",
+    ];
     assert_eq!(statuses(&report), wanted);
     assert_eq!(task(&report, "plain")["prediction"], "exact");
     assert_eq!(task(&report, "judged")["prediction"], "assumed");

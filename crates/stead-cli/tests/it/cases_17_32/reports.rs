@@ -53,15 +53,24 @@ fn junit_is_read_by_real_parsers() {
                 inside = attribute("name").unwrap();
                 cases.push(inside.clone());
             }
-            "failure" | "error" | "skipped" => found.push((inside.clone(), name, attribute("message").unwrap())),
+            "failure" | "error" | "skipped" => {
+                found.push((inside.clone(), name, attribute("message").unwrap()))
+            }
             _ => {}
         }
     }
     assert_eq!(cases, ["fails", "skips", "guarded", "prints", "many@h1", "many@h2", "good"]);
-    let kinds: Vec<(&str, &str)> = found.iter().map(|(case, kind, _)| (case.as_str(), kind.as_str())).collect();
+    let kinds: Vec<(&str, &str)> =
+        found.iter().map(|(case, kind, _)| (case.as_str(), kind.as_str())).collect();
     assert_eq!(
         kinds,
-        [("fails", "failure"), ("skips", "skipped"), ("guarded", "skipped"), ("prints", "failure"), ("many@h2", "failure")]
+        [
+            ("fails", "failure"),
+            ("skips", "skipped"),
+            ("guarded", "skipped"),
+            ("prints", "failure"),
+            ("many@h2", "failure")
+        ]
     );
     let message = &found[0].2;
     assert!(message.contains("<&\"']]>") && message.contains("| ` $(x) \\ end"), "{message}");
@@ -80,9 +89,15 @@ fn dot_is_read_by_graphviz() {
     let lab = nasty();
     lab.plan(&["--run-id", "r1"]).exits(1);
     let Some(dot) = program("dot") else { return };
-    for args in [&["plan", "graph", "p.yaml", "--format", "dot"][..], &["plan", "graph", "p.yaml", "--format", "dot", "--run", "r1"]] {
+    for args in [
+        &["plan", "graph", "p.yaml", "--format", "dot"][..],
+        &["plan", "graph", "p.yaml", "--format", "dot", "--run", "r1"],
+    ] {
         let drawn = lab.run(args.iter().copied()).exits(0).stdout;
-        assert!(drawn.starts_with("digraph \"nasty\" {\n") && drawn.contains("\"fails\" -> \"skips\";"), "{drawn}");
+        assert!(
+            drawn.starts_with("digraph \"nasty\" {\n") && drawn.contains("\"fails\" -> \"skips\";"),
+            "{drawn}"
+        );
         lab.write("g.dot", &drawn);
         let read = Command::new(&dot).args(["-Tplain"]).arg(lab.path("g.dot")).output().unwrap();
         assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
@@ -128,12 +143,16 @@ fn ten_megabytes_in_one_line_are_logged_whole() {
 /// Case 28: bytes that are no text, NUL and CR among them, are logged as they came.
 #[test]
 fn logs_keep_every_byte() {
-    let lab = Lab::new("{api_version: v1, name: raw, tasks: [{name: raw, shell: \"cat bytes; cat bytes >&2\"}]}");
+    let lab =
+        Lab::new("{api_version: v1, name: raw, tasks: [{name: raw, shell: \"cat bytes; cat bytes >&2\"}]}");
     let bytes: Vec<u8> = (0..=255u8).cycle().take(200_000).collect();
     lab.write("bytes", &bytes);
     lab.plan(&["--run-id", "r1"]).exits(0);
     for stream in ["stdout", "stderr"] {
-        assert!(fs::read(lab.bundle("r1").join(format!("logs/raw/local.1.{stream}"))).unwrap() == bytes, "{stream}");
+        assert!(
+            fs::read(lab.bundle("r1").join(format!("logs/raw/local.1.{stream}"))).unwrap() == bytes,
+            "{stream}"
+        );
     }
     lab.verify("r1");
 }

@@ -85,7 +85,9 @@ fn finished_tasks_do_not_run_again() {
         .map(|i| {
             let after = if i == 0 { String::new() } else { format!("depends_on: t{:02}, ", i - 1) };
             let stop = if i == 7 { "; touch started; test -e go || exec sleep 60" } else { "" };
-            format!("  - {{name: t{i:02}, {after}idempotent: true, shell: \"echo {i} >> out; echo {i}{stop}\"}}\n")
+            format!(
+                "  - {{name: t{i:02}, {after}idempotent: true, shell: \"echo {i} >> out; echo {i}{stop}\"}}\n"
+            )
         })
         .collect();
     let plan = format!("api_version: v1\nname: append\ngrace: 1s\ntasks:\n{tasks}");
@@ -134,7 +136,9 @@ tasks:
     lab.nothing_runs();
     let events = lab.events("r1");
     let position = |ev: &str| events.iter().rposition(|event| event["ev"] == ev).unwrap();
-    assert!(position("run_resumed") < position("warning") && position("warning") < position("attempt_started"));
+    assert!(
+        position("run_resumed") < position("warning") && position("warning") < position("attempt_started")
+    );
 }
 
 /// Section 11: a daemon that a finished task started is its result, not a left-over.
@@ -184,7 +188,9 @@ fn a_changed_plan_is_refused_and_forced() {
 #[test]
 fn force_keeps_what_is_the_same() {
     let plan = |b: &str| {
-        format!("api_version: v1\nname: k\non_error: continue\ntasks:\n  - {{name: a, shell: \"echo a >> out\"}}\n  - {{name: b, shell: \"{b}\"}}\n  - {{name: c, depends_on: b, shell: \"echo c >> out\"}}\n")
+        format!(
+            "api_version: v1\nname: k\non_error: continue\ntasks:\n  - {{name: a, shell: \"echo a >> out\"}}\n  - {{name: b, shell: \"{b}\"}}\n  - {{name: c, depends_on: b, shell: \"echo c >> out\"}}\n"
+        )
     };
     let lab = Lab::new(&plan("exit 1"));
     lab.plan(&["--run-id", "r1"]).exits(1);
@@ -232,7 +238,8 @@ fn resume_without_a_secret_names_it() {
     child.wait().unwrap();
     lab.write("go", "");
     lab.run(["resume", "r1", "--assume-done", "middle"]).exits(3).says("API_KEY");
-    let ended = lab.stead(["resume", "r1", "--assume-done", "middle"]).env("API_KEY", "hunter22").output().unwrap();
+    let ended =
+        lab.stead(["resume", "r1", "--assume-done", "middle"]).env("API_KEY", "hunter22").output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(lab.read("out"), "first\nmiddle\nlast\n");
 }
@@ -281,7 +288,10 @@ finally:
     lab.plan(&["--run-id", "r1", "--parallel", "1"]).exits(1);
     lab.write("fixed", "");
     let report: Value = lab.run(["resume", "r1", "--json"]).exits(0).document();
-    assert_eq!(statuses(&report), ["ran:changed", "passed:skipped", "broke:changed", "behind:changed", "after:changed"]);
+    assert_eq!(
+        statuses(&report),
+        ["ran:changed", "passed:skipped", "broke:changed", "behind:changed", "after:changed"]
+    );
     assert_eq!(lab.read("out"), "ran\nbroke\nafter\nbroke\nbehind\nafter\n");
     lab.verify("r1");
 }

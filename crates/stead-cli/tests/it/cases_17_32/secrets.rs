@@ -11,7 +11,9 @@ const SECRET: &str = "s3cr3t-tok3n-value";
 const LINES: &str = "-----BEGIN-----\nfirstline-abc\nsecondline-def\nxy\n-----END-----";
 
 fn plan(task: &str) -> String {
-    format!("api_version: v1\nname: secret\nsecrets: {{key: {{env: API_KEY}}}}\ntasks:\n  - {{name: t, {task}}}\n")
+    format!(
+        "api_version: v1\nname: secret\nsecrets: {{key: {{env: API_KEY}}}}\ntasks:\n  - {{name: t, {task}}}\n"
+    )
 }
 
 /// Case 29: in argv, script, guards, names and other parameters: exit 3, the code named, before the value is even read.
@@ -119,7 +121,22 @@ fn a_secret_is_nowhere_but_where_it_belongs() {
     let lab = Lab::new(LEAKS);
     lab.write("pem", format!("{LINES}\n"));
     lab.write("written", "key=older\n");
-    let args = ["plan", "run", "p.yaml", "--run-id", "r1", "-v", "--json", "--diff", "--events", "e.jsonl", "--junit", "j.xml", "--markdown", "m.md"];
+    let args = [
+        "plan",
+        "run",
+        "p.yaml",
+        "--run-id",
+        "r1",
+        "-v",
+        "--json",
+        "--diff",
+        "--events",
+        "e.jsonl",
+        "--junit",
+        "j.xml",
+        "--markdown",
+        "m.md",
+    ];
     let mut command = lab.stead(args);
     let child = command.env("API_KEY", SECRET).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     lab.wait_for_file("started");
@@ -165,9 +182,14 @@ fn a_secret_is_nowhere_but_where_it_belongs() {
 /// Case 29: differences of a dry run are masked.
 #[test]
 fn a_dry_run_masks_secrets() {
-    let lab = Lab::new(&plan("op: file.present, params: {path: @/f, content: \"a\\nkey={{ secrets.key }}\\n\"}"));
+    let lab =
+        Lab::new(&plan("op: file.present, params: {path: @/f, content: \"a\\nkey={{ secrets.key }}\\n\"}"));
     lab.write("f", format!("a\nold={SECRET}\n"));
-    let ended = lab.stead(["plan", "run", "p.yaml", "--dry-run", "--diff", "--json"]).env("API_KEY", SECRET).output().unwrap();
+    let ended = lab
+        .stead(["plan", "run", "p.yaml", "--dry-run", "--diff", "--json"])
+        .env("API_KEY", SECRET)
+        .output()
+        .unwrap();
     let text = String::from_utf8(ended.stdout).unwrap() + &String::from_utf8(ended.stderr).unwrap();
     assert!(text.contains("key=***") && !text.contains(SECRET), "{text}");
 }
@@ -179,7 +201,8 @@ fn a_log_read_while_it_is_written_is_masked() {
         "shell: 'printf \"%s\" \"${KEY%value}\"; touch half; while ! test -e go; do sleep 0.02; done; printf value', params: {env: {KEY: \"{{ secrets.key }}\"}}",
     ));
     let mut command = lab.stead(["plan", "run", "p.yaml", "--run-id", "r1"]);
-    let mut child = command.env("API_KEY", SECRET).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        command.env("API_KEY", SECRET).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     lab.wait_for_file("half");
     let log = lab.bundle("r1").join("logs/t/local.1.stdout");
     let part = &SECRET[..SECRET.len() - 5];

@@ -15,7 +15,10 @@ fn run(plan: &str) -> serde_json::Value {
     let report = lab.plan_report(&["--run-id", "r1", "--progress", "none"], 0);
     assert!(began.elapsed() < SANE, "took {:?}", began.elapsed());
     assert_eq!(report["counts"]["tasks"], TASKS);
-    assert_eq!(report["counts"]["unchanged"].as_u64().unwrap() + report["counts"]["changed"].as_u64().unwrap(), TASKS as u64);
+    assert_eq!(
+        report["counts"]["unchanged"].as_u64().unwrap() + report["counts"]["changed"].as_u64().unwrap(),
+        TASKS as u64
+    );
     lab.verify("r1");
     // Taken up again, it is read back and only shown.
     lab.run(["resume", "r1"]).exits(0).says("10000 tasks: ");

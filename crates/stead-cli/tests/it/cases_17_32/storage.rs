@@ -12,7 +12,10 @@ struct SmallDisk(PathBuf);
 impl SmallDisk {
     fn mount(at: PathBuf, size: &str) -> Option<Self> {
         fs::create_dir(&at).unwrap();
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(&at).output();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(&at)
+            .output();
         if mount.is_ok_and(|ended| ended.status.success()) {
             return Some(Self(at));
         }
@@ -89,7 +92,9 @@ fn an_unwritable_state_directory_is_told_before_anything_runs() {
 /// Section 6: a place of the bundle that cannot be written disturbs no task; the recording is incomplete, exit 4.
 #[test]
 fn a_log_that_cannot_be_written_disturbs_no_task() {
-    let lab = Lab::for_damage("{api_version: v1, name: l, tasks: [{name: a, shell: \"rm -rf state/runs/r1/logs; echo x > state/runs/r1/logs\"}, {name: b, depends_on: a, shell: \"echo heard; touch ran\"}]}");
+    let lab = Lab::for_damage(
+        "{api_version: v1, name: l, tasks: [{name: a, shell: \"rm -rf state/runs/r1/logs; echo x > state/runs/r1/logs\"}, {name: b, depends_on: a, shell: \"echo heard; touch ran\"}]}",
+    );
     let report = lab.plan_report(&["--run-id", "r1"], 4);
     assert_eq!(statuses(&report), ["a:changed", "b:changed"]);
     assert_eq!(report["status"], "success");

@@ -16,7 +16,9 @@ fn fifty() -> Lab {
     let tasks: String = (0..50)
         .map(|i| format!("  - {{name: t{i:02}, shell: \"while ! test -e go; do sleep 0.05; done\"}}\n"))
         .collect();
-    Lab::new(&format!("api_version: v1\nname: wide\ngrace: 1s\nlimits: {{parallel: 64, per_target: 64}}\ntasks:\n{tasks}"))
+    Lab::new(&format!(
+        "api_version: v1\nname: wide\ngrace: 1s\nlimits: {{parallel: 64, per_target: 64}}\ntasks:\n{tasks}"
+    ))
 }
 
 /// Follows a terminal until its end; `step` sees the screen after every read.
@@ -115,10 +117,19 @@ tasks:
     for args in [&[][..], &["-v"], &["--progress", "plain", "-v"], &["--color", "never"]] {
         let ended = lab.plan(args).exits(1);
         assert!(!ended.stdout.contains('\x1b') && !ended.stderr.contains('\x1b'), "{args:?}: {ended:?}");
-        for line in ["[start] colour", "[retry] retried@local attempt=1 in 0ms: exit code 1", "[skipped] skipped: guard is false: false"] {
+        for line in [
+            "[start] colour",
+            "[retry] retried@local attempt=1 in 0ms: exit code 1",
+            "[skipped] skipped: guard is false: false",
+        ] {
             assert!(ended.stderr.lines().any(|shown| shown == line), "no `{line}` in {}", ended.stderr);
         }
-        assert!(ended.stderr.lines().any(|line| line.starts_with("[failed] colour ") && line.ends_with(": exit code 1")));
+        assert!(
+            ended
+                .stderr
+                .lines()
+                .any(|line| line.starts_with("[failed] colour ") && line.ends_with(": exit code 1"))
+        );
     }
     let (slave, mut master) = pty(ROWS, 60);
     let mut command = lab.stead(["plan", "run", "p.yaml", "--progress", "plain", "-v", "--color", "never"]);

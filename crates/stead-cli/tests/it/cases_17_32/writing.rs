@@ -52,8 +52,18 @@ fn prepared() -> (Lab, String) {
 #[test]
 fn write_operations_change_once_and_repair_drift() {
     let (lab, repo) = prepared();
-    let names =
-        ["directory", "present", "template", "copy", "line", "block", "symlink", "absent", "unpacked", "checkout"];
+    let names = [
+        "directory",
+        "present",
+        "template",
+        "copy",
+        "line",
+        "block",
+        "symlink",
+        "absent",
+        "unpacked",
+        "checkout",
+    ];
     let all = |status: &str| -> Vec<String> { names.iter().map(|name| format!("{name}:{status}")).collect() };
     let first = lab.plan_report(&["--var", &repo], 0);
     // `t` was there already.
@@ -89,10 +99,17 @@ fn write_operations_change_once_and_repair_drift() {
     lab.write("t/unwanted", "again");
     lab.write("t/unpacked/file", "other\n");
     fs::write(lab.path("repo/f"), "2\n").unwrap();
-    tool(&lab.path("repo"), "git", &["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-am", "two"]);
+    tool(
+        &lab.path("repo"),
+        "git",
+        &["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-am", "two"],
+    );
     let third = lab.plan_report(&["--var", &repo], 0);
     assert_eq!(statuses(&third), all("changed"), "{}", task(&third, "unpacked"));
-    assert_eq!((lab.read("t/present"), lab.read("t/copy/one"), lab.read("t/checkout/f")), ("hello\n".into(), "1\n".into(), "2\n".into()));
+    assert_eq!(
+        (lab.read("t/present"), lab.read("t/copy/one"), lab.read("t/checkout/f")),
+        ("hello\n".into(), "1\n".into(), "2\n".into())
+    );
     assert!(lab.read("t/lines").starts_with("a=1\nb=2\n") && lab.read("t/lines").contains("last=1\n"));
     assert_eq!(fs::metadata(lab.path("t/present")).unwrap().permissions().mode() & 0o777, 0o604);
     assert_eq!(fs::metadata(lab.path("t/lines")).unwrap().permissions().mode() & 0o777, 0o606);
@@ -103,7 +120,9 @@ fn write_operations_change_once_and_repair_drift() {
 #[test]
 fn only_the_asked_for_attribute_changes() {
     let plan = |mode: &str| {
-        format!("{{api_version: v1, name: m, tasks: [{{name: f, op: file.present, params: {{path: @/f, content: \"x\", mode: \"{mode}\"}}}}]}}")
+        format!(
+            "{{api_version: v1, name: m, tasks: [{{name: f, op: file.present, params: {{path: @/f, content: \"x\", mode: \"{mode}\"}}}}]}}"
+        )
     };
     let lab = Lab::new(&plan("0640"));
     assert_eq!(statuses(&lab.plan_report(&[], 0)), ["f:changed"]);

@@ -21,7 +21,13 @@ impl<'a> Checker<'a> {
         }
         for unmatched in target.unmatched(hosts) {
             let message = format!("`{unmatched}` matches no host of the inventory");
-            self.warning(index, &path, "reach/no-match", message, "check its spelling, or the inventory that is read");
+            self.warning(
+                index,
+                &path,
+                "reach/no-match",
+                message,
+                "check its spelling, or the inventory that is read",
+            );
         }
     }
 
