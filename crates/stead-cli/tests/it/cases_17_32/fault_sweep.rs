@@ -130,8 +130,9 @@ fn every_task_of_every_example_fails_cleanly() {
             let report = example.world_is_clean(&lab, &at, 1);
             assert!(of(&report, &name).contains(&"failed"), "{at}: {:?}", statuses(&report));
             if report["rollback"].is_null() {
-                lab.run(["resume", "r1", "--progress", "none"]).exits(1);
-                example.world_is_clean(&lab, &at, 1);
+                // It may succeed now: what its first try made is there.
+                let ended = lab.run(["resume", "r1", "--progress", "none"]);
+                example.world_is_clean(&lab, &at, ended.code);
             } else {
                 assert_eq!(report["rollback"]["failed"], json!([]), "{at}");
                 lab.run(["resume", "r1"]).exits(3);

@@ -41,7 +41,7 @@ fn fields(ev: &str) -> &'static [&'static str] {
         "task_ready" => &["task"],
         "task_started" => &["task", "hosts", "batches"],
         "attempt_started" => &["task", "host", "attempt", "batch"],
-        "attempt_failed" => &["task", "host", "attempt", "class", "error", "retry_in_ms"],
+        "attempt_failed" => &["task", "host", "attempt", "class", "error", "retry_in_ms", "changed"],
         "log" => &["task", "host", "attempt", "stream", "file", "offset", "len"],
         "part_finished" => &["task", "host", "part", "status", "changed", "error", "inverse"],
         "host_result" => &[
