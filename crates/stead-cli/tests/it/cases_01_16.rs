@@ -8,6 +8,8 @@ mod failing;
 mod finals;
 mod guards;
 mod hosts;
+mod interrupted;
+mod limits;
 mod retrying;
 mod stopping;
 

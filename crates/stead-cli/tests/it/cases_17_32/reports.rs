@@ -43,10 +43,10 @@ fn junit_is_read_by_real_parsers() {
             Event::Start(element) | Event::Empty(element) => element,
             _ => continue,
         };
-        let name = String::from_utf8(element.name().as_ref().to_vec()).unwrap();
+        let name = element.name().as_ref().to_owned();
         let attribute = |wanted: &str| {
             let found =
-                element.attributes().map(Result::unwrap).find(|one| one.key.as_ref() == wanted.as_bytes());
+                element.attributes().map(Result::unwrap).find(|one| one.key.as_ref() == wanted);
             found.map(|one| one.unescape_value().unwrap().into_owned())
         };
         match name.as_str() {
