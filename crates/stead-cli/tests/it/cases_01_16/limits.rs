@@ -105,16 +105,14 @@ fn several_mutexes_do_not_deadlock() {
     assert_eq!(outcome.report["counts"]["changed"], 24);
 }
 
-/// Section 4: a name that is listed twice is one name.
+/// Section 4: a task cannot wait for itself.
 #[test]
-fn a_mutex_listed_twice_is_one() {
-    let stage = Stage::of(&tasks(2, &format!("mutex: [m, m], {}", alone("m"))));
-    let outcome = stage.run(&[]);
-    // It may be refused; it must not hang or crash.
-    assert!(matches!(outcome.code, Some(0 | 3)), "{}", outcome.stderr);
+fn a_mutex_named_twice_by_one_task_is_refused() {
+    let outcome = Stage::of("  - {name: a, mutex: [m, m], shell: 'true'}\n").run(&[]).exits(3);
+    assert!(outcome.report["diagnostics"][0]["message"].as_str().unwrap().contains("`m`"));
 }
 
-/// Section 4: a slow question to a guard and a task in backoff hold no slot.
+/// Section 4: a task that waits for its next attempt holds no slot.
 #[test]
 fn a_task_in_backoff_holds_no_slot() {
     let stage = Stage::of(
