@@ -88,7 +88,7 @@ fn compile(shape: Shape, tasks: usize) -> CompiledPlan {
 struct NoHosts;
 
 impl Hosts for NoHosts {
-    fn resolve(&self, _: &[String], _: &str) -> Result<Vec<HostName>, String> {
+    fn resolve(&self, _: &[String], _: &str) -> Result<Vec<HostName>, stead_engine::run::Unresolved> {
         Ok(Vec::new())
     }
 

@@ -542,6 +542,30 @@ pub enum CancelReason {
 }
 
 impl EventKind {
+    /// Returns the file that holds the event's data, and the data, of an event that can have both.
+    pub fn filed_data(&mut self) -> Option<(&str, &mut Option<Value>)> {
+        let (file, data) = if let Self::HostResult { result, .. } = self {
+            (result.data_file.as_deref(), &mut result.data)
+        } else if let Self::TaskFinished { result, .. } = self {
+            (result.data_file.as_deref(), &mut result.data)
+        } else {
+            return None;
+        };
+        file.map(|file| (file, data))
+    }
+
+    /// Whether the event's data lies in a file of its own.
+    pub fn has_data_file(&self) -> bool {
+        let file = if let Self::HostResult { result, .. } = self {
+            &result.data_file
+        } else if let Self::TaskFinished { result, .. } = self {
+            &result.data_file
+        } else {
+            return false;
+        };
+        file.is_some()
+    }
+
     /// Returns the task an event is about, if it is about one.
     pub fn task(&self) -> Option<&TaskName> {
         match self {

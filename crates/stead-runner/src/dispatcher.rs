@@ -171,7 +171,7 @@ impl Dispatcher {
             return Ok(());
         }
         let stripped: Vec<Event>;
-        let events = if turn.events.iter().any(|event| has_data_file(&event.kind)) {
+        let events = if turn.events.iter().any(|event| event.kind.has_data_file()) {
             stripped = turn.events.iter().cloned().map(without_filed_data).collect();
             &stripped
         } else {
@@ -314,42 +314,10 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-fn has_data_file(kind: &EventKind) -> bool {
-    match kind {
-        EventKind::HostResult { result, .. } => result.data_file.is_some(),
-        EventKind::TaskFinished { result, .. } => result.data_file.is_some(),
-        EventKind::RunStarted(_)
-        | EventKind::RunResumed(_)
-        | EventKind::SectionStarted { .. }
-        | EventKind::FactsGathered { .. }
-        | EventKind::TaskReady { .. }
-        | EventKind::TaskStarted { .. }
-        | EventKind::AttemptStarted { .. }
-        | EventKind::AttemptFailed { .. }
-        | EventKind::Log { .. }
-        | EventKind::PartFinished { .. }
-        | EventKind::TaskSkipped { .. }
-        | EventKind::TaskNotRun { .. }
-        | EventKind::Confirmed { .. }
-        | EventKind::UndoStarted { .. }
-        | EventKind::UndoFinished { .. }
-        | EventKind::Warning { .. }
-        | EventKind::CancelRequested { .. }
-        | EventKind::RunFinished(_) => false,
-    }
-}
-
 /// Returns the event as the journal holds it: data that has a file of its own is only there.
 fn without_filed_data(mut event: Event) -> Event {
-    if let EventKind::HostResult { result, .. } = &mut event.kind
-        && result.data_file.is_some()
-    {
-        result.data = None;
-    }
-    if let EventKind::TaskFinished { result, .. } = &mut event.kind
-        && result.data_file.is_some()
-    {
-        result.data = None;
+    if let Some((_, data)) = event.kind.filed_data() {
+        *data = None;
     }
     event
 }

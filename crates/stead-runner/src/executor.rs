@@ -644,9 +644,12 @@ enum RenderError {
 fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError> {
     match param {
         Param::Value(value) => Ok(value.clone()),
-        Param::Template(template) => expr::render(template, scope).map_err(|error| match error {
-            expr::ExprError::NotKnown { .. } => RenderError::NotKnown,
-            other => RenderError::Wrong(format!("parameter `{path}`: {other}")),
+        Param::Template(template) => expr::render(template, scope).map_err(|error| {
+            if matches!(error, expr::ExprError::NotKnown { .. }) {
+                RenderError::NotKnown
+            } else {
+                RenderError::Wrong(format!("parameter `{path}`: {error}"))
+            }
         }),
         Param::List(items) => items.iter().map(|item| render(item, scope, path)).collect(),
         Param::Map(items) => items
@@ -783,13 +786,16 @@ fn join(whole: RowResult, part: RowResult, is_sequence: bool) -> RowResult {
     }
     let changed = whole.changed || part.changed;
     let status = match part.status {
-        Status::Failed | Status::Cancelled => part.status,
-        Status::Unknown => Status::Unknown,
-        Status::Changed | Status::Unchanged | Status::Skipped | Status::NotRun => match whole.status {
-            Status::Unknown => Status::Unknown,
-            _ if changed => Status::Changed,
-            _ => Status::Unchanged,
-        },
+        Status::Failed | Status::Cancelled | Status::Unknown => part.status,
+        Status::Changed | Status::Unchanged | Status::Skipped | Status::NotRun => {
+            if whole.status == Status::Unknown {
+                Status::Unknown
+            } else if changed {
+                Status::Changed
+            } else {
+                Status::Unchanged
+            }
+        }
     };
     let mut inverse = whole.inverse;
     inverse.extend(part.inverse);

@@ -223,7 +223,9 @@ impl Params {
 fn to_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            other.to_string()
+        }
     }
 }
 
@@ -390,7 +392,10 @@ impl Predicted {
 
 /// Where an attempt's output goes: masked, logged and announced as it comes.
 #[derive(Clone)]
-pub struct Output(Arc<dyn Fn(Stream, &[u8]) + Send + Sync>);
+pub struct Output(Arc<Sink>);
+
+/// What takes the pieces of an output.
+type Sink = dyn Fn(Stream, &[u8]) + Send + Sync;
 
 impl Output {
     /// Returns an output that gives every piece to `sink`.

@@ -336,13 +336,8 @@ fn hash_in(kind: &EventKind) -> Option<Digest> {
 
 /// Puts data that has a file of its own back into its event; without the file it is not known.
 fn load_filed_data(bundle: &Path, event: &mut Event) {
-    let (file, data) = match &mut event.kind {
-        EventKind::HostResult { result, .. } => (&result.data_file, &mut result.data),
-        EventKind::TaskFinished { result, .. } => (&result.data_file, &mut result.data),
-        _ => return,
-    };
-    if let Some(file) = file
-        && !Path::new(file).components().any(|part| !matches!(part, std::path::Component::Normal(_)))
+    if let Some((file, data)) = event.kind.filed_data()
+        && Path::new(file).components().all(|part| matches!(part, std::path::Component::Normal(_)))
     {
         *data = std::fs::read(bundle.join(file)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     }
