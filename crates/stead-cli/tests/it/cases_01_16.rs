@@ -10,6 +10,7 @@ mod guards;
 mod hosts;
 mod interrupted;
 mod limits;
+mod questions;
 mod retrying;
 mod stopping;
 
