@@ -312,7 +312,9 @@ impl Executor {
         let parts = task.action.parts();
         let is_sequence = matches!(task.action, stead_model::plan::Action::Sequence(_));
         let wants_inverse = task.settings.undo == Some(Undo::Auto);
-        let mut whole = RowResult::new(Status::Unchanged);
+        // A sequence of which every part is left out is left out itself.
+        let nothing_yet = if is_sequence && attempt.from_part == 0 { Status::Skipped } else { Status::Unchanged };
+        let mut whole = RowResult::new(nothing_yet);
         for part in &parts[attempt.from_part.min(parts.len())..] {
             if cx.cancel.now() > Stop::No {
                 return RowResult { status: Status::Cancelled, ..whole };
@@ -702,6 +704,15 @@ fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowRes
         Ok(ran) => ran,
         Err(error) => return error_row(error),
     };
+    // A command may answer the request to stop with success, and `failed_when` may call anything a success.
+    if ran.stopped {
+        return RowResult {
+            changed: ran.changed,
+            exit_code: ran.exit_code,
+            data: ran.data,
+            ..RowResult::new(Status::Cancelled)
+        };
+    }
     let text = |ran: &Ran, member: &str| {
         ran.data.as_ref().and_then(|data| data.get(member)).and_then(Value::as_str).unwrap_or("").to_owned()
     };
@@ -769,6 +780,9 @@ fn error_row(error: OpError) -> RowResult {
 fn join(whole: RowResult, part: RowResult, is_sequence: bool) -> RowResult {
     if !is_sequence {
         return part;
+    }
+    if part.status == Status::Skipped {
+        return if whole.status == Status::Skipped && whole.reason.is_none() { part } else { whole };
     }
     let changed = whole.changed || part.changed;
     let status = match part.status {
