@@ -90,7 +90,8 @@ impl Draft {
                 Some(_) | None => diagnostics.push(foreign(at)),
             }
         }
-        let mut settings = self.settings.map_or_else(|| default_settings(self.op.is_some()), |settings| *settings);
+        let mut settings =
+            self.settings.map_or_else(|| default_settings(self.op.is_some()), |settings| *settings);
         let inherited = if self.section == Section::Finally { plan::OnError::Continue } else { on_error };
         settings.on_error = self.on_error.unwrap_or(inherited);
         let mut to_part = |op: Op| -> Option<Part> {
