@@ -315,6 +315,7 @@ fn outcome(ended: &Ended, ok_exit: &ExitCodes, message: String, stdout: String, 
         reason: None,
         exit_code: ended.exit_code,
         signal: ended.signal,
+        stopped: ended.stopped,
         data: Some(json!({"exit_code": ended.exit_code, "stdout": stdout, "stderr": stderr})),
     }
 }

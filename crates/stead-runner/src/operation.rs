@@ -308,6 +308,8 @@ pub struct Outcome {
     pub exit_code: Option<i32>,
     /// The signal that ended a command.
     pub signal: Option<i32>,
+    /// Whether it ended because it was asked to. Then how it ended says nothing about its work.
+    pub stopped: bool,
     /// The operation's result data.
     pub data: Option<Value>,
 }

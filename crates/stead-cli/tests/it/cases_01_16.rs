@@ -8,6 +8,9 @@ mod failing;
 mod finals;
 mod guards;
 mod hosts;
+mod interrupted;
+mod limits;
+mod questions;
 mod retrying;
 mod stopping;
 

@@ -178,7 +178,8 @@ pub(crate) async fn run(
         group.signal(Signal::KILL);
     }
     group.release();
-    Ok(Ended::new(status, stopped))
+    // What had exited when the request came has ended by itself.
+    Ok(Ended::new(status, phase.is_stopping()))
 }
 
 /// Where the life of a process is.

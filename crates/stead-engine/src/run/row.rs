@@ -52,8 +52,11 @@ impl Row {
         Self { attempt: used, uncounted: used, ..Self::new(host) }
     }
 
-    /// Returns how many attempts count.
+    /// Returns how many attempts count; a skipped row has made none.
     pub fn attempts(&self) -> u32 {
+        if self.status() == Some(Status::Skipped) {
+            return 0;
+        }
         self.attempt.saturating_sub(self.uncounted)
     }
 

@@ -17,6 +17,8 @@ pub(super) struct Ran {
     pub(super) unknown: bool,
     /// Nothing ran, because `creates` or `unless` said so.
     pub(super) passed_over: bool,
+    /// It was asked to stop and did.
+    pub(super) stopped: bool,
     pub(super) failure: Option<OpError>,
     pub(super) reason: Option<String>,
     pub(super) exit_code: Option<i32>,
@@ -72,6 +74,7 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
             && outcome.exit_code.is_none()
             && outcome.signal.is_none()
             && !is_read,
+        stopped: outcome.stopped,
         failure: outcome.failure,
         reason: outcome.reason,
         exit_code: outcome.exit_code,

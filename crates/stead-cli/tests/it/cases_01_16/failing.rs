@@ -132,6 +132,23 @@ tasks:
     }
 }
 
+/// Sections 6 and 8: a timeout is a failure even if the command answers the request with success, and
+/// `failed_when` does not overrule it.
+#[test]
+fn nothing_makes_a_timeout_a_success() {
+    let stage = Stage::of(
+        "  - {name: polite, timeout: 1s, on_error: continue, shell: 'trap \"exit 0\" TERM; while :; do sleep 0.05; done'}
+  - {name: never, timeout: 1s, on_error: continue, failed_when: 'false', shell: 'exec sleep 60'}
+  - {name: any, timeout: 1s, on_error: continue, shell: 'exec sleep 60', changed_when: 'false'}
+",
+    );
+    let outcome = stage.run(&[]).exits(8);
+    assert_eq!(outcome.statuses(), "polite=failed never=failed any=failed");
+    for task in ["polite", "never", "any"] {
+        assert_eq!(outcome.get(task, "class"), "timeout");
+    }
+}
+
 /// Section 2: a failed row keeps what it changed and found.
 #[test]
 fn a_failed_row_keeps_its_data() {

@@ -1,10 +1,6 @@
-//! Cases 12 and 13 and section 5: rules, guards, reasons, questions.
-
-use std::io::{Read as _, Write as _};
-use std::process::Stdio;
+//! Cases 12 and 13 and section 5: rules, guards, reasons.
 
 use super::stage::Stage;
-use crate::terminal::pty;
 
 /// Case 12: `only_if_changed` behind an unchanged task, and what follows behind that.
 #[test]
@@ -211,71 +207,4 @@ fn a_rule_that_cannot_fire_is_warned_about() {
     let outcome = stage.run(&[]).exits(0);
     assert_eq!(outcome.skipped("b"), "rule: no dependency failed");
     assert_eq!(outcome.report["warnings"][0]["code"], "plan/never-runs");
-}
-
-const QUESTIONS: &str = "  - {name: a, shell: 'true', changed_when: 'false'}
-  - {name: drop, depends_on: a, confirm: 'Drop it?', shell: 'touch dropped'}
-  - {name: after, depends_on: drop, shell: 'true'}
-  - {name: same, depends_on: a, only_if_changed: true, confirm: 'Really?', shell: 'touch same'}
-";
-
-/// Section 5: without a terminal and without `--yes` nothing starts, and the tasks that ask are listed.
-#[test]
-fn questions_nobody_can_answer_are_listed_and_nothing_starts() {
-    let stage = Stage::of(QUESTIONS);
-    let outcome = stage.run(&[]).exits(6);
-    assert!(
-        outcome.stderr.contains("drop: Drop it?") && outcome.stderr.contains("same: Really?"),
-        "{}",
-        outcome.stderr
-    );
-    assert_eq!(outcome.statuses(), "a=not_run drop=not_run after=not_run same=not_run");
-    assert!(!stage.has("dropped"));
-
-    let outcome = stage.run(&["--yes", "--run-id", "r2"]).exits(0);
-    assert_eq!(outcome.statuses(), "a=unchanged drop=changed after=changed same=skipped");
-    assert!(stage.has("dropped"));
-}
-
-/// Section 5: a question is asked on the terminal when its task is ready and its guards have passed; no is
-/// `declined`.
-#[test]
-fn a_declined_task_is_skipped() {
-    for (typed, statuses) in [
-        ("n\n", "a=unchanged drop=skipped after=changed same=skipped"),
-        ("y\n", "a=unchanged drop=changed after=changed same=skipped"),
-    ] {
-        let stage = Stage::of(QUESTIONS);
-        let (slave, mut master) = pty(24, 80);
-        // The session's own terminal is what the question goes to; `setsid -c` makes the pty that.
-        let mut command = std::process::Command::new("setsid");
-        command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_stead"), "plan", "run", "p.yaml"]);
-        command.args(["--state-dir", "state", "--run-id", "r", "--progress", "plain", "--json"]);
-        command.env_clear().env("PATH", "/usr/bin:/bin").env("TERM", "xterm").current_dir(stage.path(""));
-        let stdout = std::fs::File::create(stage.path("stdout")).unwrap();
-        let mut child =
-            command.stdin(slave.try_clone().unwrap()).stdout(stdout).stderr(slave).spawn().unwrap();
-        drop(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
-        let (mut shown, mut buffer, mut answered) = (String::new(), [0; 1024], false);
-        while let Ok(count @ 1..) = master.read(&mut buffer) {
-            shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
-            if !answered && shown.contains("drop: Drop it? [y/N] ") {
-                master.write_all(typed.as_bytes()).unwrap();
-                answered = true;
-            }
-            assert!(!shown.contains("Really?"), "asked although nothing changed: {shown}");
-        }
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{shown}");
-        let report: serde_json::Value = serde_json::from_str(&stage.text("stdout").unwrap()).unwrap();
-        let rows = report["tasks"].as_array().unwrap();
-        let seen: Vec<String> = rows
-            .iter()
-            .map(|row| format!("{}={}", row["name"].as_str().unwrap(), row["status"].as_str().unwrap()))
-            .collect();
-        assert_eq!(seen.join(" "), statuses);
-        if typed == "n\n" {
-            assert_eq!(rows[1]["cause"], "declined");
-        }
-        assert_eq!(stage.has("dropped"), typed == "y\n");
-    }
 }

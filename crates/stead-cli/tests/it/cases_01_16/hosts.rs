@@ -218,6 +218,25 @@ fn a_retry_goes_on_at_the_part_that_failed() {
     assert_eq!(seen, [("one", "changed"), ("two", "changed"), ("three", "skipped")]);
 }
 
+/// Section 7: a host that leaves out every part is skipped; one left-out part says nothing about the row.
+#[test]
+fn a_sequence_with_nothing_to_do_on_a_host_is_skipped_there() {
+    let stage = Stage::of(
+        "  - name: a
+    target: [h1, h2]
+    sequence:
+      - {name: one, op: command.shell, params: {script: 'true'}, when_host: \"host.name == 'h1'\"}
+      - {name: two, op: command.shell, params: {script: 'true'}, when_host: '1 == 2'}
+",
+    )
+    .with_hosts(FOUR);
+    let outcome = stage.run(&[]).exits(0);
+    assert_eq!(outcome.hosts("a"), "h1=changed h2=skipped");
+    assert_eq!(outcome.host("a", "h1")["reason"], serde_json::Value::Null);
+    assert_eq!(outcome.host("a", "h2")["reason"], "guard is false: host.name == 'h1'");
+    assert_eq!(outcome.host("a", "h2")["attempts"], 0);
+}
+
 /// Section 7: once the policy is violated the later batches are not run, and the reason says why.
 #[test]
 fn a_failed_batch_keeps_the_rest_from_starting() {

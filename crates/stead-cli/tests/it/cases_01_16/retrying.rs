@@ -117,7 +117,7 @@ fn what_cannot_succeed_is_not_retried() {
     let stage = Stage::of(
         "  - {name: a, shell: 'echo text', changed_when: 'false'}
   - {name: b, depends_on: a, retry: 3, on_error: continue, op: file.present, params: {path: \"/{{ results.a.data.nope }}\", content: x}}
-  - {name: c, retry: 3, on_error: continue, target: nobody, shell: 'true'}
+  - {name: c, retry: 3, on_error: continue, target: 'role:db', shell: 'true'}
 ",
     );
     let outcome = stage.run(&[]).exits(1);

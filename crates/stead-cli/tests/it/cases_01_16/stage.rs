@@ -291,6 +291,6 @@ fn word(value: &Value, member: &str) -> String {
     match &value[member] {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => other.to_string(),
     }
 }

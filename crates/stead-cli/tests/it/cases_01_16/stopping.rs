@@ -115,6 +115,37 @@ finally:
     }
 }
 
+/// Section 2: what was stopped is `cancelled`, even if it answers the request with success.
+#[test]
+fn a_command_that_was_stopped_has_not_succeeded() {
+    let stage = Stage::of(
+        "  - {name: polite, shell: 'trap \"exit 0\" TERM; echo x > polite; while :; do sleep 0.05; done'}
+  - {name: never, failed_when: 'false', shell: 'echo x > never; exec sleep 60'}
+",
+    );
+    let running = stage.start(&[]);
+    running.wait_for_file("polite");
+    running.wait_for_file("never");
+    running.signal(Signal::INT);
+    assert_eq!(running.finish().exits(130).statuses(), "polite=cancelled never=cancelled");
+}
+
+/// Section 6: cancelling is honoured between batches.
+#[test]
+fn an_interrupt_ends_a_pause_between_batches_at_once() {
+    let stage = Stage::of(
+        "  - {name: a, target: [h1, h2, h3], batch: 1, batch_pause: 10m, shell: 'echo x >> ran'}\n",
+    )
+    .with_hosts(&["h1", "h2", "h3"]);
+    let running = stage.start(&[]);
+    running.wait_for_event("host_result", Some("a"));
+    running.signal(Signal::INT);
+    let outcome = running.finish().exits(130);
+    assert_eq!(outcome.hosts("a"), "h1=changed h2=not_run h3=not_run");
+    assert_eq!(outcome.statuses(), "a=cancelled");
+    assert_eq!(outcome.get("a", "changed"), "true");
+}
+
 /// Case 10: the second signal kills, `finally` is not run, and the recorded report still has every task.
 #[test]
 fn the_second_signal_kills_and_leaves_finally_out() {
