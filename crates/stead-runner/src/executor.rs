@@ -284,6 +284,7 @@ impl Executor {
         let mut predicted = self.predicted.lock().unwrap_or_else(PoisonError::into_inner);
         OpContext {
             run_id: self.run_id.clone(),
+            bundle: self.recording.as_ref().map(|recording| recording.directory.path().to_owned()),
             task: self.plan.task(attempt.task).name.clone(),
             host: host.clone(),
             attempt: attempt.attempt,

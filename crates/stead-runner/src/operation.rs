@@ -123,6 +123,8 @@ impl fmt::Debug for Registry {
 pub struct OpContext {
     /// The run, if it has an id.
     pub run_id: Option<RunId>,
+    /// Where the run is recorded, if it is: with the id it tells its processes from those of every other run.
+    pub bundle: Option<PathBuf>,
     /// The task.
     pub task: TaskName,
     /// The host.

@@ -323,6 +323,7 @@ pub(crate) fn essence(report: &Value) -> Value {
 }
 
 /// Returns the path of a program, or says that its check is left out.
+#[expect(clippy::print_stderr, reason = "a check that is left out is said")]
 pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let found = ["/usr/bin", "/bin", "/usr/local/bin"]
         .iter()

@@ -38,15 +38,14 @@ fn junit_is_read_by_real_parsers() {
     let (mut cases, mut inside, mut found) = (Vec::new(), String::new(), Vec::new());
     loop {
         let event = reader.read_event().unwrap();
-        let element = match &event {
-            Event::Eof => break,
-            Event::Start(element) | Event::Empty(element) => element,
-            _ => continue,
-        };
+        if event == Event::Eof {
+            break;
+        }
+        let (Event::Start(element) | Event::Empty(element)) = &event else { continue };
         let name = element.name().as_ref().to_owned();
         let attribute = |wanted: &str| {
             let found = element.attributes().map(Result::unwrap).find(|one| one.key.as_ref() == wanted);
-            found.map(|one| one.unescape_value().unwrap().into_owned())
+            found.map(|one| one.normalized_value(quick_xml::XmlVersion::Implicit1_0).unwrap().into_owned())
         };
         match name.as_str() {
             "testcase" => {
