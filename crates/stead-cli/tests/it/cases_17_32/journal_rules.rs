@@ -7,16 +7,24 @@ use std::path::Path;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-/// CRC-32C, bit by bit: slow and obviously right.
+/// CRC-32C, from its definition.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            let mut crc = byte as u32;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+                bit += 1;
+            }
+            table[byte] = crc;
+            byte += 1;
         }
-    }
-    !crc
+        table
+    };
+    !bytes.iter().fold(u32::MAX, |crc, byte| (crc >> 8) ^ TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize])
 }
 
 /// The fields of an event in the order of the contract; `plan_hash`, `data_file`, `inverse` and the like are our own.
@@ -41,7 +49,7 @@ fn fields(ev: &str) -> &'static [&'static str] {
         "task_ready" => &["task"],
         "task_started" => &["task", "hosts", "batches"],
         "attempt_started" => &["task", "host", "attempt", "batch"],
-        "attempt_failed" => &["task", "host", "attempt", "class", "error", "retry_in_ms"],
+        "attempt_failed" => &["task", "host", "attempt", "class", "error", "retry_in_ms", "changed"],
         "log" => &["task", "host", "attempt", "stream", "file", "offset", "len"],
         "part_finished" => &["task", "host", "part", "status", "changed", "error", "inverse"],
         "host_result" => &[
@@ -162,7 +170,8 @@ struct Order {
     undone: BTreeMap<String, bool>,
     finished: bool,
     logs: BTreeMap<String, u64>,
-    needs: BTreeMap<String, Vec<String>>,
+    /// Who depends on a task.
+    users: BTreeMap<String, Vec<String>>,
 }
 
 /// Checks the journal of the bundle `run`; a run that died may lack its end.
@@ -171,9 +180,10 @@ pub(crate) fn check(run: &Path) {
     let plan: Value = serde_json::from_slice(&std::fs::read(run.join("plan.json")).unwrap()).unwrap();
     let mut order = Order::default();
     for task in plan["tasks"].as_array().unwrap() {
-        let needs = task["depends_on"].as_array().into_iter().flatten();
-        let needs = needs.map(|name| name.as_str().unwrap().to_owned()).collect();
-        order.needs.insert(task["name"].as_str().unwrap().to_owned(), needs);
+        for needed in task["depends_on"].as_array().into_iter().flatten() {
+            let users = order.users.entry(needed.as_str().unwrap().to_owned()).or_default();
+            users.push(task["name"].as_str().unwrap().to_owned());
+        }
     }
     assert!(text.is_empty() || text.ends_with('\n'), "{}: no newline at the end", run.display());
     for (index, line) in text.lines().enumerate() {
@@ -208,7 +218,7 @@ impl Order {
         self.finished = ev == "run_finished";
         let Some(task) = text("task").filter(|_| ev != "cancel_requested") else { return };
         if let Some(user) =
-            self.started.iter().find(|user| self.needs.get(*user).is_some_and(|needs| needs.contains(&task)))
+            self.users.get(&task).into_iter().flatten().find(|user| self.started.contains(*user))
         {
             assert!(
                 ev.starts_with("undo_"),
@@ -250,7 +260,11 @@ impl Order {
             }
             "task_finished" => {
                 assert!(matches!(stage, Stage::Started | Stage::Ready | Stage::None), "{line}");
-                let open = self.hosts.iter().find(|((name, _), at)| *name == task && **at == Stage::Attempt);
+                let hosts = self
+                    .hosts
+                    .range((task.clone(), String::new())..)
+                    .take_while(|((name, _), _)| *name == task);
+                let open = hosts.into_iter().find(|(_, at)| **at == Stage::Attempt);
                 assert!(open.is_none(), "{open:?} has no result: {line}");
                 is_now(Stage::Decided);
             }

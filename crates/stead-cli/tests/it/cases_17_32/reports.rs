@@ -45,8 +45,7 @@ fn junit_is_read_by_real_parsers() {
         };
         let name = element.name().as_ref().to_owned();
         let attribute = |wanted: &str| {
-            let found =
-                element.attributes().map(Result::unwrap).find(|one| one.key.as_ref() == wanted);
+            let found = element.attributes().map(Result::unwrap).find(|one| one.key.as_ref() == wanted);
             found.map(|one| one.unescape_value().unwrap().into_owned())
         };
         match name.as_str() {
