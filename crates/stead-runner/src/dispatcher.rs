@@ -3,7 +3,7 @@
 //! ```text
 //!   executor ──messages──▶ ┌────────────┐ ── events ──▶ journal, then observers
 //!   cancel   ─────────────▶│ dispatcher │
-//!   timer    ─────────────▶└────────────┘ ── commands ─▶ executor (spawned into `work`)
+//!   timer    ─────────────▶└────────────┘ ── commands ─▶ executor (each attempt a task of its own)
 //! ```
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use stead_model::event::{Event, EventKind, RowResult};
 use stead_model::plan::{Section, TaskIndex};
 use stead_model::{RunStatus, Status, TaskName};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::cancel::Wish;
 use crate::clock;
@@ -53,11 +53,23 @@ pub(crate) struct Dispatcher {
     pub(crate) answer: Answer,
     pub(crate) began: Instant,
     pub(crate) work: JoinSet<()>,
-    pub(crate) attempts: HashMap<(TaskIndex, u32), watch::Sender<Stop>>,
+    pub(crate) attempts: HashMap<(TaskIndex, u32), Underway>,
     pub(crate) undos: HashMap<TaskIndex, watch::Sender<Stop>>,
     pub(crate) obeyed: Option<Wish>,
     pub(crate) recording_failures: Vec<String>,
     pub(crate) journal_lost: bool,
+}
+
+/// An attempt that goes on. Dropped before its end it is cut off, as when the run's future is dropped.
+pub(crate) struct Underway {
+    stop: watch::Sender<Stop>,
+    work: JoinHandle<()>,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
 }
 
 impl Dispatcher {
@@ -79,9 +91,11 @@ impl Dispatcher {
                 Some(message) = self.messages.recv() => self.take(message),
                 () = until(due) => self.handle(Input::Tick),
             }
-            for _ in 0..MESSAGES_PER_TURN {
-                let Ok(message) = self.messages.try_recv() else { break };
-                self.take(message);
+            self.take_waiting();
+            if !self.attempts.is_empty() {
+                // Attempts that end at the same time share a turn, and so one write of the journal.
+                tokio::task::yield_now().await;
+                self.take_waiting();
             }
             while self.work.try_join_next().is_some() {}
             self.commit();
@@ -89,6 +103,14 @@ impl Dispatcher {
         // Attempts have all ended. A guard or a question nobody waits for any more is left behind.
         self.work.abort_all();
         self.work.detach_all();
+    }
+
+    /// Takes the messages that are there.
+    fn take_waiting(&mut self) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Ok(message) = self.messages.try_recv() else { break };
+            self.take(message);
+        }
     }
 
     /// Obeys a wish that was there before the run began.
@@ -265,8 +287,8 @@ impl Dispatcher {
             }
             Command::Start(attempt) => self.start(attempt),
             Command::Stop { task, row } => {
-                if let Some(stop) = self.attempts.get(&(task, row)) {
-                    stop.send_replace(Stop::Ask);
+                if let Some(attempt) = self.attempts.get(&(task, row)) {
+                    attempt.stop.send_replace(Stop::Ask);
                 }
             }
             Command::Undo { task, rows } => {
@@ -279,7 +301,8 @@ impl Dispatcher {
                 });
             }
             Command::KillAll => {
-                for stop in self.attempts.values().chain(self.undos.values()) {
+                let attempts = self.attempts.values().map(|attempt| &attempt.stop);
+                for stop in attempts.chain(self.undos.values()) {
                     stop.send_replace(Stop::Kill);
                 }
             }
@@ -292,12 +315,12 @@ impl Dispatcher {
         let status = self.final_status(attempt.task);
         let (stop, stopped) = watch::channel(Stop::No);
         let (task, row) = (attempt.task, attempt.row);
-        self.attempts.insert((task, row), stop);
-        self.work.spawn(async move {
+        let work = tokio::spawn(async move {
             let work = Box::pin(Arc::clone(&executor).attempt(attempt, Cancel::new(stopped), status));
             let result = CatchPanic(work).await.unwrap_or_else(failed_by_panic);
             executor.send(Message::Input(Input::AttemptEnded { task, row, result: Box::new(result) })).await;
         });
+        self.attempts.insert((task, row), Underway { stop, work });
     }
 
     /// Returns how the run has ended so far, for tasks of `finally`.

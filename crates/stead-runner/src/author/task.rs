@@ -27,7 +27,8 @@ pub(super) struct Draft {
     closures: Closures,
     version: Option<Box<str>>,
     after: Vec<(u32, TaskIndex, &'static Location<'static>)>,
-    settings: Settings,
+    /// None as long as nothing differs from the defaults, as in most tasks of a large plan.
+    settings: Option<Box<Settings>>,
     on_error: Option<plan::OnError>,
     idempotent: Option<bool>,
     undo: Option<UndoBy>,
@@ -48,10 +49,6 @@ impl Draft {
         op: Option<Op>,
         closures: Closures,
     ) -> Self {
-        let mut settings = Settings::default();
-        if op.is_some() {
-            settings.target = vec!["local".to_owned()];
-        }
         Self {
             name,
             section,
@@ -60,12 +57,17 @@ impl Draft {
             closures,
             version: None,
             after: Vec::new(),
-            settings,
+            settings: None,
             on_error: None,
             idempotent: None,
             undo: None,
             set: BTreeMap::new(),
         }
+    }
+
+    fn settings(&mut self) -> &mut Settings {
+        let acts = self.op.is_some();
+        self.settings.get_or_insert_with(|| Box::new(default_settings(acts)))
     }
 
     /// Returns the task as data, its explicit `idempotent`, its closures and its call site.
@@ -88,7 +90,8 @@ impl Draft {
                 Some(_) | None => diagnostics.push(foreign(at)),
             }
         }
-        let mut settings = self.settings;
+        let mut settings =
+            self.settings.map_or_else(|| default_settings(self.op.is_some()), |settings| *settings);
         let inherited = if self.section == Section::Finally { plan::OnError::Continue } else { on_error };
         settings.on_error = self.on_error.unwrap_or(inherited);
         let mut to_part = |op: Op| -> Option<Part> {
@@ -128,6 +131,12 @@ impl Draft {
         };
         (task, self.idempotent, self.closures, self.at)
     }
+}
+
+/// Returns the settings of a task that says nothing: one that acts on hosts does so on this machine.
+fn default_settings(acts: bool) -> Settings {
+    let target = if acts { vec!["local".to_owned()] } else { Vec::new() };
+    Settings { target, ..Settings::default() }
 }
 
 /// Sets up one task. Every setting can be made once; the order of calls never matters.
@@ -174,7 +183,7 @@ impl<'a, T> TaskBuilder<'a, T> {
     #[track_caller]
     pub fn on(self, target: &str) -> Self {
         let target = vec![target.to_owned()];
-        self.set("on", |draft| draft.settings.target = target)
+        self.set("on", |draft| draft.settings().target = target)
     }
 
     /// Adds tasks that must be finished before: a handle, an array or a tuple of handles.
@@ -189,7 +198,7 @@ impl<'a, T> TaskBuilder<'a, T> {
     /// Sets how often and when it is tried again.
     #[track_caller]
     pub fn retry(self, retry: Retry) -> Self {
-        self.set("retry", |draft| draft.settings.retry = retry)
+        self.set("retry", |draft| draft.settings().retry = retry)
     }
 
     /// Sets what its failure does. `OnError::Retry(n)` counts as `.retry(…)`.
@@ -198,38 +207,38 @@ impl<'a, T> TaskBuilder<'a, T> {
         match on_error {
             OnError::StopAll => self.set("on_error", |draft| draft.on_error = Some(plan::OnError::StopAll)),
             OnError::Continue => self.set("on_error", |draft| draft.on_error = Some(plan::OnError::Continue)),
-            OnError::Retry(times) => self.set("retry", |draft| draft.settings.retry = Retry::times(times)),
+            OnError::Retry(times) => self.set("retry", |draft| draft.settings().retry = Retry::times(times)),
         }
     }
 
     /// Sets the limit of one attempt on one host.
     #[track_caller]
     pub fn timeout(self, timeout: Duration) -> Self {
-        self.set("timeout", |draft| draft.settings.timeout = Some(timeout))
+        self.set("timeout", |draft| draft.settings().timeout = Some(timeout))
     }
 
     /// Adds a name that is held for the whole task; tasks that share one never overlap.
     pub fn mutex(mut self, name: &str) -> Self {
-        self.draft().settings.mutex.push(Mutex { name: name.to_owned(), scope: MutexScope::Run });
+        self.draft().settings().mutex.push(Mutex { name: name.to_owned(), scope: MutexScope::Run });
         self
     }
 
     /// Adds a name that is held per host while an attempt runs there.
     pub fn mutex_per_host(mut self, name: &str) -> Self {
-        self.draft().settings.mutex.push(Mutex { name: name.to_owned(), scope: MutexScope::Host });
+        self.draft().settings().mutex.push(Mutex { name: name.to_owned(), scope: MutexScope::Host });
         self
     }
 
     /// Runs it only if at least one direct dependency changed something.
     #[track_caller]
     pub fn only_if_changed(self) -> Self {
-        self.set("only_if_changed", |draft| draft.settings.only_if_changed = OnlyIfChanged::Any)
+        self.set("only_if_changed", |draft| draft.settings().only_if_changed = OnlyIfChanged::Any)
     }
 
     /// Runs it only if every direct dependency changed something.
     #[track_caller]
     pub fn only_if_all_changed(self) -> Self {
-        self.set("only_if_changed", |draft| draft.settings.only_if_changed = OnlyIfChanged::All)
+        self.set("only_if_changed", |draft| draft.settings().only_if_changed = OnlyIfChanged::All)
     }
 
     /// Adds a condition; all must be true.
@@ -244,21 +253,21 @@ impl<'a, T> TaskBuilder<'a, T> {
             }
         };
         let guard = guard.into_model(guards, &mut name);
-        self.draft().settings.when.push(guard);
+        self.draft().settings().when.push(guard);
         self
     }
 
     /// Sets when it runs, by the ends of its dependencies.
     #[track_caller]
     pub fn trigger_rule(self, rule: TriggerRule) -> Self {
-        self.set("trigger_rule", |draft| draft.settings.trigger_rule = rule)
+        self.set("trigger_rule", |draft| draft.settings().trigger_rule = rule)
     }
 
     /// Sets a question that is asked before it runs.
     #[track_caller]
     pub fn confirm(self, question: &str) -> Self {
         let question = question.to_owned();
-        self.set("confirm", |draft| draft.settings.confirm = Some(question))
+        self.set("confirm", |draft| draft.settings().confirm = Some(question))
     }
 
     /// Says that an interrupted attempt may simply be made again.
@@ -270,7 +279,7 @@ impl<'a, T> TaskBuilder<'a, T> {
     /// Sets what resume does with a non-idempotent attempt that has no result.
     #[track_caller]
     pub fn interrupted(self, interrupted: Interrupted) -> Self {
-        self.set("interrupted", |draft| draft.settings.interrupted = interrupted)
+        self.set("interrupted", |draft| draft.settings().interrupted = interrupted)
     }
 
     /// Sets the operation that undoes it.
@@ -324,19 +333,19 @@ impl<'a, T> TaskBuilder<'a, T> {
     #[track_caller]
     pub fn description(self, description: &str) -> Self {
         let description = description.to_owned();
-        self.set("description", |draft| draft.settings.description = Some(description))
+        self.set("description", |draft| draft.settings().description = Some(description))
     }
 
     /// Sets what to do if no host matches its target.
     #[track_caller]
     pub fn on_empty(self, on_empty: OnEmpty) -> Self {
-        self.set("on_empty", |draft| draft.settings.on_empty = on_empty)
+        self.set("on_empty", |draft| draft.settings().on_empty = on_empty)
     }
 
     /// Sets how many hosts may fail.
     #[track_caller]
     pub fn host_failure(self, policy: HostFailure) -> Self {
-        self.set("host_failure", |draft| draft.settings.host_failure = policy)
+        self.set("host_failure", |draft| draft.settings().host_failure = policy)
     }
 
     /// Sets the sizes of batches of hosts, the last repeating, and the pause between them.
@@ -344,8 +353,8 @@ impl<'a, T> TaskBuilder<'a, T> {
     pub fn batch(self, sizes: impl IntoIterator<Item = Size>, pause: Duration) -> Self {
         let sizes = sizes.into_iter().collect();
         self.set("batch", |draft| {
-            draft.settings.batch = sizes;
-            draft.settings.batch_pause = pause;
+            draft.settings().batch = sizes;
+            draft.settings().batch_pause = pause;
         })
     }
 
@@ -353,8 +362,8 @@ impl<'a, T> TaskBuilder<'a, T> {
     #[track_caller]
     pub fn canary(self, size: Size, pause: Duration) -> Self {
         self.set("canary", |draft| {
-            draft.settings.canary = Some(size);
-            draft.settings.canary_pause = pause;
+            draft.settings().canary = Some(size);
+            draft.settings().canary_pause = pause;
         })
     }
 }
