@@ -272,6 +272,9 @@ impl Surroundings {
         if let Some(run_id) = &cx.run_id {
             env.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
         }
+        if let Some(run_dir) = cx.run_dir.as_ref().and_then(|path| path.to_str()) {
+            env.insert("STEAD_RUN_DIR".to_owned(), run_dir.to_owned());
+        }
         env.extend(self.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         let path = match env.get("PATH") {
             Some(path) => Some(OsString::from(path)),

@@ -70,6 +70,7 @@ pub(crate) struct Executor {
     pub(crate) mode: Mode,
     pub(crate) predicted: Mutex<BTreeMap<HostName, Predicted>>,
     pub(crate) recording: Option<Arc<Recording>>,
+    pub(crate) run_dir: Option<PathBuf>,
     pub(crate) run_id: Option<RunId>,
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
@@ -284,6 +285,7 @@ impl Executor {
         let mut predicted = self.predicted.lock().unwrap_or_else(PoisonError::into_inner);
         OpContext {
             run_id: self.run_id.clone(),
+            run_dir: self.run_dir.clone(),
             task: self.plan.task(attempt.task).name.clone(),
             host: host.clone(),
             attempt: attempt.attempt,

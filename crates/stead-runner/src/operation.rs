@@ -123,6 +123,8 @@ impl fmt::Debug for Registry {
 pub struct OpContext {
     /// The run, if it has an id.
     pub run_id: Option<RunId>,
+    /// The run's directory, absolute, if it is recorded. Run ids are unique in one state directory only.
+    pub run_dir: Option<PathBuf>,
     /// The task.
     pub task: TaskName,
     /// The host.

@@ -7,12 +7,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 use stead_model::event::InterruptedAttempt;
-use stead_model::{HostName, RunId, TaskName};
+use stead_model::{HostName, TaskName};
 
 use crate::clock;
 
@@ -45,15 +46,23 @@ pub struct Ended {
     pub remaining: Vec<LeftProcess>,
 }
 
-/// Returns the live processes that `run` started for one of `attempts`, never this process or an ancestor of it.
-///
-/// An attempt without a host fits any host.
-pub fn find(run: &RunId, attempts: &[InterruptedAttempt]) -> Vec<LeftProcess> {
-    scan(run, attempts).into_iter().map(|(process, _)| process).collect()
+/// Returns the path by which processes of a run are known: one for a directory, whatever way leads to it.
+pub fn mark_of(run: &Path) -> PathBuf {
+    fs::canonicalize(run).unwrap_or_else(|_| run.to_owned())
 }
 
-/// Ends the live processes that `run` started for one of `attempts`: asks, waits for `grace`, kills.
-pub async fn end(run: &RunId, attempts: &[InterruptedAttempt], grace: Duration) -> Ended {
+/// Returns the live processes that the run in directory `run` started for one of `attempts`, never this process or an
+/// ancestor of it.
+///
+/// An attempt without a host fits any host. The run's id would not do: another run may have been given the same one,
+/// in another state directory, and be alive.
+pub fn find(run: &Path, attempts: &[InterruptedAttempt]) -> Vec<LeftProcess> {
+    scan(&mark_of(run), attempts).into_iter().map(|(process, _)| process).collect()
+}
+
+/// Ends the live processes that the run in directory `run` started for one of `attempts`: asks, waits for `grace`, kills.
+pub async fn end(run: &Path, attempts: &[InterruptedAttempt], grace: Duration) -> Ended {
+    let run = &mark_of(run);
     let mut seen: BTreeSet<LeftProcess> = BTreeSet::new();
     let mut asked: BTreeSet<u32> = BTreeSet::new();
     let asking_ends = clock::instant() + grace;
@@ -115,7 +124,7 @@ fn is_gone(handle: &OwnedFd) -> bool {
 }
 
 /// Returns the processes that fit, each with a handle that stays with it though its number be used again.
-fn scan(run: &RunId, attempts: &[InterruptedAttempt]) -> Vec<(LeftProcess, OwnedFd)> {
+fn scan(run: &Path, attempts: &[InterruptedAttempt]) -> Vec<(LeftProcess, OwnedFd)> {
     let own = own_line();
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -140,7 +149,7 @@ fn scan(run: &RunId, attempts: &[InterruptedAttempt]) -> Vec<(LeftProcess, Owned
 /// Returns the attempt that a process was started for, if it is one of `attempts` of `run`.
 fn started_for(
     pid: u32,
-    run: &RunId,
+    run: &Path,
     attempts: &[InterruptedAttempt],
 ) -> Option<(TaskName, Option<HostName>)> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -149,7 +158,7 @@ fn started_for(
         let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
         std::str::from_utf8(value).ok()
     };
-    if variable("STEAD_RUN_ID")? != run.as_str() {
+    if Path::new(variable("STEAD_RUN_DIR")?) != run {
         return None;
     }
     let task = TaskName::parse(variable("STEAD_TASK")?).ok()?;
@@ -199,10 +208,10 @@ mod tests {
 
     impl Group {
         /// Starts a script as an attempt; returns when it has said `ready`.
-        fn start(run: &RunId, task: &str, host: &str, script: &str) -> Self {
+        fn start(run: &Path, task: &str, host: &str, script: &str) -> Self {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
-            command.env("STEAD_RUN_ID", run.as_str()).env("STEAD_TASK", task).env("STEAD_HOST", host);
+            command.env("STEAD_RUN_ID", "same").env("STEAD_RUN_DIR", run).env("STEAD_TASK", task).env("STEAD_HOST", host);
             let mut child = command.spawn().unwrap();
             let mut line = String::new();
             BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -219,8 +228,9 @@ mod tests {
         }
     }
 
-    fn own_run(name: &str) -> RunId {
-        RunId::parse(&format!("{name}-{}", std::process::id())).unwrap()
+    /// A directory that is not there is known by its name.
+    fn own_run(name: &str) -> PathBuf {
+        PathBuf::from(format!("/nowhere/{name}-{}", std::process::id()))
     }
 
     #[test]
@@ -260,7 +270,7 @@ mod tests {
     #[test]
     fn never_finds_itself_or_its_ancestors() {
         const VARIABLE: &str = "STEAD_TEST_SCAN_SELF";
-        let run = RunId::parse("self-scan").unwrap();
+        let run = PathBuf::from("/nowhere/self-scan");
         if std::env::vars_os().any(|(name, _)| name == VARIABLE) {
             assert_eq!(find(&run, &[attempt("t", None)]), []);
             return;
@@ -269,7 +279,7 @@ mod tests {
         command
             .args(["-c", "\"$0\" --exact process_scan::tests::never_finds_itself_or_its_ancestors; exit $?"]);
         command.arg(std::env::current_exe().unwrap()).env(VARIABLE, "1");
-        let output = command.env("STEAD_RUN_ID", "self-scan").env("STEAD_TASK", "t").output().unwrap();
+        let output = command.env("STEAD_RUN_DIR", "/nowhere/self-scan").env("STEAD_TASK", "t").output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     }
 }

@@ -225,7 +225,7 @@ impl Runner {
                 }
                 OpenError::Load(error) => ResumeError::Load(error),
             })?;
-        let left = process_scan::end(&run_id, &interrupted, plan.plan().grace).await;
+        let left = process_scan::end(&found.path, &interrupted, plan.plan().grace).await;
         if is_other {
             let sources: Vec<(&str, &[u8])> = self
                 .provenance

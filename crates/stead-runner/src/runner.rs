@@ -459,6 +459,7 @@ impl Runner {
             run_id: run.run_id().cloned(),
             grace: plan.plan().grace,
             wants_output: self.observers.iter().any(|observer| observer.wants_output()),
+            run_dir: recording.as_ref().map(|recording| crate::process_scan::mark_of(recording.directory.path())),
             recording: recording.clone(),
             registry: self.registry,
             messages: sender,
