@@ -199,9 +199,10 @@ mod tests {
         let mut gone = std::process::Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         let dead = Holder { pid: gone.id(), ..holder("dead") };
-        for asks in [|path: &Path| holder_of(path).unwrap().is_none(), |path: &Path| {
-            FileLock::take(path, &holder("next")).is_ok()
-        }] {
+        for asks in [
+            |path: &Path| holder_of(path).unwrap().is_none(),
+            |path: &Path| FileLock::take(path, &holder("next")).is_ok(),
+        ] {
             let lock = FileLock::take(&path, &dead).unwrap();
             let (seen, asked) = std::sync::mpsc::channel();
             let keeper = std::thread::spawn(move || {

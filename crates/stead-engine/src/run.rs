@@ -2,7 +2,7 @@
 //!
 //! [`Run`] owns every decision of a run and knows no clock, file or thread. The dispatcher of
 //! `stead-runner` feeds it [`Input`]s with the current time; each turn it writes the events that come
-//! out to the journal and then carries out the commands. [`Run::apply`] takes an event into the state;
+//! out to the journal and then carries out the commands. `Run::apply` takes an event into the state;
 //! a live turn and a replay of the journal both go through it, so they cannot disagree.
 //!
 //! ```text

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use stead_engine::run::ResumeChoice;
 use stead_model::event::EventKind;
-use stead_model::plan::{HostFailure, Mutex, MutexScope, Settings, Size};
+use stead_model::plan::{Backoff, HostFailure, Mutex, MutexScope, Retry, Settings, Size};
 use stead_model::{Event, Status};
 
 use super::simulate::{World, assert_ordered, compile, on_hosts, simulate, task};
@@ -150,4 +151,50 @@ fn ten_thousand_wide_and_deep_plans_end() {
     };
     assert_eq!(deep(&fine).counts.changed as usize, MANY);
     assert_eq!(deep(&|_, _, _| Status::Failed).counts.skipped as usize, MANY - 1);
+}
+
+/// Section 11: a run that died in a delay has its remaining attempts, and the delay begins anew.
+#[test]
+fn a_delay_begins_anew_after_a_resume() {
+    let retry = Retry { times: 1, backoff: Backoff::EXPONENTIAL, ..Retry::default() };
+    for hosts in [0, 1] {
+        let settings = Settings { retry: retry.clone(), idempotent: true, ..Settings::default() };
+        let tasks = match hosts {
+            0 => vec![task("a", &[], settings)],
+            hosts => vec![on_hosts("a", &[], hosts, settings)],
+        };
+        let plan = compile(|_| {}, tasks);
+        let always_fails = |_: &str, _: Option<&str>, _: u32| Status::Failed;
+        let mut world = World::new(&plan, &always_fails);
+        world.begin();
+        assert!(world.step(0));
+        assert!(matches!(world.events.last().unwrap().kind, EventKind::AttemptFailed { attempt: 1, .. }));
+
+        let mut resumed = World::new(&plan, &always_fails);
+        resumed.run.replay(&world.events).unwrap();
+        resumed.events = world.events;
+        resumed.resume(ResumeChoice::default());
+        assert!(resumed.run.deadline().is_some(), "it waits");
+        assert!(!matches!(resumed.events.last().unwrap().kind, EventKind::AttemptStarted { .. }));
+        let report = resumed.finish(&[0]);
+        assert_eq!((report.tasks[0].status, report.tasks[0].attempts), (Status::Failed, 2));
+        assert_ordered(&plan, &resumed.events);
+    }
+}
+
+/// Section 5: a question that was answered is not asked again after a resume.
+#[test]
+fn a_confirmed_task_is_not_asked_about_again() {
+    let settings = Settings { confirm: Some("really?".to_owned()), idempotent: true, ..Settings::default() };
+    let plan = compile(|_| {}, vec![task("a", &[], settings)]);
+    let mut world = World::new(&plan, &fine);
+    world.begin();
+    assert!(world.step(0), "the answer");
+    let mut resumed = World::new(&plan, &fine);
+    resumed.run.replay(&world.events).unwrap();
+    resumed.events = world.events;
+    resumed.resume(ResumeChoice::default());
+    resumed.finish(&[0]);
+    let answers = resumed.events.iter().filter(|event| matches!(event.kind, EventKind::Confirmed { .. }));
+    assert_eq!(answers.count(), 1);
 }
