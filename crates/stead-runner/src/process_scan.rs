@@ -249,7 +249,8 @@ mod tests {
     fn a_run_of_the_same_name_elsewhere_is_another_run() {
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let run = own_run("twice");
-        let script = format!("export STEAD_BUNDLE='{}'; exec /bin/sh -c 'echo ready; read x'", here.path().display());
+        let script =
+            format!("export STEAD_BUNDLE='{}'; exec /bin/sh -c 'echo ready; read x'", here.path().display());
         let own = Group::start(&run, "t", "local", &script);
         let pids = |bundle: &Path| -> Vec<u32> {
             let bundle = fs::canonicalize(bundle).unwrap();

@@ -36,6 +36,18 @@ fn interrupted_retry_runs_again() {
     }
 }
 
+/// Section 11: what a dead run left behind is ended, not what a run of the same id in another state directory does.
+#[test]
+fn resuming_ends_no_process_of_another_run_with_the_same_id() {
+    let (stage, other) = (killed("interrupted: retry"), killed("interrupted: retry"));
+    stage.write("go", "");
+    stage.resume(&[]).exits(0);
+    assert!(!is_alive(&stage.text("killed").unwrap()));
+    assert!(is_alive(&other.text("killed").unwrap()));
+    other.write("go", "");
+    other.resume(&[]).exits(0);
+}
+
 /// Section 11: without it the row is failed and both ways on are named; `--assume-done` takes it as changed.
 #[test]
 fn interrupted_fail_asks_a_person() {

@@ -1,19 +1,14 @@
 //! Plans with ten thousand tasks.
 
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
 
 use super::lab::{Lab, task};
 
 const TASKS: usize = 10_000;
-/// Far more than it takes, far less than anything quadratic would: 10,000 tasks squared are 100,000,000 steps.
-const SANE: Duration = Duration::from_secs(60);
 
 fn run(plan: &str) -> serde_json::Value {
     let lab = Lab::new(plan);
-    let began = Instant::now();
     let report = lab.plan_report(&["--run-id", "r1", "--progress", "none"], 0);
-    assert!(began.elapsed() < SANE, "took {:?}", began.elapsed());
     assert_eq!(report["counts"]["tasks"], TASKS);
     assert_eq!(
         report["counts"]["unchanged"].as_u64().unwrap() + report["counts"]["changed"].as_u64().unwrap(),
