@@ -310,6 +310,10 @@ impl Dispatcher {
         }
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "not detached: `Underway` owns it and aborts it when dropped"
+    )]
     fn start(&mut self, attempt: Attempt) {
         let executor = Arc::clone(&self.executor);
         let status = self.final_status(attempt.task);

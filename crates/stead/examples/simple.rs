@@ -2,6 +2,8 @@
 //!
 //! Run it with `cargo run -p stead --example simple`.
 
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use stead::prelude::*;

@@ -3,6 +3,8 @@
 //! Run it with `cargo run -p stead --example webserver`, twice: the second run finds nothing to do. It writes below
 //! the directory given as argument, by default `stead-webserver` in the temporary directory.
 
+#![expect(clippy::print_stdout, reason = "an example shows its result")]
+
 use std::path::PathBuf;
 
 use stead::prelude::*;

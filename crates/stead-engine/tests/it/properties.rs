@@ -126,8 +126,11 @@ impl Sketch {
     }
 }
 
+/// Name, status, changed, reason and host rows of a task.
+type Essence = (String, Status, bool, Option<String>, Vec<(String, Status, bool)>);
+
 /// What two reports must agree on.
-fn essence(report: &Report) -> Vec<(String, Status, bool, Option<String>, Vec<(String, Status, bool)>)> {
+fn essence(report: &Report) -> Vec<Essence> {
     let rows = report.tasks.iter().map(|row| {
         let hosts = row.hosts.iter().map(|host| (host.host.to_string(), host.status, host.changed)).collect();
         (row.name.to_string(), row.status, row.changed, row.reason.clone(), hosts)

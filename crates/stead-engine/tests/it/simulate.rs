@@ -44,7 +44,7 @@ pub(crate) fn compile(change: impl FnOnce(&mut Plan), tasks: Vec<Task>) -> Compi
     change(&mut plan);
     let locate = |task: TaskIndex, path: &str| Place::Named(format!("task {} {path}", task.0));
     let explicit = Explicit { idempotent };
-    check(plan, &explicit, &Catalogue::new([&NOTHING].into_iter()), &locate, Default::default()).unwrap()
+    check(plan, &explicit, &Catalogue::new([&NOTHING]), &locate, Default::default()).unwrap()
 }
 
 /// An operation of the simulated world.
