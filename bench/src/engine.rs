@@ -12,10 +12,10 @@ use stead_model::plan::{Action, Digest, Function, Plan, Section, Settings, Task,
 use stead_model::time::Timestamp;
 use stead_model::{HostName, PlanName, Status, TaskName};
 
+use crate::Effort;
 use crate::sample::{Case, Walker, time_both};
 use crate::shape::{Shape, task_name};
 use crate::table::{Table, rate};
-use crate::Effort;
 
 /// A functional task becomes ready, starts and ends.
 const TRANSITIONS_PER_TASK: f64 = 3.0;
@@ -62,7 +62,8 @@ fn at(micros: i64) -> Now {
 
 fn compile(shape: Shape, tasks: usize) -> CompiledPlan {
     let mut plan = Plan::new(PlanName::parse("bench").expect("a word"));
-    let names: Vec<TaskName> = (0..tasks).map(|task| TaskName::parse(&task_name(task)).expect("a word")).collect();
+    let names: Vec<TaskName> =
+        (0..tasks).map(|task| TaskName::parse(&task_name(task)).expect("a word")).collect();
     let settings = Arc::new(Settings::default());
     plan.tasks = shape
         .edges(tasks)
@@ -79,14 +80,15 @@ fn compile(shape: Shape, tasks: usize) -> CompiledPlan {
         })
         .collect();
     let locate = |task: TaskIndex, _: &str| Place::Named(format!("task {}", task.0));
-    check(plan, &Explicit::default(), &Catalogue::default(), &locate, Default::default()).expect("the plan is right")
+    check(plan, &Explicit::default(), &Catalogue::default(), &locate, Default::default())
+        .expect("the plan is right")
 }
 
 /// Functional tasks have no hosts.
 struct NoHosts;
 
 impl Hosts for NoHosts {
-    fn resolve(&self, _: &[String], _: &str) -> Result<Vec<HostName>, String> {
+    fn resolve(&self, _: &[String], _: &str) -> Result<Vec<HostName>, stead_engine::run::Unresolved> {
         Ok(Vec::new())
     }
 

@@ -1,9 +1,9 @@
 //! Whether a task costs more in a larger plan.
 
+use crate::Effort;
 use crate::sample::{Case, Walker};
 use crate::shape::Shape;
 use crate::table::{Table, micros};
-use crate::Effort;
 
 /// The most the last size may cost, of the first.
 const LIMIT: f64 = 2.0;
@@ -14,9 +14,11 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
         Effort::Quick => &[(1_000, "1k"), (10_000, "10k"), (100_000, "100k")],
         Effort::Full => &[(1_000, "1k"), (10_000, "10k"), (100_000, "100k"), (1_000_000, "1M")],
     };
-    for (walker, how) in
-        [(Walker::Engine, "engine"), (Walker::Runner, "runner, no journal"), (Walker::Recorded, "runner, journal")]
-    {
+    for (walker, how) in [
+        (Walker::Engine, "engine"),
+        (Walker::Runner, "runner, no journal"),
+        (Walker::Recorded, "runner, journal"),
+    ] {
         let costs: Vec<f64> = sizes
             .iter()
             .map(|(tasks, _)| {

@@ -1,9 +1,9 @@
 //! What a task costs in memory: how far the process grows from before the plan is built to the highest point.
 
+use crate::Effort;
 use crate::sample::{Case, Walker};
 use crate::shape::Shape;
 use crate::table::{Table, bytes};
-use crate::Effort;
 
 /// The most a task may cost.
 const LIMIT: f64 = 1024.0;

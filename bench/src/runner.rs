@@ -7,10 +7,10 @@ use stead_runner::author::Plan;
 use stead_runner::operation::Registry;
 use stead_runner::{Done, Runner};
 
+use crate::Effort;
 use crate::sample::{Case, Walker, time_both};
 use crate::shape::{Shape, task_name};
 use crate::table::{Table, micros};
-use crate::Effort;
 
 /// The lines about the runner.
 pub(crate) fn measure(effort: Effort, table: &mut Table) {

@@ -160,6 +160,8 @@ fn processor_time() -> Duration {
 /// Returns a line of this process's memory figures, in bytes.
 fn memory(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells a process's memory");
-    let kib = status.lines().find_map(|text| text.strip_prefix(line)?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    let kib = status
+        .lines()
+        .find_map(|text| text.strip_prefix(line)?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
     kib.expect("the figure is there") * 1024
 }

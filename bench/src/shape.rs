@@ -38,7 +38,8 @@ impl Shape {
                 Self::Chain => task.checked_sub(1).into_iter().collect(),
                 Self::Layered => {
                     let Some(layer) = (task / LAYER).checked_sub(1) else { return Vec::new() };
-                    let mut before: Vec<usize> = (0..3).map(|_| layer * LAYER + random.below(LAYER)).collect();
+                    let mut before: Vec<usize> =
+                        (0..3).map(|_| layer * LAYER + random.below(LAYER)).collect();
                     before.sort_unstable();
                     before.dedup();
                     before

@@ -25,7 +25,8 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     let (mut ours, mut theirs): (Vec<Duration>, Vec<Duration>) = (Vec::new(), Vec::new());
     for round in 0..=effort.samples() {
         let one = time(|| run(stead(&plan_file, &directory.path().join(format!("state-{round}")))));
-        let other = time(|| run(Command::new("ninja").arg(format!("-j{PARALLEL}")).current_dir(directory.path())));
+        let other =
+            time(|| run(Command::new("ninja").arg(format!("-j{PARALLEL}")).current_dir(directory.path())));
         // The first round warms caches.
         if round > 0 {
             ours.push(one);

@@ -26,7 +26,14 @@ impl Table {
     }
 
     /// Prints a figure that is to be at least `limit`.
-    pub(crate) fn at_least(&mut self, what: &str, shown: String, value: f64, limit_shown: String, limit: f64) {
+    pub(crate) fn at_least(
+        &mut self,
+        what: &str,
+        shown: String,
+        value: f64,
+        limit_shown: String,
+        limit: f64,
+    ) {
         self.line(what, &shown, &format!("≥ {limit_shown}"), value / limit, Some(value >= limit));
     }
 

@@ -31,7 +31,8 @@ type Action = Arc<dyn Fn() -> Work + Send + Sync>;
 /// Walks a graph of actions that do nothing and returns how long that took.
 pub(crate) fn walk(shape: Shape, tasks: usize) -> (Duration, Duration) {
     let edges = shape.edges(tasks);
-    let actions: Vec<Action> = (0..tasks).map(|_| Arc::new(|| -> Work { Box::pin(async {}) }) as Action).collect();
+    let actions: Vec<Action> =
+        (0..tasks).map(|_| Arc::new(|| -> Work { Box::pin(async {}) }) as Action).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     time_both(|| {
         let log = runtime.block_on(walk_graph(&edges, &actions));

@@ -62,6 +62,21 @@ fn held_by(holder: Option<&Holder>) -> String {
     })
 }
 
+/// How long is waited before a lock that will be free in an instant is tried again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Whether a lock that is held, as far as one can see by `seen`, will be free in an instant.
+///
+/// A process that is killed while it starts a child leaves its locks to that child until the child becomes another
+/// program: on a busy machine that takes a while, and it always ends.
+fn is_passing(seen: Option<&Holder>, tries: u32) -> bool {
+    match seen {
+        Some(holder) => !holder.is_alive() && tries < 300,
+        // A reader that asks, or a holder that has not yet said who it is.
+        None => tries < 5,
+    }
+}
+
 /// A lock this process holds until it is dropped.
 #[derive(Debug)]
 pub struct FileLock {
@@ -71,14 +86,11 @@ pub struct FileLock {
 impl FileLock {
     /// Takes the lock at `path`, or says who holds it.
     ///
-    /// A reader asking [`holder_of`] holds the lock for an instant; that is waited out.
+    /// A reader asking [`holder_of`] holds the lock for an instant; that is waited out, as is a dead holder's child.
     pub fn take(path: &Path, holder: &Holder) -> Result<Self, LockError> {
-        // Long enough for any such instant, short enough to go unnoticed.
-        const TRIES: u32 = 5;
-        const PAUSE: Duration = Duration::from_millis(10);
-        for _ in 1..TRIES {
+        for tries in 1.. {
             match Self::try_take(path, holder) {
-                Err(LockError::Held { holder: seen, .. }) if !seen.as_ref().is_some_and(Holder::is_alive) => {
+                Err(LockError::Held { holder: seen, .. }) if is_passing(seen.as_ref(), tries) => {
                     std::thread::sleep(PAUSE);
                 }
                 other => return other,
@@ -122,10 +134,21 @@ pub fn holder_of(path: &Path) -> Result<Option<Option<Holder>>, RecordError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(RecordError::of("open lock", path)(error)),
     };
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => Ok(None),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(Some(read_holder(&mut file))),
-        Err(errno) => Err(RecordError::of("ask for lock", path)(errno.into())),
+    let mut tries = 0;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return Ok(None),
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(RecordError::of("ask for lock", path)(errno.into())),
+        }
+        file.rewind().map_err(RecordError::of("read lock", path))?;
+        let seen = read_holder(&mut file);
+        tries += 1;
+        // Who has not said who it is holds it all the same.
+        if seen.is_none() || !is_passing(seen.as_ref(), tries) {
+            return Ok(Some(seen));
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -166,5 +189,30 @@ mod tests {
         drop(lock);
         assert_eq!(holder_of(&path).unwrap(), None);
         FileLock::take(&path, &holder("b")).unwrap();
+    }
+
+    /// What a driver leaves that was killed while it started a child: its name, and its lock for a little longer.
+    #[test]
+    fn a_lock_that_outlives_its_holder_for_an_instant_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let dead = Holder { pid: gone.id(), ..holder("dead") };
+        for asks in [
+            |path: &Path| holder_of(path).unwrap().is_none(),
+            |path: &Path| FileLock::take(path, &holder("next")).is_ok(),
+        ] {
+            let lock = FileLock::take(&path, &dead).unwrap();
+            let (seen, asked) = std::sync::mpsc::channel();
+            let keeper = std::thread::spawn(move || {
+                asked.recv().unwrap();
+                drop(lock);
+            });
+            assert_eq!(read_holder(&mut File::open(&path).unwrap()), Some(dead.clone()));
+            seen.send(()).unwrap();
+            assert!(asks(&path));
+            keeper.join().unwrap();
+        }
     }
 }

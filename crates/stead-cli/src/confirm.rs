@@ -103,7 +103,9 @@ impl Asker {
         // Keys hit before the question was seen are no answer to it.
         tcflush(&self.terminal, QueueSelector::IFlush)?;
         loop {
-            write!(self.terminal, "{}: {} [y/N] ", question.task, shown(&question.text))?;
+            // One write: progress lines may come between two.
+            let text = format!("{}: {} [y/N] ", question.task, shown(&question.text));
+            self.terminal.write_all(text.as_bytes())?;
             let Some(line) = self.read_line(cancelled)? else {
                 writeln!(self.terminal)?;
                 return Ok(None);

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+mod auto;
 pub mod cursor;
 mod diff;
 pub mod events;

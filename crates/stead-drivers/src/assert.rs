@@ -55,7 +55,7 @@ fn judge(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         let (shown, value) = match item.as_str() {
             Some(expression) => {
                 let value = cx.scope.evaluate(expression);
-                let value = value.map_err(|error| OpError::invalid(format!("`{expression}`: {error}")))?;
+                let value = value.map_err(|error| error.within(format_args!("`{expression}`")))?;
                 (expression.to_owned(), value)
             }
             None => (item.to_string(), item),

@@ -8,6 +8,7 @@
 //! command's process group survives.
 
 pub(crate) mod blocking;
+mod group;
 pub(crate) mod process;
 pub(crate) mod program;
 mod tail;
@@ -271,6 +272,9 @@ impl Surroundings {
         if let Some(run_id) = &cx.run_id {
             env.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
         }
+        if let Some(bundle) = cx.bundle.as_ref().and_then(|path| path.to_str()) {
+            env.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
+        }
         env.extend(self.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         let path = match env.get("PATH") {
             Some(path) => Some(OsString::from(path)),
@@ -311,6 +315,7 @@ fn outcome(ended: &Ended, ok_exit: &ExitCodes, message: String, stdout: String, 
         reason: None,
         exit_code: ended.exit_code,
         signal: ended.signal,
+        stopped: ended.stopped,
         data: Some(json!({"exit_code": ended.exit_code, "stdout": stdout, "stderr": stderr})),
     }
 }

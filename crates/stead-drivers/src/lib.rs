@@ -30,6 +30,17 @@ pub fn operations() -> Registry {
     registry
 }
 
+/// The operations of this crate, as programs name them.
+#[derive(Clone, Copy, Debug)]
+pub struct Drivers;
+
+impl Drivers {
+    /// Returns every operation there is.
+    pub fn standard() -> Registry {
+        operations()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -110,6 +110,7 @@ where
     let interval = params.duration("interval", Duration::from_millis(500)).max(Duration::from_millis(1));
     let deadline = Instant::now() + timeout;
     let mut looks = 0u64;
+    let mut seen_before = None;
     loop {
         looks += 1;
         let left = deadline
@@ -123,14 +124,18 @@ where
         if done {
             return Ok(Outcome { data: Some(json!({"looks": looks, "seen": seen})), ..Outcome::default() });
         }
-        let next = Instant::now() + interval;
+        let now = Instant::now();
+        let next = now + interval;
         if next >= deadline {
             let waited = stead_model::duration::to_exact(timeout);
+            // A look that the deadline cut off saw nothing; the one before it did.
+            let seen = seen_before.filter(|_| now >= deadline).unwrap_or(seen);
             return Err(OpError::new(
                 ErrorClass::Timeout,
                 format!("{what}: not so after {waited}; last seen: {seen}"),
             ));
         }
+        seen_before = Some(seen);
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
             () = cx.cancel.at_least(Stop::Ask) => return Err(OpError::operation(format!("cancelled while waiting for {what}"))),

@@ -11,6 +11,7 @@ use stead_model::plan::{Digest, Section, TaskIndex};
 use stead_model::{Descriptor, Diagnostic, Plan};
 
 use crate::graph::Graph;
+use crate::target::HostSet;
 
 mod check;
 pub mod plans;
@@ -33,24 +34,39 @@ pub struct CompiledPlan {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// What operations there are, by name.
+/// What plans can name: operations and, if they are known already, hosts.
 #[derive(Clone, Debug, Default)]
-pub struct Catalogue(BTreeMap<&'static str, &'static Descriptor>);
+pub struct Catalogue {
+    operations: BTreeMap<&'static str, &'static Descriptor>,
+    hosts: Option<HostSet>,
+}
 
 impl Catalogue {
     /// Returns the catalogue of these operations.
     pub fn new(descriptors: impl IntoIterator<Item = &'static Descriptor>) -> Self {
-        Self(descriptors.into_iter().map(|descriptor| (descriptor.name, descriptor)).collect())
+        let operations = descriptors.into_iter().map(|descriptor| (descriptor.name, descriptor)).collect();
+        Self { operations, hosts: None }
+    }
+
+    /// Returns this catalogue with the hosts there are; targets are then checked against them.
+    pub fn with_hosts(mut self, hosts: HostSet) -> Self {
+        self.hosts = Some(hosts);
+        self
+    }
+
+    /// Returns the hosts there are, if they are known.
+    pub fn hosts(&self) -> Option<&HostSet> {
+        self.hosts.as_ref()
     }
 
     /// Returns what the operation `name` declares of itself.
     pub fn get(&self, name: &str) -> Option<&'static Descriptor> {
-        self.0.get(name).copied()
+        self.operations.get(name).copied()
     }
 
     /// Returns the names of all operations, sorted.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.0.keys().copied()
+        self.operations.keys().copied()
     }
 }
 

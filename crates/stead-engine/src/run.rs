@@ -2,7 +2,7 @@
 //!
 //! [`Run`] owns every decision of a run and knows no clock, file or thread. The dispatcher of
 //! `stead-runner` feeds it [`Input`]s with the current time; each turn it writes the events that come
-//! out to the journal and then carries out the commands. [`Run::apply`] takes an event into the state;
+//! out to the journal and then carries out the commands. `Run::apply` takes an event into the state;
 //! a live turn and a replay of the journal both go through it, so they cannot disagree.
 //!
 //! ```text
@@ -64,10 +64,21 @@ pub struct Now {
 /// What a run needs to know of hosts.
 pub trait Hosts: Send + Sync {
     /// Returns the hosts of a target in stable order; `seed` decides `_any`.
-    fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, String>;
+    fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, Unresolved>;
 
     /// Returns how many attempts may run on `host` at once; `per_target` is the plan's own limit.
     fn slots(&self, host: &HostName, per_target: Option<u32>) -> u32;
+}
+
+/// Why a target gives no hosts.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unresolved {
+    /// It is wrong.
+    #[error("{0}")]
+    Wrong(String),
+    /// The run was limited to other hosts.
+    #[error("left out by --limit")]
+    LeftOut,
 }
 
 /// What a run is told before it begins.
@@ -269,6 +280,8 @@ pub struct Run {
     segment_started_at: Timestamp,
     segments: u32,
     warnings: Vec<Warning>,
+    /// Said as soon as the segment has begun, before anything else happens in it.
+    to_say: Vec<Warning>,
     lost_journal: Option<String>,
 
     status: RunStatus,
@@ -332,6 +345,7 @@ impl Run {
             segment_started_at: Timestamp::default(),
             segments: 1,
             warnings: Vec::new(),
+            to_say: Vec::new(),
             lost_journal: None,
             status: RunStatus::Success,
             section: None,
@@ -396,6 +410,17 @@ impl Run {
     /// Returns when the run next wants a [`Input::Tick`], on the monotonic clock.
     pub fn deadline(&self) -> Option<Duration> {
         self.timers.peek().map(|Reverse((at, ..))| *at)
+    }
+
+    /// Has a warning said right after the event that begins the next segment.
+    pub fn say_at_start(&mut self, warning: Warning) {
+        self.to_say.push(warning);
+    }
+
+    fn say(&mut self, now: Now, turn: &mut Turn) {
+        for Warning { code, text } in std::mem::take(&mut self.to_say) {
+            self.emit(None, None, EventKind::Warning { code, text }, now, turn);
+        }
     }
 
     /// Adds an event that decides nothing: a log pointer, a warning, facts.

@@ -77,7 +77,7 @@ impl TaskState {
             (Self::Waiting, E::TaskSkipped { cause, .. }) => {
                 Ok(Self::Done(Decision { status: Status::Skipped, changed: false, cause: Some(*cause) }))
             }
-            (Self::Ready, E::TaskSkipped { cause: cause @ Cause::Rule, .. }) => {
+            (Self::Ready, E::TaskSkipped { cause: cause @ (Cause::Rule | Cause::NotSelected), .. }) => {
                 Ok(Self::Done(Decision { status: Status::Skipped, changed: false, cause: Some(*cause) }))
             }
             (Self::Waiting | Self::Ready, E::TaskNotRun { .. }) => {
@@ -158,7 +158,9 @@ impl RowState {
                 Self::Pending | Self::Running | Self::Backoff,
                 E::HostResult { .. } | E::TaskFinished { .. },
             ) => Ok(Self::Done),
-            (Self::Pending | Self::Running | Self::Backoff, E::RunResumed(_)) => Ok(Self::Pending),
+            // A delay begins anew; an attempt without result has not happened.
+            (Self::Backoff, E::RunResumed(_)) => Ok(Self::Backoff),
+            (Self::Pending | Self::Running, E::RunResumed(_)) => Ok(Self::Pending),
             (Self::Pending | Self::Running | Self::Backoff | Self::Done, _) => {
                 Err(IllegalTransition::new(self, event))
             }

@@ -99,6 +99,9 @@ pub enum EventKind {
         error: String,
         /// Delay until the next attempt.
         retry_in_ms: u64,
+        /// Whether the attempt changed something all the same.
+        #[serde(default, skip_serializing_if = "is_false")]
+        changed: bool,
     },
     /// Output went to a log file.
     Log {
@@ -317,6 +320,9 @@ pub struct RowResult {
     /// How to undo it, if the task's undo is `auto`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inverse: Vec<Op>,
+    /// The same, if it holds a secret: known to this process alone.
+    #[serde(skip)]
+    pub unrecorded_inverse: Vec<Op>,
     /// How long, over all attempts.
     pub duration_ms: u64,
 }
@@ -336,6 +342,7 @@ impl RowResult {
             diff: None,
             prediction: None,
             inverse: Vec::new(),
+            unrecorded_inverse: Vec::new(),
             duration_ms: 0,
         }
     }
@@ -535,6 +542,30 @@ pub enum CancelReason {
 }
 
 impl EventKind {
+    /// Returns the file that holds the event's data, and the data, of an event that can have both.
+    pub fn filed_data(&mut self) -> Option<(&str, &mut Option<Value>)> {
+        let (file, data) = if let Self::HostResult { result, .. } = self {
+            (result.data_file.as_deref(), &mut result.data)
+        } else if let Self::TaskFinished { result, .. } = self {
+            (result.data_file.as_deref(), &mut result.data)
+        } else {
+            return None;
+        };
+        file.map(|file| (file, data))
+    }
+
+    /// Whether the event's data lies in a file of its own.
+    pub fn has_data_file(&self) -> bool {
+        let file = if let Self::HostResult { result, .. } = self {
+            &result.data_file
+        } else if let Self::TaskFinished { result, .. } = self {
+            &result.data_file
+        } else {
+            return false;
+        };
+        file.is_some()
+    }
+
     /// Returns the task an event is about, if it is about one.
     pub fn task(&self) -> Option<&TaskName> {
         match self {

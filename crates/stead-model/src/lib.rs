@@ -28,4 +28,5 @@ pub use operation::{Descriptor, Effect};
 pub use plan::{Op, Plan, Task};
 pub use plan_file::PlanFile;
 pub use report::Report;
+pub use serde_json::Value;
 pub use status::{Cause, ErrorClass, RunStatus, Status};

@@ -227,12 +227,19 @@ impl ParamKind {
                     "a mode is a string of octal digits: write \"{:0>4}\" in quotes (YAML reads a bare {number} as a decimal number)",
                     number.to_string()
                 )),
-                _ => text("a string of 3 or 4 octal digits, such as \"0644\""),
+                Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+                    text("a string of 3 or 4 octal digits, such as \"0644\"")
+                }
             },
             Self::Principal => match value {
                 Value::String(name) if !name.is_empty() => None,
                 Value::Number(id) if id.as_u64().is_some_and(|id| id < u64::from(u32::MAX)) => None,
-                _ => text("a name or an id"),
+                Value::Null
+                | Value::Bool(_)
+                | Value::Number(_)
+                | Value::String(_)
+                | Value::Array(_)
+                | Value::Object(_) => text("a name or an id"),
             },
             Self::Bool => {
                 if value.is_boolean() {
@@ -271,7 +278,7 @@ impl ParamKind {
                     Value::String(range) => range.split_once('-').is_some_and(|(from, to)| {
                         matches!((from.parse::<i64>(), to.parse::<i64>()), (Ok(from), Ok(to)) if low <= from && from <= to && to <= high)
                     }),
-                    other => other.as_i64().is_some_and(|number| (low..=high).contains(&number)),
+                    other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => other.as_i64().is_some_and(|number| (low..=high).contains(&number)),
                 }
                 };
                 match value.as_array() {

@@ -259,7 +259,13 @@ impl PlanBuilder {
         R: Future<Output = Result<Done<T>, Failure>> + Send + 'static,
     {
         let here = Location::caller();
-        self.add(name, Section::Main, here, None, Closures { run: Some(erase(closure)), ..Closures::default() })
+        self.add(
+            name,
+            Section::Main,
+            here,
+            None,
+            Closures { run: Some(erase(closure)), ..Closures::default() },
+        )
     }
 
     /// Adds an operation that is carried out when everything else is finished.
@@ -278,7 +284,13 @@ impl PlanBuilder {
         R: Future<Output = Result<Done<T>, Failure>> + Send + 'static,
     {
         let here = Location::caller();
-        self.add(name, Section::Finally, here, None, Closures { run: Some(erase(closure)), ..Closures::default() })
+        self.add(
+            name,
+            Section::Finally,
+            here,
+            None,
+            Closures { run: Some(erase(closure)), ..Closures::default() },
+        )
     }
 
     fn add<T>(
@@ -327,8 +339,12 @@ impl PlanBuilder {
         let ordered = order.iter().enumerate().all(|(new, old)| new == *old);
         if !ordered {
             diagnostics.push(
-                Diagnostic::error("plan/bad-value", place(at), "a `finally` task was added before a normal one")
-                    .help("add every normal task before the first `finally` task"),
+                Diagnostic::error(
+                    "plan/bad-value",
+                    place(at),
+                    "a `finally` task was added before a normal one",
+                )
+                .help("add every normal task before the first `finally` task"),
             );
         }
         let mut places = Vec::with_capacity(drafts.len());
@@ -377,7 +393,11 @@ fn twice(
     before: &'static Location<'static>,
     again: &'static Location<'static>,
 ) -> Diagnostic {
-    Diagnostic::error("plan/bad-value", place(again), format!("{whose} has its `{what}` set twice, first at {before}"))
-        .help("keep one of the two calls")
-        .related(place(before), "first set here")
+    Diagnostic::error(
+        "plan/bad-value",
+        place(again),
+        format!("{whose} has its `{what}` set twice, first at {before}"),
+    )
+    .help("keep one of the two calls")
+    .related(place(before), "first set here")
 }

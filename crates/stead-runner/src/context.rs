@@ -72,7 +72,10 @@ pub struct TaskContext {
 
 impl std::fmt::Debug for TaskContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TaskContext").field("task", self.name()).field("attempt", &self.attempt).finish_non_exhaustive()
+        f.debug_struct("TaskContext")
+            .field("task", self.name())
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
     }
 }
 
@@ -111,7 +114,8 @@ impl TaskContext {
             return Err(ResultError::UnknownTask);
         }
         let task = results.plan().task(of.task);
-        let is_final = results.plan().task(self.task).section == Section::Finally && task.section == Section::Main;
+        let is_final =
+            results.plan().task(self.task).section == Section::Finally && task.section == Section::Main;
         if !is_final && !results.graph().is_upstream(self.task, of.task) {
             return Err(ResultError::NotUpstream(task.name.clone()));
         }
@@ -120,7 +124,6 @@ impl TaskContext {
         };
         read(&task.name, value_of(&task.name, &finished, of.host.as_deref())?)
     }
-
 }
 
 fn value_of(task: &TaskName, finished: &Finished, host: Option<&str>) -> Result<Value, ResultError> {

@@ -3,7 +3,7 @@
 //! ```text
 //!   executor ──messages──▶ ┌────────────┐ ── events ──▶ journal, then observers
 //!   cancel   ─────────────▶│ dispatcher │
-//!   timer    ─────────────▶└────────────┘ ── commands ─▶ executor (spawned into `work`)
+//!   timer    ─────────────▶└────────────┘ ── commands ─▶ executor (each attempt a task of its own)
 //! ```
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use stead_model::event::{Event, EventKind, RowResult};
 use stead_model::plan::{Section, TaskIndex};
 use stead_model::{RunStatus, Status, TaskName};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::cancel::Wish;
 use crate::clock;
@@ -53,11 +53,23 @@ pub(crate) struct Dispatcher {
     pub(crate) answer: Answer,
     pub(crate) began: Instant,
     pub(crate) work: JoinSet<()>,
-    pub(crate) attempts: HashMap<(TaskIndex, u32), watch::Sender<Stop>>,
+    pub(crate) attempts: HashMap<(TaskIndex, u32), Underway>,
     pub(crate) undos: HashMap<TaskIndex, watch::Sender<Stop>>,
     pub(crate) obeyed: Option<Wish>,
     pub(crate) recording_failures: Vec<String>,
     pub(crate) journal_lost: bool,
+}
+
+/// An attempt that goes on. Dropped before its end it is cut off, as when the run's future is dropped.
+pub(crate) struct Underway {
+    stop: watch::Sender<Stop>,
+    work: JoinHandle<()>,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        self.work.abort();
+    }
 }
 
 impl Dispatcher {
@@ -79,14 +91,26 @@ impl Dispatcher {
                 Some(message) = self.messages.recv() => self.take(message),
                 () = until(due) => self.handle(Input::Tick),
             }
-            for _ in 0..MESSAGES_PER_TURN {
-                let Ok(message) = self.messages.try_recv() else { break };
-                self.take(message);
+            self.take_waiting();
+            if !self.attempts.is_empty() {
+                // Attempts that end at the same time share a turn, and so one write of the journal.
+                tokio::task::yield_now().await;
+                self.take_waiting();
             }
             while self.work.try_join_next().is_some() {}
             self.commit();
         }
-        self.work.shutdown().await;
+        // Attempts have all ended. A guard or a question nobody waits for any more is left behind.
+        self.work.abort_all();
+        self.work.detach_all();
+    }
+
+    /// Takes the messages that are there.
+    fn take_waiting(&mut self) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Ok(message) = self.messages.try_recv() else { break };
+            self.take(message);
+        }
     }
 
     /// Obeys a wish that was there before the run began.
@@ -169,7 +193,7 @@ impl Dispatcher {
             return Ok(());
         }
         let stripped: Vec<Event>;
-        let events = if turn.events.iter().any(|event| has_data_file(&event.kind)) {
+        let events = if turn.events.iter().any(|event| event.kind.has_data_file()) {
             stripped = turn.events.iter().cloned().map(without_filed_data).collect();
             &stripped
         } else {
@@ -193,7 +217,10 @@ impl Dispatcher {
 
     fn needs_power_sync(&self, turn: &Turn) -> bool {
         let idempotent = |task: TaskIndex| self.run.plan().task(task).settings.idempotent;
-        let starts = turn.commands.iter().any(|command| matches!(command, Command::Start(start) if !idempotent(start.task)));
+        let starts = turn
+            .commands
+            .iter()
+            .any(|command| matches!(command, Command::Start(start) if !idempotent(start.task)));
         let ends = turn.events.iter().any(|event| {
             let ended = matches!(event.kind, EventKind::HostResult { .. } | EventKind::TaskFinished { .. });
             let task = event.kind.task().and_then(|name| self.run.graph().index_of(name.as_str()));
@@ -220,7 +247,11 @@ impl Dispatcher {
             .collect();
         self.handle(Input::JournalLost(error.to_owned()));
         for Attempt { task, row, .. } in unstarted {
-            self.handle(Input::AttemptEnded { task, row, result: Box::new(RowResult::new(Status::Cancelled)) });
+            self.handle(Input::AttemptEnded {
+                task,
+                row,
+                result: Box::new(RowResult::new(Status::Cancelled)),
+            });
         }
     }
 
@@ -256,8 +287,8 @@ impl Dispatcher {
             }
             Command::Start(attempt) => self.start(attempt),
             Command::Stop { task, row } => {
-                if let Some(stop) = self.attempts.get(&(task, row)) {
-                    stop.send_replace(Stop::Ask);
+                if let Some(attempt) = self.attempts.get(&(task, row)) {
+                    attempt.stop.send_replace(Stop::Ask);
                 }
             }
             Command::Undo { task, rows } => {
@@ -270,7 +301,8 @@ impl Dispatcher {
                 });
             }
             Command::KillAll => {
-                for stop in self.attempts.values().chain(self.undos.values()) {
+                let attempts = self.attempts.values().map(|attempt| &attempt.stop);
+                for stop in attempts.chain(self.undos.values()) {
                     stop.send_replace(Stop::Kill);
                 }
             }
@@ -278,17 +310,21 @@ impl Dispatcher {
         }
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "not detached: `Underway` owns it and aborts it when dropped"
+    )]
     fn start(&mut self, attempt: Attempt) {
         let executor = Arc::clone(&self.executor);
         let status = self.final_status(attempt.task);
         let (stop, stopped) = watch::channel(Stop::No);
         let (task, row) = (attempt.task, attempt.row);
-        self.attempts.insert((task, row), stop);
-        self.work.spawn(async move {
+        let work = tokio::spawn(async move {
             let work = Box::pin(Arc::clone(&executor).attempt(attempt, Cancel::new(stopped), status));
             let result = CatchPanic(work).await.unwrap_or_else(failed_by_panic);
             executor.send(Message::Input(Input::AttemptEnded { task, row, result: Box::new(result) })).await;
         });
+        self.attempts.insert((task, row), Underway { stop, work });
     }
 
     /// Returns how the run has ended so far, for tasks of `finally`.
@@ -305,46 +341,13 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-fn has_data_file(kind: &EventKind) -> bool {
-    match kind {
-        EventKind::HostResult { result, .. } => result.data_file.is_some(),
-        EventKind::TaskFinished { result, .. } => result.data_file.is_some(),
-        EventKind::RunStarted(_)
-        | EventKind::RunResumed(_)
-        | EventKind::SectionStarted { .. }
-        | EventKind::FactsGathered { .. }
-        | EventKind::TaskReady { .. }
-        | EventKind::TaskStarted { .. }
-        | EventKind::AttemptStarted { .. }
-        | EventKind::AttemptFailed { .. }
-        | EventKind::Log { .. }
-        | EventKind::PartFinished { .. }
-        | EventKind::TaskSkipped { .. }
-        | EventKind::TaskNotRun { .. }
-        | EventKind::Confirmed { .. }
-        | EventKind::UndoStarted { .. }
-        | EventKind::UndoFinished { .. }
-        | EventKind::Warning { .. }
-        | EventKind::CancelRequested { .. }
-        | EventKind::RunFinished(_) => false,
-    }
-}
-
 /// Returns the event as the journal holds it: data that has a file of its own is only there.
 fn without_filed_data(mut event: Event) -> Event {
-    if let EventKind::HostResult { result, .. } = &mut event.kind
-        && result.data_file.is_some()
-    {
-        result.data = None;
-    }
-    if let EventKind::TaskFinished { result, .. } = &mut event.kind
-        && result.data_file.is_some()
-    {
-        result.data = None;
+    if let Some((_, data)) = event.kind.filed_data() {
+        *data = None;
     }
     event
 }
 
 /// Messages that may wait for the dispatcher: enough for a busy turn, few enough to push back on output floods.
 pub(crate) const CHANNEL: usize = 1024;
-

@@ -5,6 +5,10 @@
 
 mod operate;
 mod output;
+mod publish;
+mod render;
+mod row;
+mod undo;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -12,23 +16,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-use stead_engine::expr::{self, HostScope, Names, ResultScope, Results, Scope, Verdict};
+use serde_json::Map;
+use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
-use stead_model::plan::{Op, Param, Part, Plan, TaskIndex, Undo};
+use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
 use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
 use tokio::sync::mpsc;
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
 use crate::function::{Ended, Failure, Functions, TaskFunction};
-use crate::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Registry, Render, Stop};
+use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop};
 use crate::record::Recording;
 use crate::redact::Redactor;
 
-use operate::Ran;
 use output::AttemptOutput;
+use render::{RenderError, render};
+use row::{failed, is_failed_check, join, judge_result, not_checkable, predicted, timed_out};
 
 /// What the executor tells the dispatcher while an attempt goes on.
 #[derive(Debug)]
@@ -70,9 +75,6 @@ pub(crate) struct Executor {
     pub(crate) wants_output: bool,
     pub(crate) messages: mpsc::Sender<Message>,
 }
-
-/// How long data may be before it goes to a file of its own.
-const LONGEST_DATA: usize = 64 * 1024;
 
 impl Executor {
     /// Judges a task's guards on a snapshot of what is known.
@@ -169,7 +171,8 @@ impl Executor {
         cancel: Cancel,
         run_status: Option<RunStatus>,
     ) -> Called {
-        let context = TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
+        let context =
+            TaskContext { executor: Arc::clone(self), task, attempt, cancel: cancel.clone(), run_status };
         let future = match std::panic::catch_unwind(AssertUnwindSafe(|| function(context))) {
             Ok(future) => future,
             Err(panic) => return Called::Panicked(panic_text(&*panic)),
@@ -199,7 +202,12 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
-        match expr::judge(&self.plan.task(attempt.task).settings.when_host, Default::default(), &scope, &no_functions) {
+        match expr::judge(
+            &self.plan.task(attempt.task).settings.when_host,
+            Default::default(),
+            &scope,
+            &no_functions,
+        ) {
             Verdict::Pass => {}
             Verdict::Fail { reason, .. } => {
                 return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
@@ -244,7 +252,9 @@ impl Executor {
             }
         };
         output.finish().await;
-        self.settle(result, too_late.then_some(timeout).flatten(), cancel.now())
+        // What ended before it was asked to stop has ended by itself, even if the request is on its way.
+        let asked = *stop.borrow();
+        self.settle(result, too_late.then_some(timeout).flatten(), asked)
     }
 
     /// Takes the reason an attempt was stopped into its result.
@@ -274,10 +284,18 @@ impl Executor {
         let mut predicted = self.predicted.lock().unwrap_or_else(PoisonError::into_inner);
         OpContext {
             run_id: self.run_id.clone(),
+            bundle: self.recording.as_ref().map(|recording| recording.directory.path().to_owned()),
             task: self.plan.task(attempt.task).name.clone(),
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
+            artifacts: self.recording.as_ref().map(|recording| {
+                recording
+                    .directory
+                    .path()
+                    .join(stead_bundle::ARTIFACTS)
+                    .join(stead_bundle::file_name(host.as_str(), ""))
+            }),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
@@ -294,12 +312,23 @@ impl Executor {
         let parts = task.action.parts();
         let is_sequence = matches!(task.action, stead_model::plan::Action::Sequence(_));
         let wants_inverse = task.settings.undo == Some(Undo::Auto);
-        let mut whole = RowResult::new(Status::Unchanged);
+        // A sequence of which every part is left out is left out itself.
+        let nothing_yet =
+            if is_sequence && attempt.from_part == 0 { Status::Skipped } else { Status::Unchanged };
+        let mut whole = RowResult::new(nothing_yet);
         for part in &parts[attempt.from_part.min(parts.len())..] {
             if cx.cancel.now() > Stop::No {
                 return RowResult { status: Status::Cancelled, ..whole };
             }
-            let result = self.run_part(part, cx, &scope, wants_inverse).await;
+            let mut result = self.run_part(part, cx, &scope, wants_inverse).await;
+            if self.mode == Mode::DryRun
+                && is_failed_check(&result)
+                && (whole.changed
+                    || whole.status == Status::Unknown
+                    || self.will_change(attempt.task, &cx.host))
+            {
+                result = not_checkable(&result);
+            }
             if is_sequence {
                 let name = part.name.clone().unwrap_or_else(|| task.name.clone());
                 let mut end = PartEnd {
@@ -311,7 +340,10 @@ impl Executor {
                 };
                 // A part that was stopped runs again: it has not ended.
                 if result.status != Status::Cancelled && cx.cancel.now() == Stop::No {
-                    end.inverse = result.inverse.first().cloned().map(Box::new);
+                    // The run keeps it from now on; the attempt's own result does not repeat it.
+                    if !result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+                        end.inverse = std::mem::take(&mut result.inverse).into_iter().next().map(Box::new);
+                    }
                     let input = stead_engine::run::Input::PartEnded {
                         task: attempt.task,
                         row: attempt.row,
@@ -326,6 +358,20 @@ impl Executor {
             }
         }
         whole
+    }
+
+    /// Whether a task before `task` would change the host, or might: then a check of it now says nothing about then.
+    fn will_change(&self, task: TaskIndex, host: &HostName) -> bool {
+        let mut before = self.results.graph().upstream(task);
+        if self.plan.task(task).section == Section::Finally {
+            let main = self.plan.indexed().filter(|(_, task)| task.section == Section::Main);
+            before.extend(main.map(|(index, _)| index));
+        }
+        before.into_iter().filter_map(|task| self.results.peek(task)).any(|end| {
+            let touched = |row: &expr::Row| row.changed || row.status == Status::Unknown;
+            end.hosts.is_empty() && touched(&end.row)
+                || end.hosts.iter().any(|(on, row)| on == host && touched(row))
+        })
     }
 
     async fn run_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
@@ -378,7 +424,8 @@ impl Executor {
         host: HostName,
     ) -> Result<OpOutput, Failure> {
         let part = op.into_part().map_err(Failure::permanent)?;
-        let attempt = Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
+        let attempt =
+            Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
         let output = AttemptOutput::new(&self, &attempt);
         let context = self.op_context(&attempt, &host, cx.cancel.clone(), output.sink(), scope.clone());
@@ -395,101 +442,6 @@ impl Executor {
                 failure.data = result.data;
                 Err(failure)
             }
-        }
-    }
-
-    /// Undoes a task on the hosts it changed; returns what went wrong.
-    pub(crate) async fn undo(
-        self: Arc<Self>,
-        task: TaskIndex,
-        rows: Vec<(Option<HostName>, Vec<Op>)>,
-        cancel: Cancel,
-    ) -> Option<String> {
-        let mut errors = Vec::new();
-        let undo = self.plan.task(task).settings.undo.clone();
-        for (index, (host, inverse)) in (0..).zip(rows) {
-            let ops: Vec<Op> = match &undo {
-                Some(Undo::Op(op)) => vec![op.clone()],
-                Some(Undo::Auto) => inverse.into_iter().rev().collect(),
-                Some(Undo::Function) => {
-                    errors.extend(self.undo_by_function(task, cancel.clone()).await);
-                    continue;
-                }
-                None => continue,
-            };
-            let host = host.unwrap_or_else(HostName::local);
-            for op in ops {
-                if let Err(error) = self.undo_by_op(task, index, &host, op, cancel.clone()).await {
-                    errors.push(format!("{host}: {error}"));
-                }
-            }
-        }
-        let text = errors.join("; ");
-        (!errors.is_empty()).then(|| self.redactor.redact_text(&text).into_owned())
-    }
-
-    async fn undo_by_function(self: &Arc<Self>, task: TaskIndex, cancel: Cancel) -> Option<String> {
-        let function = self.functions.of(task).and_then(|closures| closures.undo.clone())?;
-        match self.call(function, task, 1, cancel, None).await {
-            Called::Ended(Ok(_)) => None,
-            Called::Ended(Err(failure)) => Some(failure.to_string()),
-            Called::Panicked(message) => Some(format!("panicked: {message}")),
-            Called::TimedOut(_) => Some("timed out".to_owned()),
-            Called::Cancelled => Some("cancelled".to_owned()),
-        }
-    }
-
-    async fn undo_by_op(
-        self: &Arc<Self>,
-        task: TaskIndex,
-        row: u32,
-        host: &HostName,
-        op: Op,
-        cancel: Cancel,
-    ) -> Result<(), String> {
-        let attempt = Attempt { task, row, host: Some(host.clone()), attempt: 0, from_part: 0 };
-        let scope = self.host_scope(self.guard_scope(task, None), host, row);
-        let output = AttemptOutput::new(self, &attempt);
-        let cx = self.op_context(&attempt, host, cancel, output.sink(), scope.clone());
-        let part = Part { name: None, op, when_host: Vec::new(), changed_when: None, failed_when: None };
-        let ended = CatchPanic(Box::pin(self.run_part(&part, &cx, &scope, false))).await;
-        output.finish().await;
-        match ended {
-            Ok(result) if matches!(result.status, Status::Changed | Status::Unchanged) => Ok(()),
-            Ok(result) => Err(result.error.unwrap_or_else(|| result.status.to_string())),
-            Err(message) => Err(format!("panicked: {message}")),
-        }
-    }
-
-    fn mask(&self, result: &mut RowResult) {
-        if self.redactor.is_empty() {
-            return;
-        }
-        for text in [&mut result.error, &mut result.reason].into_iter().flatten() {
-            *text = self.redactor.redact_text(text).into_owned();
-        }
-        for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
-            self.redactor.redact_value(value);
-        }
-        for op in &mut result.inverse {
-            for param in op.params.values_mut() {
-                if let Param::Value(value) = param {
-                    self.redactor.redact_value(value);
-                }
-            }
-        }
-    }
-
-    /// Puts data that is too long for the journal into a file of its own.
-    async fn keep_long_data(&self, attempt: &Attempt, result: &mut RowResult) {
-        let (Some(recording), Some(data)) = (&self.recording, &result.data) else { return };
-        if !is_longer_than(data, LONGEST_DATA) {
-            return;
-        }
-        let name = &self.plan.task(attempt.task).name;
-        match recording.directory.write_data(name, attempt.host.as_ref(), attempt.attempt, data) {
-            Ok(file) => result.data_file = Some(file),
-            Err(error) => self.send(Message::RecordingFailed(error.to_string())).await,
         }
     }
 
@@ -530,7 +482,10 @@ pub(crate) fn failed_by_panic(message: String) -> RowResult {
 impl<F: Future + Unpin> Future for CatchPanic<F> {
     type Output = Result<F::Output, String>;
 
-    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> std::task::Poll<Self::Output> {
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
         let inner = std::pin::Pin::new(&mut self.0);
         match std::panic::catch_unwind(AssertUnwindSafe(|| inner.poll(cx))) {
             Ok(poll) => poll.map(Ok),
@@ -561,167 +516,4 @@ async fn sleep_until(at: Option<tokio::time::Instant>) {
 
 fn no_functions(_: u32) -> Result<bool, String> {
     Err("closures cannot be judged per host".to_owned())
-}
-
-fn failed(class: ErrorClass, error: impl Into<String>) -> RowResult {
-    RowResult { class: Some(class), error: Some(error.into()), ..RowResult::new(Status::Failed) }
-}
-
-fn timed_out(after: Duration) -> RowResult {
-    failed(ErrorClass::Timeout, format!("timed out after {}", stead_model::duration::to_exact(after)))
-}
-
-enum RenderError {
-    NotKnown,
-    Wrong(String),
-}
-
-/// Renders a parameter. Depth is that of the plan file, which its reader bounds.
-fn render(param: &Param, scope: &Scope, path: &str) -> Result<Value, RenderError> {
-    match param {
-        Param::Value(value) => Ok(value.clone()),
-        Param::Template(template) => expr::render(template, scope).map_err(|error| match error {
-            expr::ExprError::NotKnown { .. } => RenderError::NotKnown,
-            other => RenderError::Wrong(format!("parameter `{path}`: {other}")),
-        }),
-        Param::List(items) => items.iter().map(|item| render(item, scope, path)).collect(),
-        Param::Map(items) => {
-            items.iter().map(|(key, item)| Ok((key.clone(), render(item, scope, path)?))).collect::<Result<_, _>>().map(Value::Object)
-        }
-    }
-}
-
-/// Returns a dry run's row for one operation.
-fn predicted(part: &Part, ran: Result<Ran, OpError>) -> RowResult {
-    match ran {
-        Ok(ran) => {
-            let status = match ran.changed {
-                _ if ran.unknown => Status::Unknown,
-                true => Status::Changed,
-                false => Status::Unchanged,
-            };
-            let mut row = RowResult::new(status);
-            (row.reason, row.diff) = (ran.reason, ran.diff);
-            if status != Status::Unknown {
-                let assumed = part.changed_when.is_some() && ran.changed;
-                row.prediction = Some(if assumed { Prediction::Assumed } else { Prediction::Exact });
-            }
-            if let Some(failure) = ran.failure {
-                return error_row(failure);
-            }
-            row
-        }
-        Err(error) => error_row(error),
-    }
-}
-
-/// Returns the row of an operation's result, `failed_when` and `changed_when` applied, in this order.
-fn judge_result(part: &Part, ran: Result<Ran, OpError>, scope: &Scope) -> RowResult {
-    let mut ran = match ran {
-        Ok(ran) => ran,
-        Err(error) => return error_row(error),
-    };
-    let text = |ran: &Ran, member: &str| {
-        ran.data.as_ref().and_then(|data| data.get(member)).and_then(Value::as_str).unwrap_or("").to_owned()
-    };
-    if part.failed_when.is_some() || part.changed_when.is_some() {
-        let scope = scope.clone().with_result(&ResultScope {
-            exit_code: ran.exit_code,
-            signal: ran.signal,
-            stdout: text(&ran, "stdout"),
-            stderr: text(&ran, "stderr"),
-            changed: ran.changed,
-            data: ran.data.clone(),
-        });
-        let overrulable = ran
-            .failure
-            .as_ref()
-            .is_none_or(|failure| !matches!(failure.class, ErrorClass::Timeout | ErrorClass::Unreachable));
-        if let (Some(expression), true) = (&part.failed_when, overrulable && !ran.passed_over) {
-            match expr::evaluate_bool(expression, &scope) {
-                Ok(false) => ran.failure = None,
-                Ok(true) => {
-                    ran.failure.get_or_insert_with(|| OpError::operation(format!("failed_when is true: {expression}")));
-                }
-                Err(error) => ran.failure = Some(OpError::invalid(format!("failed_when `{expression}`: {error}"))),
-            }
-        }
-        if let (Some(expression), false) = (&part.changed_when, ran.passed_over) {
-            match expr::evaluate_bool(expression, &scope) {
-                Ok(changed) => ran.changed = changed,
-                Err(error) => ran.failure = Some(OpError::invalid(format!("changed_when `{expression}`: {error}"))),
-            }
-        }
-    }
-    let mut row = match ran.failure {
-        Some(failure) => RowResult { changed: ran.changed, ..error_row(failure) },
-        None => RowResult::new(if ran.changed { Status::Changed } else { Status::Unchanged }),
-    };
-    row.reason = row.reason.or(ran.reason);
-    (row.exit_code, row.data, row.diff) = (ran.exit_code, ran.data, ran.diff);
-    row.inverse = ran.inverse.into_iter().collect();
-    row
-}
-
-fn error_row(error: OpError) -> RowResult {
-    if error.unsupported {
-        // The class tells `unsupported` from a guard's skip.
-        return RowResult {
-            class: Some(ErrorClass::Permanent),
-            reason: Some(error.message),
-            ..RowResult::new(Status::Skipped)
-        };
-    }
-    RowResult { changed: error.changed, ..failed(error.class, error.message) }
-}
-
-/// Adds a part's result to that of the parts before it.
-fn join(whole: RowResult, part: RowResult, is_sequence: bool) -> RowResult {
-    if !is_sequence {
-        return part;
-    }
-    let changed = whole.changed || part.changed;
-    let status = match part.status {
-        Status::Failed | Status::Cancelled => part.status,
-        Status::Unknown => Status::Unknown,
-        Status::Changed | Status::Unchanged | Status::Skipped | Status::NotRun => match whole.status {
-            Status::Unknown => Status::Unknown,
-            _ if changed => Status::Changed,
-            _ => Status::Unchanged,
-        },
-    };
-    let mut inverse = whole.inverse;
-    inverse.extend(part.inverse);
-    let prediction = match (whole.prediction, part.prediction) {
-        (Some(Prediction::Assumed), _) | (_, Some(Prediction::Assumed)) => Some(Prediction::Assumed),
-        (one, other) => other.or(one),
-    };
-    RowResult { status, changed, inverse, prediction, ..part }
-}
-
-fn is_longer_than(value: &Value, limit: usize) -> bool {
-    struct Counter(usize);
-    impl std::io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::WriteZero)?;
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    serde_json::to_writer(Counter(limit), value).is_err()
-}
-
-impl Render for Scope {
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
-        expr::render_text(template, vars, self).map_err(|error| match error.line() {
-            Some(line) => format!("line {line}: {error}"),
-            None => error.to_string(),
-        })
-    }
-
-    fn evaluate(&self, expression: &str) -> Result<Value, String> {
-        expr::evaluate_text(expression, self).map_err(|error| error.to_string())
-    }
 }

@@ -1,9 +1,9 @@
 //! What a run knows of hosts: the inventory, and how much may run on each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use stead_engine::run::Hosts;
+use stead_engine::run::{Hosts, Unresolved};
 use stead_engine::target::{self, HostSet, TargetExpr};
 use stead_model::HostName;
 use stead_model::inventory::{Inventory, Transport};
@@ -25,22 +25,15 @@ pub(crate) struct InventoryHosts {
 impl InventoryHosts {
     /// Returns the hosts of `inventory`; with `limit`, every target is cut down to it.
     pub(crate) fn new(inventory: Inventory, limit: Vec<TargetExpr>) -> Self {
-        let cpus = std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
-        let set = HostSet::new(inventory.hosts.iter().map(|(name, host)| (name.clone(), host.labels.clone())));
+        let cpus = std::thread::available_parallelism()
+            .map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX));
+        let set = HostSet::from(&inventory);
         Self { inventory, set, limit, cpus }
-    }
-
-    fn parse(target: &[String]) -> Result<Vec<TargetExpr>, String> {
-        target.iter().map(|text| TargetExpr::parse(text).map_err(|error| error.to_string())).collect()
     }
 }
 
 impl Hosts for InventoryHosts {
-    fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, String> {
-        let resolve = |exprs: &[TargetExpr]| {
-            target::resolve(exprs, &self.set, seed)
-                .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-        };
+    fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, Unresolved> {
         // By far the most common target needs no search.
         if let [only] = target
             && only == "local"
@@ -48,12 +41,19 @@ impl Hosts for InventoryHosts {
         {
             return Ok(vec![HostName::local()]);
         }
-        let found = resolve(&Self::parse(target)?)?;
-        if self.limit.is_empty() {
+        let resolve = |exprs: &[TargetExpr]| {
+            target::resolve(exprs, &self.set, seed).map_err(|errors| {
+                Unresolved::Wrong(errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+            })
+        };
+        let parsed: Result<Vec<TargetExpr>, _> = target.iter().map(|text| TargetExpr::parse(text)).collect();
+        let found = resolve(&parsed.map_err(|error| Unresolved::Wrong(error.to_string()))?)?;
+        if self.limit.is_empty() || found.is_empty() {
             return Ok(found);
         }
-        let within = resolve(&self.limit)?;
-        Ok(found.into_iter().filter(|host| within.contains(host)).collect())
+        let within: BTreeSet<HostName> = resolve(&self.limit)?.into_iter().collect();
+        let left: Vec<HostName> = found.into_iter().filter(|host| within.contains(host)).collect();
+        if left.is_empty() { Err(Unresolved::LeftOut) } else { Ok(left) }
     }
 
     fn slots(&self, host: &HostName, per_target: Option<u32>) -> u32 {

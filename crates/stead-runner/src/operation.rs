@@ -123,6 +123,8 @@ impl fmt::Debug for Registry {
 pub struct OpContext {
     /// The run, if it has an id.
     pub run_id: Option<RunId>,
+    /// Where the run is recorded, if it is: with the id it tells its processes from those of every other run.
+    pub bundle: Option<PathBuf>,
     /// The task.
     pub task: TaskName,
     /// The host.
@@ -131,6 +133,8 @@ pub struct OpContext {
     pub attempt: u32,
     /// Directory that relative paths of the driver (`source`, `cwd`) start from.
     pub base_dir: PathBuf,
+    /// Where the run keeps files of this host; none if it is not recorded.
+    pub artifacts: Option<PathBuf>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
@@ -150,10 +154,10 @@ pub struct OpContext {
 /// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).
 pub trait Render: Send + Sync + fmt::Debug {
     /// Returns the text of `template`, with `vars` over the plan's own, or what is wrong with it, with its line.
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String>;
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, OpError>;
 
     /// Returns the value of `expression`, or what is wrong with it.
-    fn evaluate(&self, expression: &str) -> Result<Value, String>;
+    fn evaluate(&self, expression: &str) -> Result<Value, OpError>;
 }
 
 /// Rendered parameters. `Debug` shows names only: values may be secret.
@@ -221,7 +225,9 @@ impl Params {
 fn to_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+            other.to_string()
+        }
     }
 }
 
@@ -302,6 +308,8 @@ pub struct Outcome {
     pub exit_code: Option<i32>,
     /// The signal that ended a command.
     pub signal: Option<i32>,
+    /// Whether it ended because it was asked to. Then how it ended says nothing about its work.
+    pub stopped: bool,
     /// The operation's result data.
     pub data: Option<Value>,
 }
@@ -316,6 +324,8 @@ pub struct OpError {
     pub message: String,
     /// The host cannot do this at all: the row is skipped, not failed.
     pub unsupported: bool,
+    /// Dry run: it hangs on what an earlier task has yet to find. The row is unknown, not failed.
+    pub not_known: bool,
     /// Whether something may be different already.
     pub changed: bool,
 }
@@ -323,7 +333,7 @@ pub struct OpError {
 impl OpError {
     /// Returns an error of `class`.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), unsupported: false, changed: false }
+        Self { class, message: message.into(), unsupported: false, not_known: false, changed: false }
     }
 
     /// Returns an error of class `operation`.
@@ -344,6 +354,11 @@ impl OpError {
     /// Returns the statement that this host cannot do it, naming what is needed.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self { unsupported: true, ..Self::permanent(message) }
+    }
+
+    /// Returns this error with where it happened before its message.
+    pub fn within(self, place: impl fmt::Display) -> Self {
+        Self { message: format!("{place}: {}", self.message), ..self }
     }
 
     /// Returns an error of class `operation` from an IO error, saying what was being done.
@@ -379,7 +394,10 @@ impl Predicted {
 
 /// Where an attempt's output goes: masked, logged and announced as it comes.
 #[derive(Clone)]
-pub struct Output(Arc<dyn Fn(Stream, &[u8]) + Send + Sync>);
+pub struct Output(Arc<Sink>);
+
+/// What takes the pieces of an output.
+type Sink = dyn Fn(Stream, &[u8]) + Send + Sync;
 
 impl Output {
     /// Returns an output that gives every piece to `sink`.

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,21 +46,21 @@ pub struct Ended {
     pub remaining: Vec<LeftProcess>,
 }
 
-/// Returns the live processes that `run` started for one of `attempts`, never this process or an ancestor of it.
+/// Returns the live processes that `run`, recorded in `bundle`, started for one of `attempts`, never this process or an ancestor of it.
 ///
 /// An attempt without a host fits any host.
-pub fn find(run: &RunId, attempts: &[InterruptedAttempt]) -> Vec<LeftProcess> {
-    scan(run, attempts).into_iter().map(|(process, _)| process).collect()
+pub fn find(run: &RunId, bundle: &Path, attempts: &[InterruptedAttempt]) -> Vec<LeftProcess> {
+    scan(run, bundle, attempts).into_iter().map(|(process, _)| process).collect()
 }
 
 /// Ends the live processes that `run` started for one of `attempts`: asks, waits for `grace`, kills.
-pub async fn end(run: &RunId, attempts: &[InterruptedAttempt], grace: Duration) -> Ended {
+pub async fn end(run: &RunId, bundle: &Path, attempts: &[InterruptedAttempt], grace: Duration) -> Ended {
     let mut seen: BTreeSet<LeftProcess> = BTreeSet::new();
     let mut asked: BTreeSet<u32> = BTreeSet::new();
     let asking_ends = clock::instant() + grace;
     // Asked again and again: a process that is being ended may start another one.
     loop {
-        let left = scan(run, attempts);
+        let left = scan(run, bundle, attempts);
         if left.is_empty() {
             return Ended { ended: seen.into_iter().collect(), remaining: Vec::new() };
         }
@@ -76,7 +77,7 @@ pub async fn end(run: &RunId, attempts: &[InterruptedAttempt], grace: Duration) 
         gone(&left, time).await;
     }
     for _ in 0..ROUNDS {
-        let left = scan(run, attempts);
+        let left = scan(run, bundle, attempts);
         if left.is_empty() {
             break;
         }
@@ -86,7 +87,7 @@ pub async fn end(run: &RunId, attempts: &[InterruptedAttempt], grace: Duration) 
         seen.extend(left.iter().map(|(process, _)| process.clone()));
         gone(&left, KILL_WAIT).await;
     }
-    let remaining = find(run, attempts);
+    let remaining = find(run, bundle, attempts);
     Ended { ended: seen.into_iter().filter(|process| !remaining.contains(process)).collect(), remaining }
 }
 
@@ -115,17 +116,17 @@ fn is_gone(handle: &OwnedFd) -> bool {
 }
 
 /// Returns the processes that fit, each with a handle that stays with it though its number be used again.
-fn scan(run: &RunId, attempts: &[InterruptedAttempt]) -> Vec<(LeftProcess, OwnedFd)> {
+fn scan(run: &RunId, bundle: &Path, attempts: &[InterruptedAttempt]) -> Vec<(LeftProcess, OwnedFd)> {
     let own = own_line();
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut found: Vec<_> = pids
         .filter(|pid| !own.contains(pid))
         .filter_map(|pid| {
-            started_for(pid, run, attempts)?;
+            started_for(pid, run, bundle, attempts)?;
             // The number may have changed owner before the handle was made: ask again with the handle in hand.
             let handle = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
-            let (task, host) = started_for(pid, run, attempts)?;
+            let (task, host) = started_for(pid, run, bundle, attempts)?;
             if is_gone(&handle) {
                 return None;
             }
@@ -141,6 +142,7 @@ fn scan(run: &RunId, attempts: &[InterruptedAttempt]) -> Vec<(LeftProcess, Owned
 fn started_for(
     pid: u32,
     run: &RunId,
+    bundle: &Path,
     attempts: &[InterruptedAttempt],
 ) -> Option<(TaskName, Option<HostName>)> {
     let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -150,6 +152,10 @@ fn started_for(
         std::str::from_utf8(value).ok()
     };
     if variable("STEAD_RUN_ID")? != run.as_str() {
+        return None;
+    }
+    // Ids that people choose are unique in one state directory only.
+    if variable("STEAD_BUNDLE").is_some_and(|path| fs::canonicalize(path).ok().as_deref() != Some(bundle)) {
         return None;
     }
     let task = TaskName::parse(variable("STEAD_TASK")?).ok()?;
@@ -231,11 +237,27 @@ mod tests {
         let _other_task = Group::start(&run, "u", "web1", "echo ready; read x");
         let _other_run = Group::start(&own_run("other"), "t", "web1", "echo ready; read x");
         let pids = |attempts: &[InterruptedAttempt]| -> Vec<u32> {
-            find(&run, attempts).into_iter().map(|process| process.pid).collect()
+            find(&run, Path::new("/"), attempts).into_iter().map(|process| process.pid).collect()
         };
         assert_eq!(pids(&[attempt("t", Some("web1"))]), [wanted.0.id()]);
         assert_eq!(pids(&[attempt("t", None)]).len(), 2);
         assert_eq!(pids(&[]), [0_u32; 0]);
+    }
+
+    /// Two state directories may have runs of one name.
+    #[test]
+    fn a_run_of_the_same_name_elsewhere_is_another_run() {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let run = own_run("twice");
+        let script =
+            format!("export STEAD_BUNDLE='{}'; exec /bin/sh -c 'echo ready; read x'", here.path().display());
+        let own = Group::start(&run, "t", "local", &script);
+        let pids = |bundle: &Path| -> Vec<u32> {
+            let bundle = fs::canonicalize(bundle).unwrap();
+            find(&run, &bundle, &[attempt("t", None)]).into_iter().map(|process| process.pid).collect()
+        };
+        assert_eq!(pids(here.path()), [own.0.id()]);
+        assert_eq!(pids(there.path()), [0_u32; 0]);
     }
 
     #[tokio::test]
@@ -245,7 +267,7 @@ mod tests {
         let deaf = Group::start(&run, "deaf", "local", "trap '' TERM; echo ready; while :; do sleep 1; done");
         let _spared = Group::start(&run, "done", "local", "echo ready; read x");
         let attempts = [attempt("polite", Some("local")), attempt("deaf", Some("local"))];
-        let ended = end(&run, &attempts, Duration::from_millis(300)).await;
+        let ended = end(&run, Path::new("/"), &attempts, Duration::from_millis(300)).await;
         assert_eq!(ended.remaining, []);
         let pids: Vec<_> = ended.ended.iter().map(|process| process.pid).collect();
         assert!(pids.contains(&polite.0.id()) && pids.contains(&deaf.0.id()), "{ended:?}");
@@ -253,8 +275,8 @@ mod tests {
             ended.ended.iter().filter(|process| process.task.as_str() == "polite").count() >= 2,
             "{ended:?}"
         );
-        assert_eq!(find(&run, &attempts), []);
-        assert_eq!(find(&run, &[attempt("done", None)]).len(), 1);
+        assert_eq!(find(&run, Path::new("/"), &attempts), []);
+        assert_eq!(find(&run, Path::new("/"), &[attempt("done", None)]).len(), 1);
     }
 
     #[test]
@@ -262,7 +284,7 @@ mod tests {
         const VARIABLE: &str = "STEAD_TEST_SCAN_SELF";
         let run = RunId::parse("self-scan").unwrap();
         if std::env::vars_os().any(|(name, _)| name == VARIABLE) {
-            assert_eq!(find(&run, &[attempt("t", None)]), []);
+            assert_eq!(find(&run, Path::new("/"), &[attempt("t", None)]), []);
             return;
         }
         let mut command = Command::new("/bin/sh");

@@ -49,7 +49,12 @@ impl Recording {
             plan: beginning.meta,
             extra: BTreeMap::new(),
         };
-        let new = NewRun { meta: &meta, versions: &versions(), plan: &|mut out| beginning.plan.write_json(&mut out), sources: beginning.sources };
+        let new = NewRun {
+            meta: &meta,
+            versions: &versions(),
+            plan: &|mut out| beginning.plan.write_json(&mut out),
+            sources: beginning.sources,
+        };
         let directory = RunDirectory::create(state, &new)?;
         Ok(Self { directory, meta })
     }
@@ -57,7 +62,6 @@ impl Recording {
     pub(crate) fn reopened(directory: RunDirectory, meta: RunMeta) -> Self {
         Self { directory, meta }
     }
-
 
     /// Says in the metadata that another process works on the run.
     pub(crate) fn begin_segment(&mut self, segment: u32, plan_hash: Digest) -> Result<(), RecordError> {
@@ -91,7 +95,12 @@ impl Recording {
         meta.plan.segments = report.segments;
         let written = self.directory.write_report(report).and_then(|()| self.directory.update_meta(&meta));
         let sealed = self.directory.seal();
-        written.err().map(|error| chain(&error)).into_iter().chain(sealed.err().map(|error| chain(&error))).collect()
+        written
+            .err()
+            .map(|error| chain(&error))
+            .into_iter()
+            .chain(sealed.err().map(|error| chain(&error)))
+            .collect()
     }
 }
 

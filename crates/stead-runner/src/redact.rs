@@ -120,6 +120,22 @@ impl Redactor {
         }
     }
 
+    /// Masks what `text` begins with if it is the end of a secret: `text` may be the tail of a longer one.
+    pub fn redact_start(&self, text: &mut String) {
+        let Some(patterns) = &self.0 else { return };
+        let kept = text.trim_start_matches('\u{FFFD}');
+        let cut = text.len() - kept.len();
+        let ends = patterns.sorted.iter().flat_map(|secret| {
+            let secret = secret.expose();
+            (SHORTEST_LINE.min(secret.len())..secret.len())
+                .map(move |length| &secret[secret.len() - length..])
+        });
+        let found = ends.filter(|end| kept.as_bytes().starts_with(end)).map(<[u8]>::len).max();
+        if let Some(length) = found.filter(|length| kept.is_char_boundary(*length)) {
+            text.replace_range(..cut + length, MASK);
+        }
+    }
+
     /// Returns `bytes` with every secret masked.
     pub fn redact_bytes<'t>(&self, bytes: &'t [u8]) -> Cow<'t, [u8]> {
         let Some(patterns) = &self.0 else { return Cow::Borrowed(bytes) };

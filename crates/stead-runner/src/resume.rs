@@ -9,7 +9,7 @@ use stead_engine::run::{Now, ReplayError, ResumeChoice, ResumeRefusal, Run, Turn
 use stead_model::bundle::RunMeta;
 use stead_model::event::{Event, EventKind, Mode};
 use stead_model::plan::{Digest, Plan};
-use stead_model::report::Report;
+use stead_model::report::{Report, Warning};
 use stead_model::{ExitCode, RunId, TaskName};
 
 use crate::author::CheckedPlan;
@@ -18,7 +18,7 @@ use crate::hosts::InventoryHosts;
 use crate::journal::{self, Journal, JournalError, ReadError};
 use crate::process_scan;
 use crate::record::Recording;
-use crate::runner::{Runner, Started, path_of};
+use crate::runner::{Runner, path_of};
 
 /// What a person decided about a resume.
 #[derive(Clone, Debug, Default)]
@@ -99,7 +99,10 @@ impl ResumeError {
             Self::NotRecording | Self::Refused(ResumeRefusal::NotInterrupted { .. }) => ExitCode::Usage,
             Self::Load(_) | Self::Refused(ResumeRefusal::RolledBack) => ExitCode::Invalid,
             Self::Refused(ResumeRefusal::AlreadyDone) => ExitCode::Success,
-            Self::Record(_) | Self::Repair(_) | Self::JournalWrite(_) | Self::Journal(ReadError::Read { .. }) => ExitCode::Failed,
+            Self::Record(_)
+            | Self::Repair(_)
+            | Self::JournalWrite(_)
+            | Self::Journal(ReadError::Read { .. }) => ExitCode::Failed,
             Self::CannotStart { exit_code, .. } => *exit_code,
         }
     }
@@ -121,14 +124,11 @@ fn describe_changes(changes: &PlanChanges) -> String {
         let names: Vec<&str> = names.iter().map(TaskName::as_str).collect();
         (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")))
     };
-    let parts: Vec<String> = [
-        list("added", &changes.added),
-        list("removed", &changes.removed),
-        list("changed", &changes.changed),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let parts: Vec<String> =
+        [list("added", &changes.added), list("removed", &changes.removed), list("changed", &changes.changed)]
+            .into_iter()
+            .flatten()
+            .collect();
     if parts.is_empty() { "its settings changed".to_owned() } else { parts.join("; ") }
 }
 
@@ -141,7 +141,11 @@ pub fn plan_changes(recorded: &Plan, new: &Plan) -> PlanChanges {
     PlanChanges {
         added: now.keys().filter(|name| !old.contains_key(*name)).cloned().collect(),
         removed: old.keys().filter(|name| !now.contains_key(*name)).cloned().collect(),
-        changed: now.iter().filter(|(name, hash)| old.get(*name).is_some_and(|was| was != *hash)).map(|(name, _)| name.clone()).collect(),
+        changed: now
+            .iter()
+            .filter(|(name, hash)| old.get(*name).is_some_and(|was| was != *hash))
+            .map(|(name, _)| name.clone())
+            .collect(),
     }
 }
 
@@ -202,12 +206,8 @@ impl Runner {
                 (plan.compiled.hash, changed)
             }),
         };
-        let mut turn = Turn::default();
-        let now = Now { wall: clock::now(), ..Now::default() };
-        if found.events.is_empty() {
-            run.begin(now, &mut turn);
-        } else {
-            run.resume(choice, now, &mut turn).map_err(ResumeError::Refused)?;
+        if !found.events.is_empty() {
+            run.check_resume(&choice).map_err(ResumeError::Refused)?;
         }
 
         let refused = |refusal: crate::runner::Refusal| ResumeError::CannotStart {
@@ -217,15 +217,22 @@ impl Runner {
         let secrets = self.read_secrets(&plan).map_err(refused)?;
         let run_id = found.meta.run_id.clone();
         let locks = self.lock_hosts(&plan, &run_id, Mode::Run).await.map_err(refused)?;
-        let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
-            OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
-            OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => ResumeError::Record(error),
-            OpenError::Load(error) => ResumeError::Load(error),
-        })?;
-        let left = process_scan::end(&run_id, &interrupted, plan.plan().grace).await;
+        let (directory, meta) =
+            RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
+                OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
+                OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => {
+                    ResumeError::Record(error)
+                }
+                OpenError::Load(error) => ResumeError::Load(error),
+            })?;
+        let left = process_scan::end(&run_id, &found.path, &interrupted, plan.plan().grace).await;
         if is_other {
-            let sources: Vec<(&str, &[u8])> =
-                self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+            let sources: Vec<(&str, &[u8])> = self
+                .provenance
+                .sources
+                .iter()
+                .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+                .collect();
             directory.replace_plan(&plan.plan().to_json(), &sources).map_err(ResumeError::Record)?;
         }
         let events_path = directory.events_path();
@@ -234,42 +241,64 @@ impl Runner {
         }
         let mut recording = Recording::reopened(directory, meta);
         recording.begin_segment(segment, plan.compiled.hash).map_err(ResumeError::Record)?;
-        let journal = Journal::reopen(&events_path, found.next_seq).map_err(ResumeError::JournalWrite)?;
+        // A driver that died right after it made the directory has left no journal.
+        let journal = match events_path.exists() {
+            true => Journal::reopen(&events_path, found.next_seq),
+            false => Journal::create(&events_path),
+        };
+        let journal = journal.map_err(ResumeError::JournalWrite)?;
 
-        let mut started =
-            self.assemble(&plan, run, turn, hosts, secrets, Some(Arc::new(recording)), journal, locks, Mode::Run);
-        started.add_warnings();
-        started.say_what_was_found(found.dropped_bytes, &left);
-        Ok(started.drive().await)
+        for warning in self.warnings.iter().cloned().chain(what_was_found(found.dropped_bytes, &left)) {
+            run.say_at_start(warning);
+        }
+        let mut turn = Turn::default();
+        let now = Now { wall: clock::now(), ..Now::default() };
+        if found.events.is_empty() {
+            run.begin(now, &mut turn);
+        } else {
+            run.resume(choice, now, &mut turn).map_err(ResumeError::Refused)?;
+        }
+        let recording = Some(Arc::new(recording));
+        Ok(self
+            .assemble(&plan, run, turn, hosts, secrets, recording, journal, locks, Mode::Run)
+            .drive()
+            .await)
     }
 }
 
-impl Started {
-    fn say_what_was_found(&mut self, dropped_bytes: u64, left: &process_scan::Ended) {
-        if dropped_bytes > 0 {
-            let text = format!("the journal's last line was damaged: {dropped_bytes} bytes were cut off");
-            self.dispatcher.warn("record/journal-cut", text);
-        }
-        let name = |process: &process_scan::LeftProcess| format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task);
-        for process in &left.ended {
-            self.dispatcher.warn("run/process-ended", format!("ended a process that the dead run left: {}", name(process)));
-        }
-        for process in &left.remaining {
-            self.dispatcher.warn("run/process-left", format!("could not end a process of the dead run: {}", name(process)));
-        }
+/// Returns what a person must know of the state a run was found in.
+fn what_was_found(dropped_bytes: u64, left: &process_scan::Ended) -> Vec<Warning> {
+    let warning = |code: &str, text: String| Warning { code: code.to_owned(), text };
+    let name = |process: &process_scan::LeftProcess| {
+        format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task)
+    };
+    let mut found = Vec::new();
+    if dropped_bytes > 0 {
+        let text = format!("the journal's last line was damaged: {dropped_bytes} bytes were cut off");
+        found.push(warning("record/journal-cut", text));
     }
+    found.extend(left.ended.iter().map(|process| {
+        warning("run/process-ended", format!("ended a process that the dead run left: {}", name(process)))
+    }));
+    found.extend(left.remaining.iter().map(|process| {
+        warning("run/process-left", format!("could not end a process of the dead run: {}", name(process)))
+    }));
+    found
 }
 
 /// Reads a recorded run without changing it.
 fn find(path: &Path) -> Result<Found, ResumeError> {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let meta = load_meta(&path).map_err(ResumeError::Load)?;
-    if let Some(holder) = stead_bundle::holder_of(&path.join(stead_bundle::LOCK)).map_err(ResumeError::Record)? {
+    if let Some(holder) =
+        stead_bundle::holder_of(&path.join(stead_bundle::LOCK)).map_err(ResumeError::Record)?
+    {
         return Err(ResumeError::InProgress { holder });
     }
     let bytes = load_plan(&path, &meta).map_err(ResumeError::Load)?;
     let expected = meta.plan_hash;
-    let recorded: Plan = serde_json::from_slice(&bytes).map_err(|_| ResumeError::PlanTampered { expected })?;
+    let recorded: Plan =
+        serde_json::from_slice(&bytes).map_err(|_| ResumeError::PlanTampered { expected })?;
     let events_path = path.join(stead_bundle::EVENTS);
     let mut read = if events_path.exists() {
         journal::read(&events_path).map_err(ResumeError::Journal)?
@@ -307,13 +336,8 @@ fn hash_in(kind: &EventKind) -> Option<Digest> {
 
 /// Puts data that has a file of its own back into its event; without the file it is not known.
 fn load_filed_data(bundle: &Path, event: &mut Event) {
-    let (file, data) = match &mut event.kind {
-        EventKind::HostResult { result, .. } => (&result.data_file, &mut result.data),
-        EventKind::TaskFinished { result, .. } => (&result.data_file, &mut result.data),
-        _ => return,
-    };
-    if let Some(file) = file
-        && !Path::new(file).components().any(|part| !matches!(part, std::path::Component::Normal(_)))
+    if let Some((file, data)) = event.kind.filed_data()
+        && Path::new(file).components().all(|part| matches!(part, std::path::Component::Normal(_)))
     {
         *data = std::fs::read(bundle.join(file)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     }

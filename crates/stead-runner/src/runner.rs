@@ -112,7 +112,10 @@ impl Runner {
     }
 
     /// Sets who answers the questions of tasks with `confirm`. Without it such a plan is refused.
-    pub fn answer(mut self, answer: impl Fn(&stead_model::TaskName, &str) -> bool + Send + Sync + 'static) -> Self {
+    pub fn answer(
+        mut self,
+        answer: impl Fn(&stead_model::TaskName, &str) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.answer = Some(Arc::new(answer));
         self
     }
@@ -216,7 +219,12 @@ impl Runner {
         }
     }
 
-    async fn start(self, plan: &CheckedPlan, run_id: RunId, mode: Mode) -> Result<Started, (Refusal, Box<Self>)> {
+    async fn start(
+        self,
+        plan: &CheckedPlan,
+        run_id: RunId,
+        mode: Mode,
+    ) -> Result<Started, (Refusal, Box<Self>)> {
         let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
         if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
             let names: Vec<&str> =
@@ -224,7 +232,10 @@ impl Runner {
             let refusal = Refusal {
                 exit_code: ExitCode::Confirmation,
                 class: None,
-                message: format!("confirmation is needed for {}; answer on a terminal or pass --yes", names.join(", ")),
+                message: format!(
+                    "confirmation is needed for {}; answer on a terminal or pass --yes",
+                    names.join(", ")
+                ),
             };
             return Err((refusal, Box::new(self)));
         }
@@ -259,11 +270,10 @@ impl Runner {
         let options = self.run_options(run_id, mode);
         let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
+        self.warnings.iter().for_each(|warning| run.say_at_start(warning.clone()));
         let mut turn = Turn::default();
         run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
-        let mut started = self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode);
-        started.add_warnings();
-        Ok(started)
+        Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
     }
 
     pub(crate) fn run_options(&self, run_id: Option<RunId>, mode: Mode) -> RunOptions {
@@ -289,7 +299,9 @@ impl Runner {
             Some(environment) => environment,
             None => {
                 let pairs = std::env::vars_os();
-                own = pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+                own = pairs
+                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                    .collect();
                 &own
             }
         };
@@ -368,7 +380,11 @@ impl Runner {
         plan.indexed().filter(|(index, _)| !self.not_selected.contains(index)).map(|(_, task)| task)
     }
 
-    fn create_directory(&self, plan: &CheckedPlan, run_id: &RunId) -> Result<Option<Arc<Recording>>, Refusal> {
+    fn create_directory(
+        &self,
+        plan: &CheckedPlan,
+        run_id: &RunId,
+    ) -> Result<Option<Arc<Recording>>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         let sources: Vec<(&str, &[u8])> =
             self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
@@ -395,7 +411,10 @@ impl Runner {
         Ok(Some(Arc::new(recording)))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the one place where everything a run needs comes together")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the one place where everything a run needs comes together"
+    )]
     pub(crate) fn assemble(
         self,
         plan: &CheckedPlan,
@@ -412,7 +431,10 @@ impl Runner {
         let names = Names::new(
             Arc::clone(run.results()),
             RunScope {
-                id: recording.as_ref().map(|recording| recording.directory.run_id().clone()).or_else(|| self.run_id.clone()),
+                id: recording
+                    .as_ref()
+                    .map(|recording| recording.directory.run_id().clone())
+                    .or_else(|| self.run_id.clone()),
                 plan: plan.plan().name.clone(),
                 started_at: run.started_at(),
                 segment: run.segment(),
@@ -459,7 +481,7 @@ impl Runner {
             recording_failures: Vec::new(),
             journal_lost: false,
         };
-        Started { dispatcher, recording, warnings: self.warnings, _canceller: self.canceller, _locks: locks }
+        Started { dispatcher, recording, _canceller: self.canceller, _locks: locks }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
@@ -467,11 +489,17 @@ impl Runner {
         let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new()));
         let run = Run::new(&plan.compiled, hosts, RunOptions::new(mode));
         let mut report = run.report();
-        report.status = if refusal.exit_code == ExitCode::Cancelled { RunStatus::Cancelled } else { RunStatus::Failed };
+        report.status =
+            if refusal.exit_code == ExitCode::Cancelled { RunStatus::Cancelled } else { RunStatus::Failed };
         report.exit_code = refusal.exit_code;
         report.started_at = clock::now();
         report.finished_at = report.started_at;
-        report.errors.push(ErrorRow { task: None, host: None, class: refusal.class, message: refusal.message });
+        report.errors.push(ErrorRow {
+            task: None,
+            host: None,
+            class: refusal.class,
+            message: refusal.message,
+        });
         report.warnings = self.warnings;
         report
     }
@@ -489,7 +517,6 @@ pub(crate) struct Refusal {
 pub(crate) struct Started {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) recording: Option<Arc<Recording>>,
-    pub(crate) warnings: Vec<Warning>,
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
@@ -497,12 +524,6 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    pub(crate) fn add_warnings(&mut self) {
-        for Warning { code, text } in std::mem::take(&mut self.warnings) {
-            self.dispatcher.warn(&code, text);
-        }
-    }
-
     /// Walks the run to its end, writes its report and seals its bundle.
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();

@@ -36,7 +36,8 @@ pub(crate) fn read(
             SecretRef::Env(variable) => {
                 hidden_env.push(variable.clone());
                 environment.get(variable).cloned().ok_or_else(|| {
-                    let message = format!("the environment variable `{variable}` of secret `{name}` is not set");
+                    let message =
+                        format!("the environment variable `{variable}` of secret `{name}` is not set");
                     problem("plan/missing-var", message, format!("set {variable} and start again"))
                 })
             }
@@ -65,7 +66,11 @@ pub(crate) fn read(
     }
     let secrets: Vec<Secret> = values.values().map(|value| Secret::new(value.as_bytes())).collect();
     let redactor = Redactor::new(&secrets).map_err(|error| {
-        Diagnostics(vec![Diagnostic::error("plan/bad-value", Place::Named("secrets".to_owned()), error.to_string())])
+        Diagnostics(vec![Diagnostic::error(
+            "plan/bad-value",
+            Place::Named("secrets".to_owned()),
+            error.to_string(),
+        )])
     })?;
     Ok(Secrets { values, redactor, hidden_env })
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use stead_model::event::Stream;
 use stead_model::{HostName, RunId, TaskName};
-use stead_runner::operation::{Cancel, OpContext, Output, Params, Predicted, Render};
+use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Render};
 
 /// Returns a context whose relative paths start at `base_dir`.
 ///
@@ -16,10 +16,12 @@ use stead_runner::operation::{Cancel, OpContext, Output, Params, Predicted, Rend
 pub fn context(base_dir: &Path) -> OpContext {
     OpContext {
         run_id: RunId::parse("test-run").ok(),
+        bundle: None,
         task: TaskName::parse("the-task").expect("a valid name"),
         host: HostName::parse("local").expect("a valid name"),
         attempt: 1,
         base_dir: base_dir.to_owned(),
+        artifacts: None,
         root: None,
         hidden_env: Arc::from([]),
         grace: Duration::from_secs(10),
@@ -80,22 +82,24 @@ impl Scope {
 }
 
 impl Render for Scope {
-    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, String> {
+    fn render(&self, template: &str, vars: &Map<String, Value>) -> Result<String, OpError> {
         let mut names = self.0.clone();
         let mut all = names.get("vars").and_then(Value::as_object).cloned().unwrap_or_default();
         all.extend(vars.clone());
         names.insert("vars".to_owned(), Value::Object(all));
         Self::environment()
             .render_str(template, minijinja::Value::from(minijinja::value::Serde(&names)))
-            .map_err(|e| e.to_string())
+            .map_err(|error| OpError::invalid(error.to_string()))
     }
 
-    fn evaluate(&self, expression: &str) -> Result<Value, String> {
+    fn evaluate(&self, expression: &str) -> Result<Value, OpError> {
         let environment = Self::environment();
-        let compiled = environment.compile_expression(expression).map_err(|error| error.to_string())?;
+        let compiled = environment
+            .compile_expression(expression)
+            .map_err(|error| OpError::invalid(error.to_string()))?;
         let value = compiled
             .eval(minijinja::Value::from(minijinja::value::Serde(&self.0)))
-            .map_err(|error| error.to_string())?;
-        serde_json::to_value(value).map_err(|error| error.to_string())
+            .map_err(|error| OpError::invalid(error.to_string()))?;
+        serde_json::to_value(value).map_err(|error| OpError::invalid(error.to_string()))
     }
 }

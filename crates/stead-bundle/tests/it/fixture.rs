@@ -46,7 +46,12 @@ fn versions() -> Versions {
 }
 
 pub(crate) fn create_with(state: &Path, meta: &RunMeta) -> Result<RunDirectory, CreateError> {
-    let new = NewRun { meta, versions: &versions(), plan: &|out| out.write_all(PLAN), sources: &[("plan.yaml", SOURCE)] };
+    let new = NewRun {
+        meta,
+        versions: &versions(),
+        plan: &|out| out.write_all(PLAN),
+        sources: &[("plan.yaml", SOURCE)],
+    };
     RunDirectory::create(state, &new)
 }
 

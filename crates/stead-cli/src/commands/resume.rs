@@ -120,7 +120,7 @@ fn current_plan(meta: &RunMeta, stored: CompiledPlan, settings: &Settings) -> Re
         // The environment the run began with, so that going on from elsewhere is no other plan.
         env: stored.plan.env.clone(),
     };
-    let loaded = source::load(&PlanSource::File(path), &given, settings)?;
+    let loaded = source::load(&PlanSource::File(path), &given, None, settings)?;
     Ok(Current {
         compiled: loaded.compiled,
         base_dir: loaded.base_dir,

@@ -25,6 +25,24 @@ const fn color(status: Status) -> &'static str {
     }
 }
 
+/// Returns the edges, from dependency to dependent, in plan order; the name of a `for_each` means all its instances.
+fn edges(plan: &Plan) -> Vec<(usize, usize)> {
+    let mut named: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, task) in plan.tasks.iter().enumerate() {
+        let name = task.name.as_str();
+        named.entry(name).or_default().push(index);
+        if let Some((base, _)) = name.split_once('[') {
+            named.entry(base).or_default().push(index);
+        }
+    }
+    let mut edges = Vec::new();
+    for (to, task) in plan.tasks.iter().enumerate() {
+        let from = task.depends_on.iter().filter_map(|name| named.get(name.as_str())).flatten();
+        edges.extend(from.map(|from| (*from, to)));
+    }
+    edges
+}
+
 /// Returns the graph for Graphviz: one node line per task, then the edges, in plan order.
 pub fn to_dot(plan: &Plan, run: Option<&Report>) -> String {
     let ends = ends_of(run);
@@ -46,10 +64,9 @@ pub fn to_dot(plan: &Plan, run: Option<&Report>) -> String {
             if attributes.is_empty() { String::new() } else { format!(" [{}]", attributes.join(", ")) };
         out.push_str(&format!("  {}{attributes};\n", quoted(task.name.as_str())));
     }
-    for task in &plan.tasks {
-        for dependency in &task.depends_on {
-            out.push_str(&format!("  {} -> {};\n", quoted(dependency.as_str()), quoted(task.name.as_str())));
-        }
+    for (from, to) in edges(plan) {
+        let name = |index: usize| quoted(plan.tasks[index].name.as_str());
+        out.push_str(&format!("  {} -> {};\n", name(from), name(to)));
     }
     out.push_str("}\n");
     out
@@ -76,19 +93,13 @@ fn quoted(text: &str) -> String {
 /// Returns the graph for Mermaid, ids `t0`, `t1`, … in plan order.
 pub fn to_mermaid(plan: &Plan, run: Option<&Report>) -> String {
     let ends = ends_of(run);
-    let ids: HashMap<&TaskName, usize> =
-        plan.tasks.iter().enumerate().map(|(i, task)| (&task.name, i)).collect();
     let mut out = String::from("flowchart LR\n");
     for (i, task) in plan.tasks.iter().enumerate() {
         let class = ends.get(&task.name).map(|status| format!(":::{status}")).unwrap_or_default();
         out.push_str(&format!("  t{i}[\"{}\"]{class}\n", mermaid_text(task.name.as_str())));
     }
-    for (i, task) in plan.tasks.iter().enumerate() {
-        for dependency in &task.depends_on {
-            if let Some(from) = ids.get(dependency) {
-                out.push_str(&format!("  t{from} --> t{i}\n"));
-            }
-        }
+    for (from, to) in edges(plan) {
+        out.push_str(&format!("  t{from} --> t{to}\n"));
     }
     for status in Status::ALL.iter().filter(|status| ends.values().any(|end| end == *status)) {
         out.push_str(&format!("  classDef {status} fill:{},stroke:#333,color:#000\n", color(*status)));

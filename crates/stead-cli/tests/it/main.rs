@@ -7,6 +7,8 @@ mod process;
 
 mod asking;
 mod bundles;
+mod cases_01_16;
+mod cases_17_32;
 mod interrupting;
 mod plain;
 mod plans;

@@ -163,3 +163,34 @@ fn fifty_running_tasks_fit_a_pty_of_ten_rows() {
     emulator.screen_mut().set_scrollback(usize::MAX);
     assert_eq!(emulator.screen().scrollback(), 41, "only finished lines scrolled");
 }
+
+/// Operations that read a result by an expression or a template of their own: a dry run cannot know, and says so.
+#[test]
+fn a_dry_run_that_lacks_a_result_is_unknown_not_failed() {
+    let plan = r#"api_version: v1
+name: x
+tasks:
+  - {name: look, shell: echo 3, changed_when: "false"}
+  - {name: check, depends_on: look, op: assert, params: {that: "results.look.data.stdout | trim | int == 3"}}
+  - name: write
+    depends_on: look
+    op: file.template
+    params: {path: /stead-never, source: t}
+"#;
+    let dir = directory(plan);
+    std::fs::write(dir.path().join("t"), "{{ results.look.data.stdout }}").unwrap();
+    let (code, stdout, stderr) = run(dir.path(), &["plan", "run", "p.yaml", "--dry-run"]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    assert!(stdout.starts_with("dry run: 3 tasks: 1 changed, 2 unknown\n"), "{stdout}{stderr}");
+}
+
+#[test]
+fn the_graph_of_a_for_each_has_an_edge_for_each_instance() {
+    let plan = r#"{api_version: v1, name: x, tasks: [
+        {name: p, for_each: {eu: 1, us: 2}, exec: ["true"]}, {name: q, depends_on: p, exec: ["true"]}]}"#;
+    let dir = directory(plan);
+    let (_, dot, _) = run(dir.path(), &["plan", "graph", "p.yaml"]);
+    assert!(dot.ends_with("  \"p[eu]\" -> \"q\";\n  \"p[us]\" -> \"q\";\n}\n"), "{dot}");
+    let (_, mermaid, _) = run(dir.path(), &["plan", "graph", "p.yaml", "--format", "mermaid"]);
+    assert!(mermaid.ends_with("  t0 --> t2\n  t1 --> t2\n"), "{mermaid}");
+}

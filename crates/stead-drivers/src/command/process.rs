@@ -4,7 +4,7 @@
 //!   spawn ──▶ stream stdout, stderr ──▶ leader exits ──▶ drain what is left (≤ 1 s) ──▶ Ended
 //!                   │ Stop::Ask                             │ a background child may keep the pipe: detached
 //!                   ▼                                       │
-//!             TERM to the group ── grace or Stop::Kill ──▶ KILL to the group (always, once the leader is gone)
+//!             TERM to the group ── all of it gone, grace or Stop::Kill ──▶ KILL to the group (always)
 //! ```
 //!
 //! Dropping the future kills the group. No thread per child and no `pre_exec`: the standard library then uses
@@ -25,10 +25,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin};
 use tokio::time::Instant;
 
+use super::group;
+
 /// How long output of background children is waited for after the command itself has exited.
 const DRAIN: Duration = Duration::from_secs(1);
 /// How often the leader of a cancelled command is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How often those it left behind are looked at, which costs more.
+const LOOK_AGAIN_AT_GROUP: Duration = Duration::from_millis(25);
 /// Reads start small, since most commands say little, and grow to what a pipe holds.
 const SMALLEST_READ: usize = 4 << 10;
 const LARGEST_READ: usize = 64 << 10;
@@ -130,12 +134,14 @@ pub(crate) async fn run(
     let mut stderr = Reader::new(child.stderr.take());
 
     let mut phase = Phase::Running;
+    // One future for the whole loop: output that keeps coming must not begin the look anew each time.
+    let mut gone = std::pin::pin!(group_exit(pid));
     let status = loop {
         tokio::select! {
             status = child.wait(), if matches!(phase, Phase::Running) => break status?,
             // Once stopping, the leader is watched without reaping it: while its zombie holds the number, the
             // group of that number is surely ours to kill.
-            () = leader_exit(pid), if phase.is_stopping() => {
+            () = &mut gone, if phase.is_stopping() => {
                 group.signal(Signal::KILL);
                 break child.wait().await?;
             }
@@ -172,7 +178,8 @@ pub(crate) async fn run(
         group.signal(Signal::KILL);
     }
     group.release();
-    Ok(Ended::new(status, stopped))
+    // What had exited when the request came has ended by itself.
+    Ok(Ended::new(status, phase.is_stopping()))
 }
 
 /// Where the life of a process is.
@@ -188,13 +195,16 @@ impl Phase {
     }
 }
 
-/// Resolves when the leader has exited, without reaping it. Only cancelled commands are watched this way, so looking
-/// again and again costs nothing that matters.
-async fn leader_exit(leader: Option<Pid>) {
+/// Resolves when the leader has exited, without reaping it, and nobody it started is left: the grace period is theirs
+/// too. Only cancelled commands are watched this way, so looking again and again costs nothing that matters.
+async fn group_exit(leader: Option<Pid>) {
     let Some(leader) = leader else { return std::future::pending().await };
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     while let Ok(None) = waitid(WaitId::Pid(leader), look) {
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+    while group::is_alive(leader).await {
+        tokio::time::sleep(LOOK_AGAIN_AT_GROUP).await;
     }
 }
 

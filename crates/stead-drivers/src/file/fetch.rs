@@ -24,9 +24,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new(
             "to",
             ParamKind::SourcePath,
-            "Where it goes on the driver, relative to the plan file.",
-        )
-        .required(),
+            "Where it goes on the driver, relative to the plan file; default: the run's artifacts/HOST/PATH.",
+        ),
         ParamSpec::new("required", ParamKind::Bool, "A missing file is a failure; default: true."),
     ],
     result: &[
@@ -75,8 +74,24 @@ fn look(cx: &OpContext, params: &Params) -> Result<Option<Spot>, OpError> {
     }
 }
 
+/// Returns where the file goes on the driver.
+fn place(cx: &OpContext, params: &Params) -> Result<PathBuf, OpError> {
+    if let Some(to) = params.text("to") {
+        return Ok(cx.base_dir.join(to));
+    }
+    let Some(artifacts) = &cx.artifacts else {
+        return Err(OpError::invalid(
+            "this run is not recorded and keeps no artifacts: say where the file goes with `to`",
+        ));
+    };
+    // What is left of the path without `/` and `..` cannot leave the directory.
+    let parts = Path::new(params.required("path")?).components();
+    let inside = parts.filter(|part| matches!(part, std::path::Component::Normal(_)));
+    Ok(inside.fold(artifacts.clone(), |path, part| path.join(part)))
+}
+
 fn fetch(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
-    let to = cx.base_dir.join(params.required("to")?);
+    let to = place(cx, params)?;
     let Some(spot) = look(cx, params)? else {
         return Ok(Outcome { data: Some(json!({"found": false})), ..Outcome::default() });
     };

@@ -56,7 +56,7 @@ impl Desire for Template {
         let text = cx
             .scope
             .render(&template, &vars)
-            .map_err(|error| OpError::invalid(format!("template `{name}`: {error}")))?;
+            .map_err(|error| error.within(format_args!("template `{name}`")))?;
         let want = params::want(cx, disk, params, Kind::File)?.content(text.into_bytes());
         Ok(vec![Entry { label: String::new(), spot, seen, want }])
     }

@@ -225,6 +225,7 @@ async fn a_command_that_ignores_the_request_is_killed_after_the_grace_period() {
 async fn a_leader_that_obeys_does_not_save_a_child_that_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let (cx, stop) = cancellable(dir.path());
+    let cx = OpContext { grace: Duration::from_millis(200), ..cx };
     let pids = dir.path().join("pids");
     let script = "(trap '' TERM; sleep 60; sleep 60) & echo $! > pids.part; mv pids.part pids; wait";
     let run = shell(&cx, json!({"script": script}));

@@ -103,7 +103,7 @@ async fn waits_end_when_it_is_so_and_say_what_was_seen_when_it_is_not() {
         let wait = json!({"url": url, "interval": "5ms", "timeout": "10s", "body_regex": "^ready$"});
         let outcome = run(&cx, "wait.http", wait).await.unwrap();
         assert!(!outcome.changed && outcome.data.unwrap()["looks"] == json!(3));
-        let wrong = json!({"url": url, "interval": "5ms", "timeout": "50ms", "body_regex": "never"});
+        let wrong = json!({"url": url, "interval": "5ms", "timeout": "500ms", "body_regex": "never"});
         let error = run(&cx, "wait.http", wrong).await.unwrap_err();
         assert!(error.class == ErrorClass::Timeout && error.message.contains("does not match"), "{error}");
         let port: u16 = url.rsplit(':').next().unwrap().parse().unwrap();

@@ -1,6 +1,6 @@
 //! Which names a text uses, found in its syntax tree without evaluating it.
 //!
-//! The walk recurses over the tree, whose depth [`bounds`](super::bounds) and the parser limit.
+//! The walk recurses over the tree, whose depth `bounds` and the parser limit.
 
 use std::collections::BTreeSet;
 

@@ -10,9 +10,9 @@ use stead_model::{RunStatus, Status, TaskName};
 
 use crate::task_state::{IllegalTransition, RowState, TaskState};
 
-use super::row::{Live, Row};
 use super::Run;
 use super::finished::Finished;
+use super::row::{Live, Row};
 
 /// Why a journal cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -148,7 +148,7 @@ impl Run {
                     (row.state, row.attempt) = (RowState::Running, 1);
                 }
                 let mut live = Live::new(order, rows, batches, event.t);
-                live.has_canary = self.plan.task(task).settings.canary.is_some() && !batches.is_empty();
+                live.has_canary = self.plan.task(task).settings.canary.is_some();
                 self.live.insert(task, live);
             }
             EventKind::AttemptStarted { host, .. }

@@ -1,7 +1,7 @@
 //! Whether tasks run: beginning a segment, trigger rules, guards and questions.
 
 use stead_model::event::{EventKind, RunStarted, TaskResult};
-use stead_model::plan::{OnlyIfChanged, Section, TaskIndex};
+use stead_model::plan::{Section, TaskIndex};
 use stead_model::status::Cause;
 use stead_model::{ErrorClass, Status};
 
@@ -26,6 +26,7 @@ impl Run {
             trigger: self.options.trigger.clone(),
         };
         self.emit(None, None, EventKind::RunStarted(Box::new(started)), now, turn);
+        self.say(now, turn);
         self.begin_main(now, turn);
         self.proceed(now, turn);
     }
@@ -88,7 +89,9 @@ impl Run {
 
     fn consider_one(&mut self, task: TaskIndex, now: Now, turn: &mut Turn) {
         let settings = self.settings(task).clone();
-        let dependencies = self.graph.dependencies(task);
+        let mut dependencies = self.graph.dependencies(task).to_vec();
+        // Reasons name dependencies in plan order, however the file lists them.
+        dependencies.sort_unstable();
         let ends = dependencies.iter().map(|dependency| {
             let end = self.states[dependency.get()]
                 .decision()
@@ -100,14 +103,22 @@ impl Run {
             Ruling::Skip(cause, reason) => return self.skip(task, cause, reason, now, turn),
             Ruling::Unknown => return self.unknown(task, now, turn),
         }
-        if !settings.when.is_empty() || settings.confirm.is_some() && !self.is_dry() {
+        // Guards are judged elsewhere, `only_if_changed` with them: all their reasons are told.
+        if !settings.when.is_empty() {
             return self.ask(task, turn);
         }
         match judge_only_if_changed(settings.only_if_changed, ends.map(|(_, end)| end)) {
+            // Nobody is asked about a task that would not run anyway.
+            None if self.has_question(task) => self.ask(task, turn),
             None => self.make_ready(task, now, turn),
             Some(Ruling::Skip(cause, reason)) => self.skip(task, cause, reason, now, turn),
             Some(Ruling::Unknown | Ruling::Run) => self.unknown(task, now, turn),
         }
+    }
+
+    /// Whether a person must be asked: not in a dry run, and not again after a resume.
+    fn has_question(&self, task: TaskIndex) -> bool {
+        self.settings(task).confirm.is_some() && !self.is_dry() && self.confirmed.get(&task) != Some(&true)
     }
 
     /// Has a task's guards judged, or its question asked, now or when nothing else happens.
@@ -132,27 +143,13 @@ impl Run {
         turn.commands.push(Command::Ask(task));
     }
 
-    /// Returns what `only_if_changed` says about a task, in words, for guards to join with their own.
-    pub fn unchanged_reason(&self, task: TaskIndex) -> Option<Ruling> {
-        let settings = self.settings(task);
-        if settings.only_if_changed == OnlyIfChanged::No {
-            return None;
-        }
-        let ends = self
-            .graph
-            .dependencies(task)
-            .iter()
-            .filter_map(|dependency| self.states[dependency.get()].decision());
-        judge_only_if_changed(settings.only_if_changed, ends)
-    }
-
     pub(super) fn judged(&mut self, task: TaskIndex, verdict: Verdict, now: Now, turn: &mut Turn) {
         if !self.asking.remove(&task) || self.halt.is_some() {
             return;
         }
         match verdict {
             Verdict::Pass => {
-                if self.settings(task).confirm.is_some() && !self.is_dry() {
+                if self.has_question(task) {
                     self.asking.insert(task);
                     self.ask_person(task, turn);
                 } else {
@@ -181,21 +178,10 @@ impl Run {
         }
         self.emit(Some(task), None, EventKind::Confirmed { task: self.name(task), answer: yes }, now, turn);
         if yes {
-            self.after_confirmation(task, now, turn);
+            self.make_ready(task, now, turn);
         } else {
             self.skip(task, Cause::Declined, "declined".to_owned(), now, turn);
             self.consider_dependents(task, now, turn);
-        }
-    }
-
-    /// A task without `when` has its `only_if_changed` judged here: all checks come before it is ready.
-    fn after_confirmation(&mut self, task: TaskIndex, now: Now, turn: &mut Turn) {
-        match self.unchanged_reason(task) {
-            Some(Ruling::Skip(cause, reason)) if self.settings(task).when.is_empty() => {
-                self.skip(task, cause, reason, now, turn);
-                self.consider_dependents(task, now, turn);
-            }
-            Some(_) | None => self.make_ready(task, now, turn),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::task_state::{RowState, TaskState};
 
 use super::queue::{Resource, Unit};
 use super::row::{Live, batches};
-use super::{Attempt, Command, Now, Run, Turn};
+use super::{Attempt, Command, Now, Run, Turn, Unresolved};
 
 impl Run {
     /// Starts whatever may start.
@@ -44,7 +44,9 @@ impl Run {
     /// With one slot in all, one thing happens at a time, so that two runs give the same events: a guard
     /// being judged, a question, a delay before a retry and a pause between batches hold the slot too.
     fn is_busy(&self) -> bool {
-        let waits = |live: &Live| live.pausing || live.rows.iter().any(|row| row.state == RowState::Backoff && !row.due);
+        let waits = |live: &Live| {
+            live.pausing || live.rows.iter().any(|row| row.state == RowState::Backoff && !row.due)
+        };
         self.running > 0 || !self.asking.is_empty() || self.live.values().any(waits)
     }
 
@@ -69,7 +71,12 @@ impl Run {
                 let seed = format!("{}/{}", self.run_seed(), self.plan.task(task).name);
                 match self.hosts.resolve(&settings.target, &seed) {
                     Ok(hosts) => hosts,
-                    Err(error) => {
+                    Err(Unresolved::LeftOut) => {
+                        self.queue.pass_on(woken_for);
+                        self.skip(task, Cause::NotSelected, Unresolved::LeftOut.to_string(), now, turn);
+                        return self.consider_dependents(task, now, turn);
+                    }
+                    Err(Unresolved::Wrong(error)) => {
                         self.queue.pass_on(woken_for);
                         return self.fail_unstarted(task, error, now, turn);
                     }
@@ -149,6 +156,9 @@ impl Run {
             }
             return self.finish(task, result, now, turn);
         }
+        if row.state == RowState::Backoff {
+            return self.wait_anew(task, 0, now);
+        }
         if row.state == RowState::Pending {
             // Taken up again after a resume: this attempt has an event.
             let attempt = row.attempt + 1;
@@ -160,26 +170,47 @@ impl Run {
 
     /// Puts the rows of the next batch into the queue and returns how many there are; rows kept from an
     /// earlier segment are already decided.
-    pub(super) fn open_batch(&mut self, task: TaskIndex) -> u32 {
+    pub(super) fn open_batch(&mut self, task: TaskIndex, now: Now) -> u32 {
         let live = self.live.get_mut(&task).expect("a started task is live");
         let from = if live.batch == 0 { 0 } else { live.batch_ends[live.batch - 1] };
         let to = live.batch_ends[live.batch];
         live.batch += 1;
         live.pausing = false;
         live.open = 0;
+        let mut delayed = Vec::new();
         for row in from..to {
-            if live.rows[row as usize].state != RowState::Done {
-                live.open += 1;
-                self.queue.push(Unit { order: live.order, row, task });
+            match live.rows[row as usize].state {
+                RowState::Done => continue,
+                RowState::Pending => self.queue.push(Unit { order: live.order, row, task }),
+                RowState::Backoff | RowState::Running => delayed.push(row),
             }
+            live.open += 1;
         }
-        live.open
+        let open = live.open;
+        for row in delayed {
+            self.wait_anew(task, row, now);
+        }
+        open
     }
 
     fn begin_batch(&mut self, task: TaskIndex, now: Now, turn: &mut Turn) {
-        if self.open_batch(task) == 0 {
+        if self.open_batch(task, now) == 0 {
             self.batch_ended(task, now, turn);
         }
+    }
+
+    /// After a resume the delay before a row's next attempt begins anew.
+    fn wait_anew(&mut self, task: TaskIndex, row: u32, now: Now) {
+        let wait = self.retry_delay(task, row);
+        self.set_timer(now.mono + wait, super::Timer::Retry { task, row });
+    }
+
+    /// Returns the delay after the attempt of a row that just failed.
+    pub(super) fn retry_delay(&self, task: TaskIndex, row: u32) -> std::time::Duration {
+        let state = &self.live[&task].rows[row as usize];
+        let host = state.host.as_ref().map_or("", |host| host.as_str());
+        let seed = [self.run_seed(), self.plan.task(task).name.as_str(), host];
+        super::delay(&self.settings(task).retry.backoff, state.attempts(), &seed)
     }
 
     fn start_row(&mut self, unit: Unit, woken_for: Option<Resource>, now: Now, turn: &mut Turn) {

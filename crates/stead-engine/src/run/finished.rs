@@ -40,7 +40,8 @@ enum Rows {
 impl Finished {
     /// Returns the end of a task with its rows, in target order; in a dry run no data was made.
     pub(super) fn new(started_at: Option<Timestamp>, result: TaskResult, rows: Vec<Row>, dry: bool) -> Self {
-        let hosts = rows.iter().filter_map(|row| Some((row.host.clone()?, seen_on_host(row, dry)?))).collect();
+        let hosts =
+            rows.iter().filter_map(|row| Some((row.host.clone()?, seen_on_host(row, dry)?))).collect();
         let row = expr::Row {
             status: result.status,
             changed: result.changed,

@@ -44,8 +44,8 @@ pub enum ResumeRefusal {
 }
 
 impl Run {
-    /// Begins the next segment of a replayed run.
-    pub fn resume(&mut self, choice: ResumeChoice, now: Now, turn: &mut Turn) -> Result<(), ResumeRefusal> {
+    /// Returns whether the replayed run can be taken up again, before anything is done about it.
+    pub fn check_resume(&self, choice: &ResumeChoice) -> Result<(), ResumeRefusal> {
         let was_finished = self.finished.is_some();
         if was_finished && self.status == RunStatus::Success && choice.forced.is_none() {
             return Err(ResumeRefusal::AlreadyDone);
@@ -60,6 +60,13 @@ impl Run {
                 return Err(ResumeRefusal::NotInterrupted { task: task.clone(), candidates });
             }
         }
+        Ok(())
+    }
+
+    /// Begins the next segment of a replayed run.
+    pub fn resume(&mut self, choice: ResumeChoice, now: Now, turn: &mut Turn) -> Result<(), ResumeRefusal> {
+        self.check_resume(&choice)?;
+        let was_finished = self.finished.is_some();
         // A run that died in rollback or finally goes on there; its main part is decided.
         let section = if was_finished { Section::Main } else { self.section.unwrap_or(Section::Main) };
         let (forced, changed) = match choice.forced {
@@ -79,6 +86,7 @@ impl Run {
             plan_hash: forced,
         };
         self.emit(None, None, EventKind::RunResumed(Box::new(resumed)), now, turn);
+        self.say(now, turn);
         match section {
             Section::Main => self.begin_main(now, turn),
             Section::Rollback => {

@@ -52,8 +52,11 @@ impl Row {
         Self { attempt: used, uncounted: used, ..Self::new(host) }
     }
 
-    /// Returns how many attempts count.
+    /// Returns how many attempts count; a skipped row has made none.
     pub fn attempts(&self) -> u32 {
+        if self.status() == Some(Status::Skipped) {
+            return 0;
+        }
         self.attempt.saturating_sub(self.uncounted)
     }
 
@@ -81,6 +84,9 @@ impl Row {
             let done = self.parts_done();
             self.parts.truncate(done);
         }
+        if let EventKind::AttemptFailed { changed, .. } = &event.kind {
+            self.changed |= changed;
+        }
         if let EventKind::PartFinished { part, status, changed, error, inverse, .. } = &event.kind {
             self.changed |= changed;
             self.parts.push(PartRow {
@@ -95,8 +101,10 @@ impl Row {
             self.attempt = self.attempt.max(*attempt);
             self.changed |= result.changed;
             self.interrupted = result.class == Some(ErrorClass::Interrupted);
-            if !result.inverse.is_empty() {
-                self.inverse.clone_from(&result.inverse);
+            for inverse in [&result.inverse, &result.unrecorded_inverse] {
+                if !inverse.is_empty() {
+                    self.inverse.clone_from(inverse);
+                }
             }
             self.result = Some(result.clone());
         }
@@ -126,7 +134,6 @@ pub(super) struct Live {
     /// Rows of the batches begun that are not decided.
     pub(super) open: u32,
     pub(super) has_canary: bool,
-    pub(super) canary_failed: bool,
     /// Whether it waits between two batches.
     pub(super) pausing: bool,
     pub(super) started_at: Timestamp,
@@ -164,7 +171,6 @@ impl Live {
             batch: 0,
             open: 0,
             has_canary: false,
-            canary_failed: false,
             pausing: false,
             started_at,
             started: Duration::ZERO,
@@ -178,6 +184,12 @@ impl Live {
             Some(host) if !self.by_host.is_empty() => self.by_host.get(host).copied(),
             _ => self.rows.iter().zip(0..).find(|(row, _)| row.host.as_ref() == host).map(|(_, i)| i),
         }
+    }
+
+    /// Whether one of the first hosts, which go alone, failed.
+    pub(super) fn canary_failed(&self) -> bool {
+        let canaries = &self.rows[..self.batch_ends[0] as usize];
+        self.has_canary && canaries.iter().any(|row| row.status() == Some(Status::Failed))
     }
 
     /// Returns the number of the batch a row is in, from 1; 0 if the task has no batches.
@@ -217,7 +229,7 @@ pub(super) fn batches(settings: &Settings, hosts: usize) -> Vec<u32> {
 pub(super) fn is_violated(settings: &Settings, live: &Live) -> bool {
     let count = |status: Status| live.rows.iter().filter(|row| row.status() == Some(status)).count();
     let counted = live.rows.len() - count(Status::Skipped);
-    live.canary_failed || settings.host_failure.is_violated(count(Status::Failed), counted)
+    live.canary_failed() || settings.host_failure.is_violated(count(Status::Failed), counted)
 }
 
 /// Returns how a task with hosts ended, from its decided rows.

@@ -206,25 +206,22 @@ impl Run {
     /// Returns what the process exits with, by the run's status and its failed rows.
     fn exit_code(&self) -> ExitCode {
         if self.is_dry() {
-            let failed =
-                self.decided.iter().flatten().any(|finished| finished.status() == Status::Failed);
+            let failed = self.decided.iter().flatten().any(|finished| finished.status() == Status::Failed);
             return if failed { ExitCode::Failed } else { ExitCode::Success };
         }
-        let failed_rows = self
-            .decided
-            .iter()
-            .flatten()
-            .filter(|finished| finished.status() == Status::Failed)
-            .flat_map(|finished| {
-                let rows: Vec<_> = finished
-                    .rows_on_hosts()
-                    .iter()
-                    .filter_map(|row| row.result.as_deref())
-                    .filter(|result| result.status == Status::Failed)
-                    .map(|result| result.class)
-                    .collect();
-                if rows.is_empty() { vec![finished.end.row.class] } else { rows }
-            });
+        let failed_rows =
+            self.decided.iter().flatten().filter(|finished| finished.status() == Status::Failed).flat_map(
+                |finished| {
+                    let rows: Vec<_> = finished
+                        .rows_on_hosts()
+                        .iter()
+                        .filter_map(|row| row.result.as_deref())
+                        .filter(|result| result.status == Status::Failed)
+                        .map(|result| result.class)
+                        .collect();
+                    if rows.is_empty() { vec![finished.end.row.class] } else { rows }
+                },
+            );
         self.status.exit_code(failed_rows.collect::<Vec<_>>())
     }
 }

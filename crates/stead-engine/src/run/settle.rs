@@ -7,7 +7,7 @@ use stead_model::{ErrorClass, Status, TaskName};
 use crate::task_state::RowState;
 
 use super::row::{conclude, is_violated};
-use super::{Command, Now, PartEnd, Run, Timer, Turn, delay};
+use super::{Command, Now, PartEnd, Run, Timer, Turn};
 
 impl Run {
     pub(super) fn part_ended(&mut self, task: TaskIndex, row: u32, part: PartEnd, now: Now, turn: &mut Turn) {
@@ -54,13 +54,7 @@ impl Run {
             && settings.retries(result.class.unwrap_or(ErrorClass::Operation), counted)
         {
             let name = self.name(task);
-            let seed = [
-                self.started.as_ref().map_or("", |started| started.run_id.as_str()),
-                name.as_str(),
-                host.as_ref().map_or("", |host| host.as_str()),
-            ];
-            let wait = delay(&settings.retry.backoff, counted, &seed);
-            self.live.get_mut(&task).expect("still live").rows[row as usize].changed |= result.changed;
+            let wait = self.retry_delay(task, row);
             let kind = EventKind::AttemptFailed {
                 task: name.clone(),
                 host,
@@ -68,6 +62,7 @@ impl Run {
                 class: result.class.unwrap_or(ErrorClass::Operation),
                 error: result.error.unwrap_or_default(),
                 retry_in_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                changed: result.changed,
             };
             self.emit(Some(task), Some(row), kind, now, turn);
             self.set_timer(now.mono + wait, Timer::Retry { task, row });
@@ -112,9 +107,13 @@ impl Run {
         let state = &live.rows[row as usize];
         let host = state.host.clone().expect("only rows with a host are decided one by one");
         let attempt = if result.status == Status::Skipped { 0 } else { state.attempt };
-        if result.inverse.is_empty() {
-            result.inverse.clone_from(&state.inverse);
-        }
+        // What earlier attempts and parts did is undone too, after what came later.
+        let all = if result.unrecorded_inverse.is_empty() {
+            &mut result.inverse
+        } else {
+            &mut result.unrecorded_inverse
+        };
+        all.splice(0..0, state.inverse.iter().cloned());
         if row < live.batch_ends[live.batch.max(1) - 1] {
             live.open -= 1;
         }
@@ -130,16 +129,13 @@ impl Run {
             let live = self.live.get_mut(&task).expect("a batch's task is live");
             let failed = |row: &&super::Row| row.status() == Some(Status::Failed);
             let was_canary = live.has_canary && live.batch == 1;
-            if was_canary && live.rows.iter().any(|row| failed(&row)) {
-                live.canary_failed = true;
-            }
             if live.batch == live.batch_ends.len() {
                 return self.conclude(task, now, turn);
             }
             if is_violated(&settings, live) {
                 let failed = live.rows.iter().filter(failed).filter_map(|row| row.host.as_ref());
                 let names: Vec<&str> = failed.map(|host| host.as_str()).collect();
-                let what = if live.canary_failed { "canary" } else { "host" };
+                let what = if live.canary_failed() { "canary" } else { "host" };
                 let reason = format!("{what} failed: {}", names.join(", "));
                 for row in pending_rows(live) {
                     let result = RowResult { reason: Some(reason.clone()), ..RowResult::new(Status::NotRun) };
@@ -152,7 +148,7 @@ impl Run {
                 live.pausing = true;
                 return self.set_timer(now.mono + pause, Timer::NextBatch { task });
             }
-            if self.open_batch(task) > 0 {
+            if self.open_batch(task, now) > 0 {
                 return;
             }
         }

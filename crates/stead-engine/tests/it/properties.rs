@@ -9,7 +9,9 @@ use stead_engine::compile::CompiledPlan;
 use stead_engine::run::{ResumeChoice, Run, RunOptions};
 use stead_model::Status;
 use stead_model::event::{CancelReason, Mode};
-use stead_model::plan::{Backoff, OnError, OnFailure, Op, Retry, Section, Settings, Size, Task, TriggerRule, Undo};
+use stead_model::plan::{
+    Backoff, OnError, OnFailure, Op, Retry, Section, Settings, Size, Task, TriggerRule, Undo,
+};
 use stead_model::report::Report;
 
 use super::simulate::{World, assert_ordered, compile, on_hosts, simulate, task};
@@ -33,8 +35,16 @@ fn settings() -> impl Strategy<Value = Settings> {
         1 => Just(TriggerRule::AnyFailed),
         1 => Just(TriggerRule::AllFailed),
     ];
-    (rule, prop::bool::weighted(0.7), 0..3_u32, 0..3_u32, prop::option::of(1..3_u32), any::<bool>(), any::<bool>()).prop_map(
-        |(trigger_rule, go_on, retries, mutex, batch, idempotent, undo)| Settings {
+    (
+        rule,
+        prop::bool::weighted(0.7),
+        0..3_u32,
+        0..3_u32,
+        prop::option::of(1..3_u32),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(trigger_rule, go_on, retries, mutex, batch, idempotent, undo)| Settings {
             trigger_rule,
             on_error: if go_on { OnError::Continue } else { OnError::StopAll },
             retry: Retry { times: retries, backoff: Backoff::EXPONENTIAL, ..Retry::default() },
@@ -44,10 +54,10 @@ fn settings() -> impl Strategy<Value = Settings> {
             batch: batch.map(Size::Count).into_iter().collect(),
             batch_pause: Duration::from_secs(u64::from(batch.unwrap_or(0) % 2)),
             idempotent,
-            undo: undo.then(|| Undo::Op(Op { operation: "assert".parse().unwrap(), params: BTreeMap::new() })),
+            undo: undo
+                .then(|| Undo::Op(Op { operation: "assert".parse().unwrap(), params: BTreeMap::new() })),
             ..Settings::default()
-        },
-    )
+        })
 }
 
 fn sketch() -> impl Strategy<Value = Sketch> {
@@ -74,7 +84,11 @@ impl Sketch {
     fn compile(&self) -> CompiledPlan {
         let mut tasks: Vec<Task> = Vec::new();
         for (i, (edges, settings, hosts)) in self.tasks.iter().enumerate() {
-            let mut after: Vec<String> = if i == 0 { Vec::new() } else { edges.iter().map(|edge| format!("t{}", edge.index(i))).collect() };
+            let mut after: Vec<String> = if i == 0 {
+                Vec::new()
+            } else {
+                edges.iter().map(|edge| format!("t{}", edge.index(i))).collect()
+            };
             after.sort();
             after.dedup();
             let after: Vec<&str> = after.iter().map(String::as_str).collect();
@@ -103,7 +117,8 @@ impl Sketch {
 
     /// Outcomes depend on the task and the try alone, so that two runs can be compared.
     fn outcome(&self, name: &str, host: Option<&str>, tries: u32) -> Status {
-        let number = name.bytes().chain(host.unwrap_or("").bytes()).fold(0_usize, |sum, b| sum * 31 + usize::from(b));
+        let number =
+            name.bytes().chain(host.unwrap_or("").bytes()).fold(0_usize, |sum, b| sum * 31 + usize::from(b));
         if self.failures[(number + tries as usize) % self.failures.len()] {
             return Status::Failed;
         }
@@ -111,8 +126,11 @@ impl Sketch {
     }
 }
 
+/// Name, status, changed, reason and host rows of a task.
+type Essence = (String, Status, bool, Option<String>, Vec<(String, Status, bool)>);
+
 /// What two reports must agree on.
-fn essence(report: &Report) -> Vec<(String, Status, bool, Option<String>, Vec<(String, Status, bool)>)> {
+fn essence(report: &Report) -> Vec<Essence> {
     let rows = report.tasks.iter().map(|row| {
         let hosts = row.hosts.iter().map(|host| (host.host.to_string(), host.status, host.changed)).collect();
         (row.name.to_string(), row.status, row.changed, row.reason.clone(), hosts)
@@ -123,8 +141,12 @@ fn essence(report: &Report) -> Vec<(String, Status, bool, Option<String>, Vec<(S
 fn replayed(plan: &CompiledPlan, events: &[stead_model::Event]) -> Run {
     struct None_;
     impl stead_engine::run::Hosts for None_ {
-        fn resolve(&self, _: &[String], _: &str) -> Result<Vec<stead_model::HostName>, String> {
-            Err("a replay resolves nothing".to_owned())
+        fn resolve(
+            &self,
+            _: &[String],
+            _: &str,
+        ) -> Result<Vec<stead_model::HostName>, stead_engine::run::Unresolved> {
+            Err(stead_engine::run::Unresolved::Wrong("a replay resolves nothing".to_owned()))
         }
         fn slots(&self, _: &stead_model::HostName, _: Option<u32>) -> u32 {
             1

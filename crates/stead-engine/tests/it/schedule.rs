@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use stead_engine::run::ResumeChoice;
 use stead_model::event::EventKind;
-use stead_model::plan::{HostFailure, Mutex, MutexScope, Settings, Size};
+use stead_model::plan::{Backoff, HostFailure, Mutex, MutexScope, Retry, Settings, Size};
 use stead_model::{Event, Status};
 
 use super::simulate::{World, assert_ordered, compile, on_hosts, simulate, task};
@@ -19,7 +20,14 @@ fn fine(_: &str, _: Option<&str>, _: u32) -> Status {
 /// Case 4: a task starts as soon as its own dependencies are finished.
 #[test]
 fn there_is_no_level_barrier() {
-    let plan = compile(|_| {}, vec![task("a", &[], Settings::default()), task("b", &[], Settings::default()), task("c", &["b"], Settings::default())]);
+    let plan = compile(
+        |_| {},
+        vec![
+            task("a", &[], Settings::default()),
+            task("b", &[], Settings::default()),
+            task("c", &["b"], Settings::default()),
+        ],
+    );
     let mut world = World::new(&plan, &fine);
     world.begin();
     // Pending are a and b; b ends, then c, and only then a.
@@ -30,7 +38,10 @@ fn there_is_no_level_barrier() {
 
 #[test]
 fn tasks_that_share_a_mutex_never_overlap_and_are_served_in_order() {
-    let settings = Settings { mutex: vec![Mutex { name: "apt".to_owned(), scope: MutexScope::Run }], ..Settings::default() };
+    let settings = Settings {
+        mutex: vec![Mutex { name: "apt".to_owned(), scope: MutexScope::Run }],
+        ..Settings::default()
+    };
     let tasks = (0..20).map(|i| task(&format!("t{i}"), &[], settings.clone())).collect();
     let plan = compile(|_| {}, tasks);
     let mut world = World::new(&plan, &fine);
@@ -50,7 +61,10 @@ fn tasks_that_share_a_mutex_never_overlap_and_are_served_in_order() {
 
 #[test]
 fn a_blocked_task_does_not_hold_back_the_ones_behind_it() {
-    let held = Settings { mutex: vec![Mutex { name: "m".to_owned(), scope: MutexScope::Run }], ..Settings::default() };
+    let held = Settings {
+        mutex: vec![Mutex { name: "m".to_owned(), scope: MutexScope::Run }],
+        ..Settings::default()
+    };
     let tasks = vec![task("a", &[], held.clone()), task("b", &[], held), task("c", &[], Settings::default())];
     let plan = compile(|plan| plan.limits.parallel = 2, tasks);
     let mut world = World::new(&plan, &fine);
@@ -62,9 +76,12 @@ fn a_blocked_task_does_not_hold_back_the_ones_behind_it() {
 
 #[test]
 fn a_failed_canary_leaves_the_others_out() {
-    let settings = Settings { canary: Some(Size::Count(1)), host_failure: HostFailure::All, ..Settings::default() };
+    let settings =
+        Settings { canary: Some(Size::Count(1)), host_failure: HostFailure::All, ..Settings::default() };
     let plan = compile(|_| {}, vec![on_hosts("roll", &[], 4, settings)]);
-    let fails_on_first = |_: &str, host: Option<&str>, _: u32| if host == Some("h0") { Status::Failed } else { Status::Changed };
+    let fails_on_first = |_: &str, host: Option<&str>, _: u32| {
+        if host == Some("h0") { Status::Failed } else { Status::Changed }
+    };
     let (report, events) = simulate(&plan, &fails_on_first, &[0]);
     assert_ordered(&plan, &events);
     let row = &report.tasks[0];
@@ -79,7 +96,9 @@ fn a_failed_canary_leaves_the_others_out() {
 fn host_failures_within_the_policy_are_tolerated() {
     let settings = Settings { host_failure: HostFailure::Percent(50), ..Settings::default() };
     let plan = compile(|_| {}, vec![on_hosts("a", &[], 4, settings), task("b", &["a"], Settings::default())]);
-    let one_fails = |_: &str, host: Option<&str>, _: u32| if host == Some("h2") { Status::Failed } else { Status::Changed };
+    let one_fails = |_: &str, host: Option<&str>, _: u32| {
+        if host == Some("h2") { Status::Failed } else { Status::Changed }
+    };
     let (report, _) = simulate(&plan, &one_fails, &[3, 1, 2]);
     assert_eq!((report.tasks[0].status, report.tasks[0].partial), (Status::Changed, true));
     assert_eq!(report.tasks[1].status, Status::Changed);
@@ -90,7 +109,8 @@ fn host_failures_within_the_policy_are_tolerated() {
 
 #[test]
 fn batches_wait_for_each_other_and_for_their_pause() {
-    let settings = Settings { batch: vec![Size::Count(2)], batch_pause: Duration::from_secs(60), ..Settings::default() };
+    let settings =
+        Settings { batch: vec![Size::Count(2)], batch_pause: Duration::from_secs(60), ..Settings::default() };
     let plan = compile(|_| {}, vec![on_hosts("a", &[], 5, settings)]);
     let mut world = World::new(&plan, &fine);
     world.begin();
@@ -119,10 +139,62 @@ fn ten_thousand_wide_and_deep_plans_end() {
         let names: Vec<String> = (0..MANY).map(|i| format!("t{i}")).collect();
         let settings = Settings { on_error: stead_model::plan::OnError::Continue, ..Settings::default() };
         let chain = (0..MANY)
-            .map(|i| if i == 0 { task(&names[0], &[], settings.clone()) } else { task(&names[i], &[&names[i - 1]], settings.clone()) })
+            .map(|i| {
+                if i == 0 {
+                    task(&names[0], &[], settings.clone())
+                } else {
+                    task(&names[i], &[&names[i - 1]], settings.clone())
+                }
+            })
             .collect();
         simulate(&compile(|_| {}, chain), outcome, &[0]).0
     };
     assert_eq!(deep(&fine).counts.changed as usize, MANY);
     assert_eq!(deep(&|_, _, _| Status::Failed).counts.skipped as usize, MANY - 1);
+}
+
+/// Section 11: a run that died in a delay has its remaining attempts, and the delay begins anew.
+#[test]
+fn a_delay_begins_anew_after_a_resume() {
+    let retry = Retry { times: 1, backoff: Backoff::EXPONENTIAL, ..Retry::default() };
+    for hosts in [0, 1] {
+        let settings = Settings { retry: retry.clone(), idempotent: true, ..Settings::default() };
+        let tasks = match hosts {
+            0 => vec![task("a", &[], settings)],
+            hosts => vec![on_hosts("a", &[], hosts, settings)],
+        };
+        let plan = compile(|_| {}, tasks);
+        let always_fails = |_: &str, _: Option<&str>, _: u32| Status::Failed;
+        let mut world = World::new(&plan, &always_fails);
+        world.begin();
+        assert!(world.step(0));
+        assert!(matches!(world.events.last().unwrap().kind, EventKind::AttemptFailed { attempt: 1, .. }));
+
+        let mut resumed = World::new(&plan, &always_fails);
+        resumed.run.replay(&world.events).unwrap();
+        resumed.events = world.events;
+        resumed.resume(ResumeChoice::default());
+        assert!(resumed.run.deadline().is_some(), "it waits");
+        assert!(!matches!(resumed.events.last().unwrap().kind, EventKind::AttemptStarted { .. }));
+        let report = resumed.finish(&[0]);
+        assert_eq!((report.tasks[0].status, report.tasks[0].attempts), (Status::Failed, 2));
+        assert_ordered(&plan, &resumed.events);
+    }
+}
+
+/// Section 5: a question that was answered is not asked again after a resume.
+#[test]
+fn a_confirmed_task_is_not_asked_about_again() {
+    let settings = Settings { confirm: Some("really?".to_owned()), idempotent: true, ..Settings::default() };
+    let plan = compile(|_| {}, vec![task("a", &[], settings)]);
+    let mut world = World::new(&plan, &fine);
+    world.begin();
+    assert!(world.step(0), "the answer");
+    let mut resumed = World::new(&plan, &fine);
+    resumed.run.replay(&world.events).unwrap();
+    resumed.events = world.events;
+    resumed.resume(ResumeChoice::default());
+    resumed.finish(&[0]);
+    let answers = resumed.events.iter().filter(|event| matches!(event.kind, EventKind::Confirmed { .. }));
+    assert_eq!(answers.count(), 1);
 }

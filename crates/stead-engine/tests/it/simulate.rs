@@ -44,7 +44,7 @@ pub(crate) fn compile(change: impl FnOnce(&mut Plan), tasks: Vec<Task>) -> Compi
     change(&mut plan);
     let locate = |task: TaskIndex, path: &str| Place::Named(format!("task {} {path}", task.0));
     let explicit = Explicit { idempotent };
-    check(plan, &explicit, &Catalogue::new([&NOTHING].into_iter()), &locate, Default::default()).unwrap()
+    check(plan, &explicit, &Catalogue::new([&NOTHING]), &locate, Default::default()).unwrap()
 }
 
 /// An operation of the simulated world.
@@ -67,7 +67,7 @@ static NOTHING: Descriptor = Descriptor {
 struct AllHosts;
 
 impl Hosts for AllHosts {
-    fn resolve(&self, target: &[String], _: &str) -> Result<Vec<HostName>, String> {
+    fn resolve(&self, target: &[String], _: &str) -> Result<Vec<HostName>, stead_engine::run::Unresolved> {
         Ok(target.iter().map(|name| HostName::parse(name).unwrap()).collect())
     }
     fn slots(&self, _: &HostName, per_target: Option<u32>) -> u32 {
@@ -143,7 +143,9 @@ impl<'a> World<'a> {
                     self.stopping.extend(starts);
                 }
                 Command::Finish => {}
-                Command::Judge(_) | Command::Ask(_) | Command::Start(_) | Command::Undo { .. } => self.pending.push(command),
+                Command::Judge(_) | Command::Ask(_) | Command::Start(_) | Command::Undo { .. } => {
+                    self.pending.push(command)
+                }
             }
         }
         let starts = self.pending.iter().filter(|command| matches!(command, Command::Start(_))).count();
@@ -157,7 +159,10 @@ impl<'a> World<'a> {
         }
         if self.pending.is_empty() {
             let Some(at) = self.run.deadline() else {
-                panic!("a run that is not over waits for nothing; its last event is {:?}", self.events.last());
+                panic!(
+                    "a run that is not over waits for nothing; its last event is {:?}",
+                    self.events.last()
+                );
             };
             self.clock = self.clock.max(u64::try_from(at.as_millis()).unwrap());
             self.input(Input::Tick);
@@ -206,7 +211,11 @@ impl<'a> World<'a> {
 }
 
 /// Runs a plan to its end.
-pub(crate) fn simulate(plan: &CompiledPlan, outcomes: Outcomes<'_>, choices: &[usize]) -> (Report, Vec<Event>) {
+pub(crate) fn simulate(
+    plan: &CompiledPlan,
+    outcomes: Outcomes<'_>,
+    choices: &[usize],
+) -> (Report, Vec<Event>) {
     let mut world = World::new(plan, outcomes);
     world.begin();
     let report = world.finish(choices);

@@ -18,7 +18,12 @@ pub struct Op {
 impl Op {
     /// Returns the operation called `operation`, such as `file.present`, without parameters.
     pub fn new(operation: &str) -> Self {
-        Self { operation: operation.to_owned(), params: BTreeMap::new(), changed_when: None, failed_when: None }
+        Self {
+            operation: operation.to_owned(),
+            params: BTreeMap::new(),
+            changed_when: None,
+            failed_when: None,
+        }
     }
 
     /// Returns `command.exec` of a program with arguments.

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stead_model::plan::{
-    self, Action, HostFailure, Interrupted, Mutex, MutexScope, OnEmpty, OnlyIfChanged, Part, Retry, Section, Settings,
-    Size, TaskIndex, TriggerRule, Undo,
+    self, Action, HostFailure, Interrupted, Mutex, MutexScope, OnEmpty, OnlyIfChanged, Part, Retry, Section,
+    Settings, Size, TaskIndex, TriggerRule, Undo,
 };
 use stead_model::{Diagnostic, Diagnostics, TaskName};
 
 use crate::context::TaskContext;
 use crate::function::{Closures, Done, Failure, erase};
 
-use super::{After, Guard, Op, OnError, PlanBuilder, Task, foreign, place, twice};
+use super::{After, Guard, OnError, Op, PlanBuilder, Task, foreign, place, twice};
 
 /// A task as collected so far.
 pub(super) struct Draft {
@@ -90,11 +90,16 @@ impl Draft {
                 Some(_) | None => diagnostics.push(foreign(at)),
             }
         }
-        let mut settings = self.settings.map_or_else(|| default_settings(self.op.is_some()), |settings| *settings);
+        let mut settings =
+            self.settings.map_or_else(|| default_settings(self.op.is_some()), |settings| *settings);
         let inherited = if self.section == Section::Finally { plan::OnError::Continue } else { on_error };
         settings.on_error = self.on_error.unwrap_or(inherited);
         let mut to_part = |op: Op| -> Option<Part> {
-            op.into_part().map_err(|error| diagnostics.push(Diagnostic::error("plan/unknown-operation", place(self.at), error))).ok()
+            op.into_part()
+                .map_err(|error| {
+                    diagnostics.push(Diagnostic::error("plan/unknown-operation", place(self.at), error))
+                })
+                .ok()
         };
         settings.undo = match self.undo {
             None => None,

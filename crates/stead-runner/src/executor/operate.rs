@@ -17,6 +17,8 @@ pub(super) struct Ran {
     pub(super) unknown: bool,
     /// Nothing ran, because `creates` or `unless` said so.
     pub(super) passed_over: bool,
+    /// It was asked to stop and did.
+    pub(super) stopped: bool,
     pub(super) failure: Option<OpError>,
     pub(super) reason: Option<String>,
     pub(super) exit_code: Option<i32>,
@@ -36,7 +38,11 @@ pub(super) async fn operate(
 ) -> Result<Ran, OpError> {
     let descriptor = entry.descriptor();
     if !descriptor.platforms.is_empty() && !descriptor.platforms.contains(&std::env::consts::OS) {
-        return Err(OpError::unsupported(format!("{} needs {}", descriptor.name, descriptor.platforms.join(" or "))));
+        return Err(OpError::unsupported(format!(
+            "{} needs {}",
+            descriptor.name,
+            descriptor.platforms.join(" or ")
+        )));
     }
     if mode == Mode::DryRun && !descriptor.check {
         return Ok(Ran { unknown: true, ..Ran::default() });
@@ -46,10 +52,9 @@ pub(super) async fn operate(
             let (operation, cx) = (Arc::clone(operation), cx.clone());
             let work = move || bring_about(&*operation, &cx, &params, mode, wants_inverse);
             tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| match error.try_into_panic() {
-                Ok(panic) => Err(OpError::new(
-                    ErrorClass::Panic,
-                    format!("panicked: {}", super::panic_text(&*panic)),
-                )),
+                Ok(panic) => {
+                    Err(OpError::new(ErrorClass::Panic, format!("panicked: {}", super::panic_text(&*panic))))
+                }
                 Err(_) => Err(OpError::operation("the operation was stopped")),
             })
         }
@@ -65,7 +70,11 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
     let is_read = action.descriptor().effect == Effect::Read;
     Ok(Ran {
         changed: outcome.changed && !is_read,
-        passed_over: outcome.reason.is_some() && outcome.exit_code.is_none() && outcome.signal.is_none() && !is_read,
+        passed_over: outcome.reason.is_some()
+            && outcome.exit_code.is_none()
+            && outcome.signal.is_none()
+            && !is_read,
+        stopped: outcome.stopped,
         failure: outcome.failure,
         reason: outcome.reason,
         exit_code: outcome.exit_code,

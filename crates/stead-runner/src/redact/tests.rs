@@ -132,3 +132,18 @@ proptest! {
         prop_assert_eq!(String::from_utf8(streamed).unwrap(), redactor.redact_text(&text));
     }
 }
+
+#[test]
+fn a_text_that_begins_inside_a_secret_has_its_start_masked() {
+    let redactor = redactor(&["correct horse battery"]);
+    for (text, masked) in [
+        ("horse battery and more", "*** and more"),
+        ("\u{FFFD}\u{FFFD}battery", "***"),
+        ("ery: too little of it to tell", "ery: too little of it to tell"),
+        ("a battery", "a battery"),
+    ] {
+        let mut tail = text.to_owned();
+        redactor.redact_start(&mut tail);
+        assert_eq!(tail, masked);
+    }
+}

@@ -44,7 +44,8 @@ async fn panics_stay_where_they_happen() {
     let mut plan = Plan::builder("panics");
     plan.on_error(OnError::Continue);
     plan.func("task", |_| async { if true { panic!("boom") } else { Ok(Done::unchanged(())) } });
-    plan.func("guarded", |_| async { Ok(Done::unchanged(())) }).when(Guard::func("label", |_| panic!("bang")));
+    plan.func("guarded", |_| async { Ok(Done::unchanged(())) })
+        .when(Guard::func("label", |_| panic!("bang")));
     plan.func("fine", |_| async { Ok(Done::unchanged(())) });
     let report = runner().observe(|_: &Event| panic!("observer")).run(plan.build().unwrap()).await;
     let row = report.task("task").unwrap();
@@ -65,7 +66,9 @@ async fn a_task_is_tried_again_until_it_works() {
     let counter = Arc::clone(&tries);
     plan.func("flaky", move |_| {
         let attempt = counter.fetch_add(1, Ordering::SeqCst);
-        async move { if attempt < 2 { Err(Failure::new(format!("try {attempt}"))) } else { Ok(Done::changed(())) } }
+        async move {
+            if attempt < 2 { Err(Failure::new(format!("try {attempt}"))) } else { Ok(Done::changed(())) }
+        }
     })
     .retry(Retry::times(2).backoff(Duration::from_millis(100), Duration::from_secs(10)));
     let errors = Arc::new(Mutex::new(Vec::new()));
@@ -87,7 +90,8 @@ async fn a_task_is_tried_again_until_it_works() {
 #[tokio::test]
 async fn permanent_failures_are_not_tried_again_and_keep_their_data() {
     let mut plan = Plan::builder("permanent");
-    plan.func("task", |_| async { Err::<Done<()>, _>(Failure::permanent("no").changed(true).data(7)) }).retry(Retry::times(5));
+    plan.func("task", |_| async { Err::<Done<()>, _>(Failure::permanent("no").changed(true).data(7)) })
+        .retry(Retry::times(5));
     plan.func("dependent", |_| async { Ok(Done::unchanged(())) });
     let report = runner().run(plan.build().unwrap()).await;
     let row = report.task("task").unwrap();

@@ -35,7 +35,7 @@ pub(crate) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let loaded = source::load(&args.file, &(&args.vars).into(), settings)?;
+    let loaded = source::load(&args.file, &(&args.vars).into(), None, settings)?;
     let report = args.run.as_deref().map(|run| report_of(run, settings)).transpose()?;
     let draw = match args.format {
         GraphFormat::Dot => graph::to_dot,

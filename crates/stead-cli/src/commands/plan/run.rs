@@ -15,8 +15,9 @@ use crate::render::Differences;
 use crate::settings::Settings;
 
 pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
-    let loaded = source::load(&args.file, &(&args.vars).into(), settings)?;
-    let (inventory, inventory_files) = source::inventory(&args.inventory, &loaded.base_dir, settings)?;
+    let (inventory, inventory_files) =
+        source::inventory(&args.inventory, &source::base_dir(&args.file, settings), settings)?;
+    let loaded = source::load(&args.file, &(&args.vars).into(), Some(&inventory), settings)?;
     let left_out = compile::select(&loaded.compiled, &args.only)
         .map_err(|error| Failure::caused_by(FailureKind::Usage, error))?;
 

@@ -14,9 +14,10 @@ pub(crate) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let loaded = source::load(&args.file, &(&args.vars).into(), settings)?;
-    // Shown with the plan, so that a bad inventory or limit is noticed before a run.
-    source::inventory(&args.inventory, &loaded.base_dir, settings)?;
+    // Read with the plan, so that a bad inventory or limit is noticed before a run.
+    let base_dir = source::base_dir(&args.file, settings);
+    let (inventory, _) = source::inventory(&args.inventory, &base_dir, settings)?;
+    let loaded = source::load(&args.file, &(&args.vars).into(), Some(&inventory), settings)?;
     source::limit(&args.inventory)?;
     let compiled = loaded.compiled;
     if !compiled.warnings.is_empty() {

@@ -53,8 +53,26 @@ impl From<&VarArgs> for Given {
     }
 }
 
+/// Returns what relative paths in `file` start from.
+pub(crate) fn base_dir(file: &PlanSource, settings: &Settings) -> PathBuf {
+    match file {
+        PlanSource::Stdin => settings.current_dir.clone(),
+        PlanSource::File(path) => {
+            let path = settings.current_dir.join(path);
+            path.parent().map_or_else(|| settings.current_dir.clone(), Path::to_owned)
+        }
+    }
+}
+
 /// Returns the compiled plan of `file`, or every problem in it and in what it was given.
-pub(crate) fn load(file: &PlanSource, given: &Given, settings: &Settings) -> Result<Loaded, Failure> {
+///
+/// With an inventory, targets are checked against it.
+pub(crate) fn load(
+    file: &PlanSource,
+    given: &Given,
+    inventory: Option<&Inventory>,
+    settings: &Settings,
+) -> Result<Loaded, Failure> {
     let (name, path) = match file {
         PlanSource::Stdin => ("<stdin>".to_owned(), None),
         PlanSource::File(path) => (path.display().to_string(), Some(settings.current_dir.join(path))),
@@ -69,14 +87,15 @@ pub(crate) fn load(file: &PlanSource, given: &Given, settings: &Settings) -> Res
     let mut env = settings.environment.to_map();
     env.extend(given.env.clone());
     let inputs = Inputs { vars_files, vars: given.vars.clone(), env };
-    let catalogue = Catalogue::new(stead_drivers::operations().descriptors());
+    let mut catalogue = Catalogue::new(stead_drivers::operations().descriptors());
+    if let Some(inventory) = inventory {
+        catalogue = catalogue.with_hosts(inventory.into());
+    }
     let compiled = plan_file(&source, &inputs, &catalogue).map_err(refused)?;
     let given =
         given_names(&inputs).filter_map(|name| Some((name.clone(), compiled.plan.vars.get(&name)?.clone())));
     let given = given.collect();
-    let beside = path.as_deref().and_then(Path::parent).map(Path::to_owned);
-    let base_dir = beside.unwrap_or_else(|| settings.current_dir.clone());
-    Ok(Loaded { compiled, bytes, path, base_dir, given })
+    Ok(Loaded { compiled, bytes, base_dir: base_dir(file, settings), path, given })
 }
 
 /// Problems of flags alone are the command line's: exit 2. One in a file makes it exit 3.

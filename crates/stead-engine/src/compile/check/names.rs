@@ -162,6 +162,13 @@ impl<'a> Checker<'a> {
             let message = format!("`{}`: {}", shorten(text), unknown.message);
             self.error(index, path, "plan/bad-expression", message, unknown.help.as_str());
         }
+        for name in ["facts", "fact"] {
+            if found.uses(name) {
+                let message = format!("`{name}` is not there yet: this version gathers no facts of hosts");
+                let help = "use a label of the host (`host.labels`) or the result of a task that finds out";
+                self.error(index, path, "plan/undeclared", message, help);
+            }
+        }
         let plan = self.plan;
         self.declared(index, path, "vars", &found.vars, &plan.vars);
         self.declared(index, path, "env", &found.env, &plan.env);

@@ -1,0 +1,113 @@
+//! What a command counts as.
+
+use serde_json::json;
+
+use super::lab::{Lab, statuses, task};
+
+const PLAN: &str = r#"api_version: v1
+name: commands
+tasks:
+  - {name: plain, shell: "echo x >> plain"}
+  - {name: argv, exec: [sh, -c, "echo x >> argv"]}
+  - {name: creates, shell: "echo x >> made", params: {creates: made}}
+  - {name: unless-true, shell: "echo x >> never", params: {unless: "true"}}
+  - {name: unless-made, shell: "echo x >> once", params: {unless: "test -e once"}}
+  - {name: ok-exit, shell: "exit 3", params: {ok_exit: [0, 3]}}
+  - {name: never-failed, shell: "exit 9", failed_when: "false"}
+  - {name: never-changed, shell: "true", changed_when: "false"}
+  - {name: says-changed, shell: "echo changed", changed_when: "result.stdout == 'changed\n'"}
+"#;
+
+/// Case 17: a command is changed each time, unless it says when there is nothing to do.
+#[test]
+fn commands_are_changed_unless_they_say_otherwise() {
+    let lab = Lab::new(PLAN);
+    let first = lab.plan_report(&[], 0);
+    assert_eq!(
+        statuses(&first),
+        [
+            "plain:changed",
+            "argv:changed",
+            "creates:changed",
+            "unless-true:unchanged",
+            "unless-made:changed",
+            "ok-exit:changed",
+            "never-failed:changed",
+            "never-changed:unchanged",
+            "says-changed:changed",
+        ]
+    );
+    let second = lab.plan_report(&[], 0);
+    for (name, status) in [
+        ("plain", "changed"),
+        ("argv", "changed"),
+        ("creates", "unchanged"),
+        ("unless-true", "unchanged"),
+        ("unless-made", "unchanged"),
+        ("ok-exit", "changed"),
+    ] {
+        assert_eq!(task(&second, name)["status"], status, "{name}");
+        assert_eq!(task(&second, name)["changed"], status == "changed", "{name}");
+    }
+    let reason = |name: &str| task(&second, name)["hosts"][0]["reason"].as_str().unwrap().to_owned();
+    assert!(reason("creates").contains("made"), "{}", reason("creates"));
+    assert!(reason("unless-true").contains("true"), "{}", reason("unless-true"));
+    assert_eq!(
+        (lab.read("plain"), lab.read("made"), lab.read("once")),
+        ("x\nx\n".into(), "x\n".into(), "x\n".into())
+    );
+    assert_eq!(lab.read("never"), "");
+    assert_eq!(task(&second, "ok-exit")["data"]["exit_code"], 3);
+    assert_eq!(task(&second, "never-failed")["data"]["exit_code"], 9);
+}
+
+/// Case 17: a failed command counts as changed too; `failed_when` replaces the look at the exit code.
+#[test]
+fn a_failed_command_is_changed_and_failed_when_decides_before_changed_when() {
+    let lab = Lab::new(
+        r#"api_version: v1
+name: failing
+on_error: continue
+tasks:
+  - {name: exits, shell: "exit 3"}
+  - {name: killed, shell: "kill -9 $$"}
+  - {name: judged, shell: "echo broken", failed_when: "'broken' in result.stdout"}
+  - {name: both, shell: "exit 3", failed_when: "result.exit_code == 3", changed_when: "false"}
+"#,
+    );
+    let report = lab.plan_report(&[], 1);
+    for name in ["exits", "killed", "judged", "both"] {
+        assert_eq!(task(&report, name)["status"], "failed", "{name}");
+    }
+    assert!(task(&report, "exits")["error"].as_str().unwrap().contains("exit code 3"));
+    assert_eq!(
+        (&task(&report, "exits")["class"], &task(&report, "killed")["class"]),
+        (&json!("exit"), &json!("exit"))
+    );
+    assert_eq!(task(&report, "exits")["changed"], true);
+    assert_eq!(task(&report, "killed")["changed"], true);
+    assert_eq!(task(&report, "both")["changed"], false);
+    assert_eq!(report["errors"].as_array().unwrap().len(), 4);
+}
+
+/// Section 8: what commands are told, and what they are not: stdin is empty, variables of secrets are not inherited.
+#[test]
+fn commands_know_their_run_task_host_and_attempt_and_no_secret_variable() {
+    let lab = Lab::new(
+        r#"api_version: v1
+name: told
+secrets: {key: {env: API_KEY}}
+tasks:
+  - name: env
+    retry: 1
+    shell: |
+      test "$STEAD_ATTEMPT" = 2 || exit 1
+      printf '%s %s %s [%s] [%s] [%s]' "$STEAD_RUN_ID" "$STEAD_TASK" "$STEAD_HOST" "$(cat)" "$API_KEY" "$OTHER"
+"#,
+    );
+    let mut command = lab.stead(["plan", "run", "p.yaml", "--run-id", "r1", "--json"]);
+    let ended = command.env("API_KEY", "hunter22").env("OTHER", "kept").output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(task(&report, "env")["data"]["stdout"], json!("r1 env local [] [] [kept]"));
+    assert_eq!(task(&report, "env")["attempts"], 2);
+}

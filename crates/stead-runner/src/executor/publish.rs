@@ -1,0 +1,77 @@
+//! What leaves the executor: masked, and short enough for the journal.
+
+use serde_json::Value;
+use stead_engine::run::Attempt;
+use stead_model::event::RowResult;
+use stead_model::plan::{Op, Param};
+
+use super::{Executor, Message};
+
+/// A text of this length may be the tail of a longer one: results keep the last MiB of a stream.
+const CUT_TEXT: usize = (1 << 20) - 8;
+
+/// How long data may be before it goes to a file of its own.
+const LONGEST_DATA: usize = 64 * 1024;
+
+impl Executor {
+    pub(super) fn mask(&self, result: &mut RowResult) {
+        if self.redactor.is_empty() {
+            return;
+        }
+        for text in [&mut result.error, &mut result.reason].into_iter().flatten() {
+            *text = self.redactor.redact_text(text).into_owned();
+        }
+        for member in ["stdout", "stderr"] {
+            if let Some(Value::String(text)) = result.data.as_mut().and_then(|data| data.get_mut(member))
+                && text.len() >= CUT_TEXT
+            {
+                self.redactor.redact_start(text);
+            }
+        }
+        for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
+            self.redactor.redact_value(value);
+        }
+        // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
+        if result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+            result.unrecorded_inverse = std::mem::take(&mut result.inverse);
+        }
+    }
+
+    pub(super) fn op_holds_secret(&self, op: &Op) -> bool {
+        !self.redactor.is_empty() && op.params.values().any(|param| self.holds_secret(param))
+    }
+
+    fn holds_secret(&self, param: &Param) -> bool {
+        let Param::Value(value) = param else { return false };
+        let mut masked = value.clone();
+        self.redactor.redact_value(&mut masked);
+        masked != *value
+    }
+
+    /// Puts data that is too long for the journal into a file of its own.
+    pub(super) async fn keep_long_data(&self, attempt: &Attempt, result: &mut RowResult) {
+        let (Some(recording), Some(data)) = (&self.recording, &result.data) else { return };
+        if !is_longer_than(data, LONGEST_DATA) {
+            return;
+        }
+        let name = &self.plan.task(attempt.task).name;
+        match recording.directory.write_data(name, attempt.host.as_ref(), attempt.attempt, data) {
+            Ok(file) => result.data_file = Some(file),
+            Err(error) => self.send(Message::RecordingFailed(error.to_string())).await,
+        }
+    }
+}
+
+fn is_longer_than(value: &Value, limit: usize) -> bool {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 = self.0.checked_sub(bytes.len()).ok_or(std::io::ErrorKind::WriteZero)?;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    serde_json::to_writer(Counter(limit), value).is_err()
+}
