@@ -1,6 +1,6 @@
 //! Stead's drivers: the operations, each implemented once, for the machine it runs on.
 //!
-//! [`operations`] is the standard registry. Every module here acts and reports; none decides order or retries.
+//! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
 mod archive;
 mod assert;
@@ -14,22 +14,6 @@ mod wait;
 
 use stead_runner::operation::Registry;
 
-/// Returns the standard registry: every operation there is.
-pub fn operations() -> Registry {
-    let mut registry = Registry::new();
-    registry.add_action(command::Exec);
-    registry.add_action(command::Shell);
-    file::add_to(&mut registry);
-    registry.add_operation(archive::Unpacked);
-    registry.add_action(assert::Assert);
-    registry.add_operation(git::Checkout);
-    registry.add_action(http::HttpRequest);
-    registry.add_action(wait::WaitPort);
-    registry.add_action(wait::WaitHttp);
-    registry.add_action(wait::WaitFile);
-    registry
-}
-
 /// The operations of this crate, as programs name them.
 #[derive(Clone, Copy, Debug)]
 pub struct Drivers;
@@ -37,7 +21,18 @@ pub struct Drivers;
 impl Drivers {
     /// Returns every operation there is.
     pub fn standard() -> Registry {
-        operations()
+        let mut registry = Registry::new();
+        registry.add_action(command::Exec);
+        registry.add_action(command::Shell);
+        file::add_to(&mut registry);
+        registry.add_operation(archive::Unpacked);
+        registry.add_action(assert::Assert);
+        registry.add_operation(git::Checkout);
+        registry.add_action(http::HttpRequest);
+        registry.add_action(wait::WaitPort);
+        registry.add_action(wait::WaitHttp);
+        registry.add_action(wait::WaitFile);
+        registry
     }
 }
 
@@ -48,7 +43,7 @@ mod tests {
 
     #[test]
     fn descriptors_are_complete() {
-        let registry = operations();
+        let registry = Drivers::standard();
         for descriptor in registry.descriptors() {
             let name = descriptor.name;
             assert!(descriptor.summary.ends_with('.'), "{name}: summary");
@@ -66,7 +61,7 @@ mod tests {
 
     #[test]
     fn secrets_are_allowed_where_content_goes_and_not_in_argv() {
-        let registry = operations();
+        let registry = Drivers::standard();
         let secret = |operation: &str, name: &str| {
             registry.get(operation).and_then(|entry| entry.descriptor().param(name)).map(|param| param.secret)
         };

@@ -43,7 +43,7 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     let hosts = if args.inventory.inventory.is_empty() { &recorded_files } else { &args.inventory };
     let (inventory, _) = source::inventory(hosts, &base_dir, settings)?;
     let state_dir = bundle.parent().and_then(Path::parent).unwrap_or(&settings.state_dir.path);
-    let mut runner = Runner::new(stead_drivers::operations())
+    let mut runner = Runner::new(stead_drivers::Drivers::standard())
         .record_in(state_dir)
         .inventory(inventory)
         .limit(source::limit(hosts)?)

@@ -20,7 +20,7 @@ pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, 
 }
 
 fn operations(name: Option<&str>) -> Result<Value, Failure> {
-    let registry = stead_drivers::operations();
+    let registry = stead_drivers::Drivers::standard();
     let Some(name) = name else {
         return Ok(registry.descriptors().map(|descriptor| descriptor.to_json()).collect());
     };

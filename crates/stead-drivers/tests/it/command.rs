@@ -10,7 +10,7 @@ use stead_testkit::context::{Kept, context, params};
 use tokio::sync::watch;
 
 fn action(name: &str) -> std::sync::Arc<dyn Action> {
-    match stead_drivers::operations().get(name) {
+    match stead_drivers::Drivers::standard().get(name) {
         Some(Entry::Action(action)) => action.clone(),
         Some(Entry::State(_)) | None => panic!("{name} is no action"),
     }

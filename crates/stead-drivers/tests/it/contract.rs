@@ -384,7 +384,7 @@ fn archives_and_checkouts_keep_the_contract() {
 }
 
 fn passes(cases: &[Case]) {
-    let registry = stead_drivers::operations();
+    let registry = stead_drivers::Drivers::standard();
     let found: Vec<String> = cases.iter().flat_map(|case| violations(&registry, case)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
@@ -407,7 +407,7 @@ fn edits_templates_and_copies_keep_the_contract() {
 
 #[test]
 fn every_write_operation_has_an_entry() {
-    assert_eq!(uncovered(&stead_drivers::operations(), &cases()), Vec::<&str>::new());
+    assert_eq!(uncovered(&stead_drivers::Drivers::standard(), &cases()), Vec::<&str>::new());
 }
 
 /// Says `changed` every time, or predicts something else than it does.

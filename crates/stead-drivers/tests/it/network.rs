@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use crate::server::{Answer, with_server};
 
 fn action(name: &str) -> Arc<dyn Action> {
-    match stead_drivers::operations().get(name) {
+    match stead_drivers::Drivers::standard().get(name) {
         Some(Entry::Action(action)) => action.clone(),
         Some(Entry::State(_)) | None => panic!("{name} is no action"),
     }

@@ -6,7 +6,7 @@ use stead_testkit::context::params;
 use stead_testkit::flow::{self, Ran};
 
 pub(crate) fn operation(name: &str) -> std::sync::Arc<dyn Operation> {
-    match stead_drivers::operations().get(name) {
+    match stead_drivers::Drivers::standard().get(name) {
         Some(Entry::State(operation)) => operation.clone(),
         Some(Entry::Action(_)) | None => panic!("{name} describes no state"),
     }

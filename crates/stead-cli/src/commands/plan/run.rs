@@ -27,7 +27,7 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
         Recorded::Below(settings.state_dir.runs())
     };
     let diff = if args.diff { Differences::Shown } else { Differences::Hidden };
-    let mut runner = Runner::new(stead_drivers::operations())
+    let mut runner = Runner::new(stead_drivers::Drivers::standard())
         .inventory(inventory)
         .limit(source::limit(&args.inventory)?)
         .environment(settings.environment.to_map())

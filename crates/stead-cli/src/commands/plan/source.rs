@@ -87,7 +87,7 @@ pub(crate) fn load(
     let mut env = settings.environment.to_map();
     env.extend(given.env.clone());
     let inputs = Inputs { vars_files, vars: given.vars.clone(), env };
-    let mut catalogue = Catalogue::new(stead_drivers::operations().descriptors());
+    let mut catalogue = Catalogue::new(stead_drivers::Drivers::standard().descriptors());
     if let Some(inventory) = inventory {
         catalogue = catalogue.with_hosts(inventory.into());
     }
