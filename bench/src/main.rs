@@ -38,8 +38,11 @@ impl Effort {
     }
 }
 
+/// Measures a part and adds its lines.
+type Measure = fn(Effort, &mut Table);
+
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, fn(Effort, &mut Table)); 6] = [
+const PARTS: [(&str, Measure); 6] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
