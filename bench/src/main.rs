@@ -38,11 +38,11 @@ impl Effort {
     }
 }
 
-/// Measures a part of the table.
-type Part = fn(Effort, &mut Table);
+/// Measures a part and adds its lines.
+type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Measure); 6] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
