@@ -284,24 +284,3 @@ async fn inside_a_root_prefix_a_command_starts_there() {
     let outcome = exec(&cx, json!({"command": "true", "creates": "/link"})).await.unwrap();
     assert!(!outcome.changed);
 }
-
-/// Prints what a command costs beside a bare spawn of the same program. Not a timed test: run it by hand with
-/// `--run-ignored only --no-capture`.
-#[tokio::test]
-#[ignore = "prints figures"]
-async fn cost_of_a_thousand_commands() {
-    let dir = tempfile::tempdir().unwrap();
-    let cx = context(dir.path());
-    let start = Instant::now();
-    for _ in 0..1_000 {
-        let mut command = std::process::Command::new("/bin/true");
-        command.stdin(std::process::Stdio::null());
-        assert!(command.output().unwrap().status.success());
-    }
-    let bare = start.elapsed();
-    let start = Instant::now();
-    for _ in 0..1_000 {
-        assert!(exec(&cx, json!({"command": "true"})).await.unwrap().failure.is_none());
-    }
-    println!("bare {bare:?}, command.exec {:?}", start.elapsed());
-}
