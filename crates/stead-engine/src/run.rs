@@ -306,7 +306,6 @@ pub struct Run {
 
     queue: Queue,
     ready_counter: u64,
-    ready_order: BTreeMap<TaskIndex, u64>,
     /// Guards being judged and questions being asked.
     asking: BTreeSet<TaskIndex>,
     /// Guards and questions that wait because only one thing happens at a time.
@@ -366,7 +365,6 @@ impl Run {
             assumed_done: BTreeSet::new(),
             queue: Queue::new(parallel),
             ready_counter: 0,
-            ready_order: BTreeMap::new(),
             asking: BTreeSet::new(),
             to_ask: VecDeque::new(),
             running: 0,

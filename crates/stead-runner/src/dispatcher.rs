@@ -6,7 +6,7 @@
 //!   timer    ─────────────▶└────────────┘ ── commands ─▶ executor (each attempt a task of its own)
 //! ```
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,8 +53,8 @@ pub(crate) struct Dispatcher {
     pub(crate) answer: Answer,
     pub(crate) began: Instant,
     pub(crate) work: JoinSet<()>,
-    pub(crate) attempts: HashMap<(TaskIndex, u32), Underway>,
-    pub(crate) undos: HashMap<TaskIndex, watch::Sender<Stop>>,
+    pub(crate) attempts: BTreeMap<(TaskIndex, u32), Underway>,
+    pub(crate) undos: BTreeMap<TaskIndex, watch::Sender<Stop>>,
     pub(crate) obeyed: Option<Wish>,
     pub(crate) recording_failures: Vec<String>,
     pub(crate) journal_lost: bool,

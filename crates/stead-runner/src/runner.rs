@@ -1,6 +1,6 @@
 //! Running plans: what the library's users and the command line call.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -475,8 +475,8 @@ impl Runner {
             answer: self.answer.unwrap_or_else(|| Arc::new(|_, _| false)),
             began: Instant::now(),
             work: JoinSet::new(),
-            attempts: HashMap::new(),
-            undos: HashMap::new(),
+            attempts: BTreeMap::new(),
+            undos: BTreeMap::new(),
             obeyed: None,
             recording_failures: Vec::new(),
             journal_lost: false,

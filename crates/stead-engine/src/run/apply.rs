@@ -139,7 +139,6 @@ impl Run {
                     }
                     hosts.iter().map(|host| Row::after_attempts(Some(host.clone()), used)).collect()
                 });
-                let order = self.ready_order.remove(&task).unwrap_or(0);
                 let mut rows = rows;
                 // The first attempt of a functional task has no event of its own.
                 for row in
@@ -147,7 +146,7 @@ impl Run {
                 {
                     (row.state, row.attempt) = (RowState::Running, 1);
                 }
-                let mut live = Live::new(order, rows, batches, event.t);
+                let mut live = Live::new(rows, batches, event.t);
                 live.has_canary = self.plan.task(task).settings.canary.is_some();
                 self.live.insert(task, live);
             }
@@ -218,7 +217,6 @@ impl Run {
         if finished.status() == Status::Failed && self.status == RunStatus::Success {
             self.status = RunStatus::Failed;
         }
-        self.ready_order.remove(&task);
         self.results.set(task, Arc::clone(&finished.end));
         self.decided[task.get()] = Some(finished);
     }

@@ -188,7 +188,6 @@ impl Run {
     fn make_ready(&mut self, task: TaskIndex, now: Now, turn: &mut Turn) {
         self.emit(Some(task), None, EventKind::TaskReady { task: self.name(task) }, now, turn);
         self.ready_counter += 1;
-        self.ready_order.insert(task, self.ready_counter);
         self.queue.push(super::queue::Unit { order: self.ready_counter, row: 0, task });
     }
 

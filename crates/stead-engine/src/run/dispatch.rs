@@ -103,11 +103,11 @@ impl Run {
         }
         self.queue.take(&mutexes);
         let sizes = batches(&settings, hosts.len());
-        self.ready_order.insert(task, unit.order);
         let kind = EventKind::TaskStarted { task: self.name(task), hosts, batches: sizes };
         self.emit(Some(task), None, kind, now, turn);
         let live = self.live.get_mut(&task).expect("a started task is live");
         live.started = now.mono;
+        live.order = unit.order;
         live.held = mutexes;
         self.queue.pass_on(woken_for);
         if functional {

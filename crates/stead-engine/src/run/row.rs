@@ -123,6 +123,7 @@ impl Row {
 /// A task that has started and is not decided.
 #[derive(Clone, Debug)]
 pub(super) struct Live {
+    /// When the task became ready; its rows are served by it. Only a live run needs it.
     pub(super) order: u64,
     pub(super) rows: Vec<Row>,
     /// Row numbers by host, where there are many.
@@ -146,7 +147,7 @@ pub(super) struct Live {
 const TABLE_FROM: usize = 16;
 
 impl Live {
-    pub(super) fn new(order: u64, rows: Vec<Row>, batches: &[u32], started_at: Timestamp) -> Self {
+    pub(super) fn new(rows: Vec<Row>, batches: &[u32], started_at: Timestamp) -> Self {
         let by_host = if rows.len() < TABLE_FROM {
             HashMap::new()
         } else {
@@ -164,7 +165,7 @@ impl Live {
             batch_ends.push(u32::try_from(rows.len()).expect("fewer hosts than 4 billion"));
         }
         Self {
-            order,
+            order: 0,
             rows,
             by_host,
             batch_ends,
