@@ -17,6 +17,7 @@ pub mod report;
 pub mod schema;
 pub mod status;
 pub mod time;
+pub mod transport;
 pub mod yaml;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};

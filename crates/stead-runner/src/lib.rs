@@ -22,6 +22,7 @@ pub mod redact;
 mod resume;
 mod runner;
 mod secrets;
+pub mod transport;
 
 pub use author::CheckedPlan;
 pub use cancel::Canceller;
