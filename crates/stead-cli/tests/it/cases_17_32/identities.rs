@@ -99,10 +99,12 @@ fn the_plan_hash_is_the_hash_of_plan_json() {
     let source = fs::read(lab.bundle("r1").join("plan.yaml")).unwrap();
     assert_eq!(source, fs::read(lab.path("p.yaml")).unwrap());
     // Comments, order of keys and spelled-out defaults are the same plan; another value is not.
-    let same = "# said\nname: h\nlock: true\ntasks:\n  - name: a\n    on_error: stop_all\n    op: command.exec\n    params: {command: 'true'}\napi_version: v1\n";
+    let same = "# said\nname: h\nlock: true\ntasks:\n  - name: a\n    on_error: stop_all\n    op: command.exec\n    params: {args: [], env: {}, stdin: '', ok_exit: [0], command: 'true'}\napi_version: v1\n";
     lab.write_plan(same);
     assert_eq!(lab.plan_report(&[], 0)["plan_hash"], sum.as_str());
     lab.write_plan(&same.replace("lock: true", "lock: false"));
+    assert_ne!(lab.plan_report(&[], 0)["plan_hash"], sum.as_str());
+    lab.write_plan(&same.replace("args: []", "args: ['']"));
     assert_ne!(lab.plan_report(&[], 0)["plan_hash"], sum.as_str());
     // `hashes.txt` is in sha256sum's own form.
     let program = program("sha256sum").unwrap();

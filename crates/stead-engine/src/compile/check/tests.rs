@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::plan::{
     Action, CatchUp, Expression, Function, Guard, HostFailure, Item, Mutex, MutexScope, OnError,
     OnlyIfChanged, Op, Overlap, Param, Retry, SecretRef, Size, Trigger, TriggerKind, TriggerRule,
@@ -38,7 +38,7 @@ static EXEC: Descriptor = descriptor(
     Effect::Command,
     &[
         ParamSpec::new("command", ParamKind::NonEmptyText, "program").required(),
-        ParamSpec::new("args", ParamKind::TextList, "arguments"),
+        ParamSpec::new("args", ParamKind::TextList, "arguments").default(ParamDefault::Texts(&[])),
         ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "codes"),
         ENV,
         CREATES,
@@ -420,6 +420,22 @@ fn undo_sequences_and_outcomes_are_checked() {
         ]
     );
     assert_eq!(problems(vec![task("t", &[], Action::Sequence([].into()))]), ["plan/bad-value t:sequence"]);
+}
+
+/// Case 25: a parameter spelled out as its operation's default gives the same plan, wherever the operation stands.
+#[test]
+fn spelled_out_parameter_defaults_are_the_same_plan() {
+    let hash = |params: Value| {
+        let op = op("command.exec", params);
+        let named = Part { name: Some(TaskName::parse("p").unwrap()), ..part(op.clone()) };
+        let undone = with(operation("a", &[], op.clone()), |settings| settings.undo = Some(Undo::Op(op)));
+        let sequence = task("b", &[], Action::Sequence([named.clone()].into()));
+        compile(plan(vec![undone, sequence])).unwrap().hash
+    };
+    let short = hash(json!({"command": "true"}));
+    assert_eq!(hash(json!({"command": "true", "args": []})), short);
+    assert_ne!(hash(json!({"command": "true", "args": [""]})), short);
+    assert_ne!(hash(json!({"command": "true", "args": template("{{ host.name }}")})), short);
 }
 
 #[test]
