@@ -25,7 +25,7 @@ use crate::dispatcher::{Answer, CHANNEL, Dispatcher, Durability};
 use crate::executor::{Executor, HostTable};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
-use crate::lock::{HostLockError, HostLocks};
+use crate::lock::{HostLockError, HostLocks, RunLocks};
 use crate::observe::Observer;
 use crate::operation::Registry;
 use crate::record::{Beginning, Recording, chain};
@@ -443,6 +443,7 @@ impl Runner {
             self.provenance.meta.trigger.as_ref(),
         );
         let table: Arc<dyn HostTable> = hosts;
+        let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
         let executor = Arc::new(Executor {
             base_dir: self.base_dir(plan),
             plan: Arc::clone(&plan.compiled.plan),
@@ -461,6 +462,7 @@ impl Runner {
             wants_output: self.observers.iter().any(|observer| observer.wants_output()),
             recording: recording.clone(),
             registry: self.registry,
+            locks: locks.as_ref().map(Arc::downgrade),
             messages: sender,
         });
         let dispatcher = Dispatcher {
@@ -520,7 +522,7 @@ pub(crate) struct Started {
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
-    pub(crate) _locks: Option<HostLocks>,
+    pub(crate) _locks: Option<Arc<RunLocks>>,
 }
 
 impl Started {
