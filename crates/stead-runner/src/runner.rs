@@ -14,6 +14,7 @@ use stead_model::event::{Mode, RunKind};
 use stead_model::inventory::Inventory;
 use stead_model::plan::{Plan, TaskIndex};
 use stead_model::report::{ErrorRow, Report, Warning};
+use stead_model::time::Timestamp;
 use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -201,8 +202,8 @@ impl Runner {
     /// Runs a plan. The report always has a row for every task. Dropping the future kills children at once.
     pub async fn run(self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::Run).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::Run).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::Run, refusal),
         }
@@ -212,19 +213,22 @@ impl Runner {
     pub async fn dry_run(mut self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
         self.state_dir = None;
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::DryRun).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::DryRun).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::DryRun, refusal),
         }
     }
 
+    /// Starts a run that was asked for at `asked_at`. Its id, its metadata and its first event all say this time, so
+    /// that ids sort as runs start even if many start at once and wait for each other's disk or locks.
     async fn start(
         self,
         plan: &CheckedPlan,
-        run_id: RunId,
+        asked_at: Timestamp,
         mode: Mode,
     ) -> Result<Started, (Refusal, Box<Self>)> {
+        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(asked_at));
         let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
         if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
             let names: Vec<&str> =
@@ -247,7 +251,7 @@ impl Runner {
             Ok(locks) => locks,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let recording = match self.create_directory(plan, &run_id) {
+        let recording = match self.create_directory(plan, &run_id, asked_at) {
             Ok(recording) => recording,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
@@ -272,7 +276,7 @@ impl Runner {
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
         self.warnings.iter().for_each(|warning| run.say_at_start(warning.clone()));
         let mut turn = Turn::default();
-        run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
+        run.begin(Now { wall: asked_at, ..Now::default() }, &mut turn);
         Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
     }
 
@@ -384,6 +388,7 @@ impl Runner {
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
+        started_at: Timestamp,
     ) -> Result<Option<Arc<Recording>>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         let sources: Vec<(&str, &[u8])> =
@@ -394,7 +399,7 @@ impl Runner {
         let beginning = Beginning {
             run_id: run_id.clone(),
             kind: self.kind,
-            started_at: clock::now(),
+            started_at,
             plan_hash: plan.compiled.hash,
             plan: plan.plan(),
             sources: &sources,

@@ -2,3 +2,4 @@
 
 mod functions;
 mod locking;
+mod secrecy;

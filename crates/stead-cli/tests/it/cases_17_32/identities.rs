@@ -28,9 +28,19 @@ fn a_hundred_runs_at_once_get_names_that_sort_by_start() {
         .collect();
     names.sort();
     assert_eq!(names.len(), 100);
-    // The id holds the time it was made, in milliseconds: later ids have later times.
+    // In the order of the ids the starts, told in microseconds, never go back, wherever they are told.
     let times: Vec<String> =
         names.iter().map(|name| lab.report(name)["started_at"].as_str().unwrap().to_owned()).collect();
+    assert!(times.is_sorted(), "{:#?}", names.iter().zip(&times).collect::<Vec<_>>());
+    for (name, time) in names.iter().zip(&times) {
+        let meta = fs::read(lab.bundle(name).join("run_meta.json")).unwrap();
+        let meta: serde_json::Value = serde_json::from_slice(&meta).unwrap();
+        let first = &lab.events(name)[0];
+        assert_eq!(
+            (&meta["started_at"], &first["ev"], &first["t"]),
+            (&time.as_str().into(), &"run_started".into(), &time.as_str().into())
+        );
+    }
     for (name, time) in names.iter().zip(&times) {
         let (date, random) = name.rsplit_once('-').unwrap();
         assert!(
@@ -41,7 +51,7 @@ fn a_hundred_runs_at_once_get_names_that_sort_by_start() {
         let as_time = date.replacen('_', "T", 1);
         let (day, clock) = as_time.split_once('T').unwrap();
         let made = format!("{day}T{}", clock.replace('-', ":"));
-        assert!(made.as_str() <= &time[..made.len()], "{name} was made after its start {time}");
+        assert_eq!(made, time[..made.len()], "{name}");
     }
     let random: BTreeSet<&str> = names.iter().map(|name| name.rsplit_once('-').unwrap().1).collect();
     assert_eq!(random.len(), 100);
