@@ -10,12 +10,12 @@ use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
 use stead_model::bundle::PlanMeta;
-use stead_model::event::{Mode, RunKind};
+use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
 use stead_model::plan::{Plan, TaskIndex};
 use stead_model::report::{ErrorRow, Report, Warning};
 use stead_model::time::Timestamp;
-use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus};
+use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, TaskName};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -231,14 +231,17 @@ impl Runner {
         let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(asked_at));
         let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
         if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
-            let names: Vec<&str> =
-                self.selected(plan.plan()).filter(|task| asks(task)).map(|task| task.name.as_str()).collect();
+            let asking = self.selected(plan.plan()).filter_map(|task| {
+                let text = task.settings.confirm.as_deref()?;
+                Some(format!("{} ({text})", task.name))
+            });
+            let asking: Vec<String> = asking.collect();
             let refusal = Refusal {
                 exit_code: ExitCode::Confirmation,
                 class: None,
                 message: format!(
-                    "confirmation is needed for {}; answer on a terminal or pass --yes",
-                    names.join(", ")
+                    "confirmation is needed and there is no terminal to ask on: {}; run it on a terminal, or answer all with --yes",
+                    asking.join(", ")
                 ),
             };
             return Err((refusal, Box::new(self)));
@@ -247,7 +250,7 @@ impl Runner {
             Ok(secrets) => secrets,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let locks = match self.lock_hosts(plan, &run_id, mode).await {
+        let locks = match self.lock_hosts(plan, &run_id, mode, &[]).await {
             Ok(locks) => locks,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
@@ -316,18 +319,20 @@ impl Runner {
         })
     }
 
-    /// Locks every host that a selected task may write to.
+    /// Locks every host that a selected task may write to, and those it was sent to by the run's `journaled` events:
+    /// a resumed task keeps its hosts, whatever its target means by now.
     pub(crate) async fn lock_hosts(
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
         mode: Mode,
+        journaled: &[Event],
     ) -> Result<Option<HostLocks>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         if mode == Mode::DryRun || !plan.plan().lock {
             return Ok(None);
         }
-        let hosts = self.hosts_written_to(plan.plan(), run_id);
+        let hosts = self.hosts_written_to(plan.plan(), run_id, journaled);
         let holder = Holder::this_process(run_id.clone(), clock::now());
         let mut locks = HostLocks::new(state_dir, holder, self.parent_run.clone());
         let taken = match self.wait_lock {
@@ -357,7 +362,7 @@ impl Runner {
         Ok(Some(locks))
     }
 
-    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
+    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId, journaled: &[Event]) -> BTreeSet<HostName> {
         use stead_engine::run::Hosts as _;
         let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone());
         let writes = |task: &stead_model::Task| {
@@ -376,6 +381,17 @@ impl Runner {
                 // A target that does not resolve fails its task, not the run.
                 hosts.extend(directory.resolve(target, &seed).unwrap_or_default());
             }
+        }
+        let mut sent_to: BTreeMap<&TaskName, &[HostName]> = BTreeMap::new();
+        for event in journaled {
+            if let EventKind::TaskStarted { task, hosts, .. } = &event.kind {
+                sent_to.insert(task, hosts);
+            }
+        }
+        if !sent_to.is_empty() {
+            let sent_to =
+                self.selected(plan).filter(|task| writes(task)).filter_map(|task| sent_to.get(&task.name));
+            hosts.extend(sent_to.copied().flatten().cloned());
         }
         hosts
     }

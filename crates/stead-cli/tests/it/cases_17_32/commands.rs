@@ -116,3 +116,18 @@ tasks:
     assert_eq!(task(&report, "env")["data"]["stdout"], json!("r1 env local [] [] [kept]"));
     assert_eq!(task(&report, "env")["attempts"], 2);
 }
+
+/// Section 6: a limit that leaves no time is refused, wherever it stands.
+#[test]
+fn a_timeout_of_nothing_is_refused() {
+    let lab = Lab::new(
+        "api_version: v1\nname: t\ntimeout: 0s\nfinally_timeout: 0ms\ntasks:\n  - {name: a, timeout: 0s, exec: ['true']}\n",
+    );
+    let said = lab.plan(&["--json"]).exits(3).document();
+    let lines: Vec<_> =
+        said["diagnostics"].as_array().unwrap().iter().map(|problem| problem["line"].clone()).collect();
+    assert_eq!(lines, [json!(3), json!(4), json!(6)], "{said}");
+    lab.write_plan("api_version: v1\nname: t\ntasks:\n  - {name: a, exec: ['true']}\n");
+    lab.plan(&["--timeout", "0s"]).exits(2).says("--timeout");
+    assert!(!lab.path("state").exists());
+}

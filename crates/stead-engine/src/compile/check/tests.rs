@@ -448,12 +448,14 @@ fn settings_out_of_range_are_refused_all_at_once() {
             Retry::times(1_001).on([ErrorClass::Permanent]).backoff(Duration::ZERO, Duration::ZERO);
         settings.retry.backoff.factor = f64::NAN;
         settings.target = vec!["a,,b".to_owned(), "u@h".to_owned()];
+        settings.timeout = Some(Duration::ZERO);
         let mutex = |name: &str| Mutex { name: name.to_owned(), scope: MutexScope::Run };
         settings.mutex = vec![mutex("apt"), mutex("a b"), mutex("apt")];
     });
     let found = problems(vec![bad.clone(), bad]);
     let count = |text: &str| found.iter().filter(|problem| problem.contains(text)).count();
     assert_eq!(count("t:batch"), 2);
+    assert_eq!(count("t:timeout"), 1);
     assert_eq!(count("t:canary"), 1);
     assert_eq!(count("t:host_failure"), 1);
     assert_eq!(count("t:retry"), 3);
@@ -484,6 +486,7 @@ fn triggers_and_limits_are_checked() {
     };
     let mut bad = plan(vec![]);
     bad.limits.parallel = 0;
+    (bad.timeout, bad.finally_timeout) = (Some(Duration::ZERO), Duration::ZERO);
     bad.limits.per_target = Some(10_001);
     bad.triggers = vec![
         trigger(schedule("0 0 * *", "Mars/Base"), json!({"version": "{{ vars.version }}", "nope": 1})),
@@ -499,8 +502,10 @@ fn triggers_and_limits_are_checked() {
     assert_eq!(
         places,
         [
+            "plan:finally_timeout",
             "plan:limits.parallel",
             "plan:limits.per_target",
+            "plan:timeout",
             "plan:triggers.0.schedule.cron",
             "plan:triggers.0.schedule.tz",
             "plan:triggers.0.vars.nope",
