@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params};
 
@@ -47,7 +47,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "strip",
             ParamKind::Int(0, 64),
             "Leading directories to leave off each name; default: 0.",
-        ),
+        )
+        .default(ParamDefault::Number(0)),
         ParamSpec::new("creates", ParamKind::AbsolutePath, "If this path exists nothing is done."),
         OWNER,
         crate::http::CA,

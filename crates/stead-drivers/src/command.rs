@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use stead_model::event::Stream;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
 
@@ -37,15 +37,18 @@ const CWD: ParamSpec = ParamSpec::new(
 );
 const ENV: ParamSpec =
     ParamSpec::new("env", ParamKind::TextMap, "Variables set besides the inherited ones; default: none.")
-        .secret();
+        .secret()
+        .default(ParamDefault::EmptyMap);
 const STDIN: ParamSpec = ParamSpec::new(
     "stdin",
     ParamKind::Text,
     "Text the command reads from its standard input; default: nothing.",
 )
-.secret();
+.secret()
+.default(ParamDefault::Text(""));
 const OK_EXIT: ParamSpec =
-    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].");
+    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].")
+        .default(ParamDefault::Numbers(&[0]));
 const CREATES: ParamSpec = ParamSpec::new(
     "creates",
     ParamKind::NonEmptyText,
@@ -73,7 +76,8 @@ static EXEC: Descriptor = Descriptor {
             "The program: a path, or a name looked for in PATH and the system directories.",
         )
         .required(),
-        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none."),
+        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none.")
+            .default(ParamDefault::Texts(&[])),
         CWD,
         ENV,
         STDIN,

@@ -59,6 +59,44 @@ mod tests {
         }
     }
 
+    /// Section 11 of plans: what is spelled out as a default has to be one.
+    #[test]
+    fn declared_defaults_fit_their_parameters_and_their_documentation() {
+        let registry = Drivers::standard();
+        let mut problems = Vec::new();
+        for descriptor in registry.descriptors() {
+            for param in descriptor.params {
+                let name = format!("{}.{}", descriptor.name, param.name);
+                let Some(default) = param.default else {
+                    let said = ["default: true", "default: false", "default: none", "(default)"];
+                    if said.iter().any(|said| param.doc.contains(said)) {
+                        problems.push(format!(
+                            "{name}: its documentation names a default, `.default(…)` does not"
+                        ));
+                    }
+                    continue;
+                };
+                let value = default.to_json();
+                if param.required {
+                    problems.push(format!("{name}: required, and yet has a default"));
+                }
+                if let Some(refused) = param.kind.refuse(&value) {
+                    problems.push(format!("{name}: its own default is refused: {refused}"));
+                }
+                if !param.is_default(&value) {
+                    problems.push(format!("{name}: its default is not taken for it"));
+                }
+                if !param.doc.contains("default") {
+                    problems.push(format!("{name}: its documentation does not name the default"));
+                }
+                if descriptor.params_schema()["properties"][param.name]["default"] != value {
+                    problems.push(format!("{name}: the schema does not show the default"));
+                }
+            }
+        }
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
+    }
+
     #[test]
     fn secrets_are_allowed_where_content_goes_and_not_in_argv() {
         let registry = Drivers::standard();

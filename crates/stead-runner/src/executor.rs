@@ -13,7 +13,7 @@ mod undo;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use serde_json::Map;
@@ -21,12 +21,13 @@ use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
-use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
+use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
 use tokio::sync::mpsc;
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
 use crate::function::{Ended, Failure, Functions, TaskFunction};
+use crate::lock::RunLocks;
 use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop};
 use crate::record::Recording;
 use crate::redact::Redactor;
@@ -50,6 +51,8 @@ pub(crate) enum Message {
 pub(crate) trait HostTable: Send + Sync {
     /// Returns a host's labels.
     fn labels(&self, host: &HostName) -> BTreeMap<String, String>;
+    /// Whether there is such a host.
+    fn has(&self, host: &HostName) -> bool;
     /// Returns the directory operations on a host act below.
     fn root(&self, host: &HostName) -> Option<PathBuf>;
 }
@@ -73,6 +76,8 @@ pub(crate) struct Executor {
     pub(crate) run_id: Option<RunId>,
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
+    /// The run's locks, while it goes on; dangling if it takes none. Work that outlives the run must not keep them.
+    pub(crate) locks: Option<Weak<RunLocks>>,
     pub(crate) messages: mpsc::Sender<Message>,
 }
 
@@ -424,6 +429,7 @@ impl Executor {
         host: HostName,
     ) -> Result<OpOutput, Failure> {
         let part = op.into_part().map_err(Failure::permanent)?;
+        self.reach_in_function(cx, &part.op, &host).await?;
         let attempt =
             Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
@@ -441,6 +447,31 @@ impl Executor {
                 failure.class = result.class.unwrap_or(ErrorClass::Operation);
                 failure.data = result.data;
                 Err(failure)
+            }
+        }
+    }
+
+    /// Makes sure that a closure may carry out `op` on `host`: the host is known, and locked if it may be written to.
+    async fn reach_in_function(&self, cx: &TaskContext, op: &Op, host: &HostName) -> Result<(), Failure> {
+        let refused = |class, message: String| Failure { class, ..Failure::new(message) };
+        if !self.hosts.has(host) {
+            return Err(refused(ErrorClass::Invalid, format!("there is no host `{host}` in the inventory")));
+        }
+        let entry = self.registry.get(op.operation.as_str());
+        let writes = entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read);
+        let Some(locks) = &self.locks else { return Ok(()) };
+        if !writes || self.mode == Mode::DryRun {
+            return Ok(());
+        }
+        let Some(locks) = locks.upgrade() else {
+            return Err(refused(ErrorClass::Locked, format!("host {host} is not locked: the run is over")));
+        };
+        tokio::select! {
+            taken = locks.take(host) => {
+                taken.map_err(|error| refused(ErrorClass::Locked, crate::record::chain(&error)))
+            }
+            () = cx.cancel.at_least(Stop::Ask) => {
+                Err(Failure::new(format!("stopped while waiting for the lock of host {host}")))
             }
         }
     }

@@ -73,6 +73,10 @@ impl HostTable for InventoryHosts {
         self.inventory.get(host.as_str()).map(|host| host.labels).unwrap_or_default()
     }
 
+    fn has(&self, host: &HostName) -> bool {
+        self.inventory.get(host.as_str()).is_some()
+    }
+
     fn root(&self, host: &HostName) -> Option<PathBuf> {
         self.inventory.get(host.as_str()).and_then(|host| host.root).map(PathBuf::from)
     }

@@ -237,9 +237,21 @@ impl fmt::Debug for Params {
     }
 }
 
-/// The state of a target that matters to an operation, as data.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The state of a target that matters to an operation, as data. `Debug` shows its kind only: content may be secret.
+#[derive(Clone, Default, PartialEq)]
 pub struct Observed(pub Value);
+
+impl fmt::Debug for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Value::Null => "nothing",
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => "a value",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a map",
+        };
+        f.debug_tuple("Observed").field(&format_args!("{kind}")).finish()
+    }
+}
 
 /// What differs between desired and observed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -367,9 +379,17 @@ impl OpError {
     }
 }
 
-/// What a dry run has predicted on one host, by resource (such as `file:/etc/motd`).
-#[derive(Clone, Debug, Default)]
+/// What a dry run has predicted on one host, by resource (such as `file:/etc/motd`). `Debug` shows resources only:
+/// content may be secret.
+#[derive(Clone, Default)]
 pub struct Predicted(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl fmt::Debug for Predicted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_list().entries(all.keys()).finish()
+    }
+}
 
 impl Predicted {
     /// Returns what was predicted of `resource`.

@@ -10,11 +10,12 @@ use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
 use stead_model::bundle::PlanMeta;
-use stead_model::event::{Mode, RunKind};
+use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
 use stead_model::plan::{Plan, TaskIndex};
 use stead_model::report::{ErrorRow, Report, Warning};
-use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus};
+use stead_model::time::Timestamp;
+use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, TaskName};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -25,7 +26,7 @@ use crate::dispatcher::{Answer, CHANNEL, Dispatcher, Durability};
 use crate::executor::{Executor, HostTable};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
-use crate::lock::{HostLockError, HostLocks};
+use crate::lock::{HostLockError, HostLocks, RunLocks};
 use crate::observe::Observer;
 use crate::operation::Registry;
 use crate::record::{Beginning, Recording, chain};
@@ -201,8 +202,8 @@ impl Runner {
     /// Runs a plan. The report always has a row for every task. Dropping the future kills children at once.
     pub async fn run(self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::Run).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::Run).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::Run, refusal),
         }
@@ -212,29 +213,35 @@ impl Runner {
     pub async fn dry_run(mut self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
         self.state_dir = None;
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::DryRun).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::DryRun).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::DryRun, refusal),
         }
     }
 
+    /// Starts a run that was asked for at `asked_at`. Its id, its metadata and its first event all say this time, so
+    /// that ids sort as runs start even if many start at once and wait for each other's disk or locks.
     async fn start(
         self,
         plan: &CheckedPlan,
-        run_id: RunId,
+        asked_at: Timestamp,
         mode: Mode,
     ) -> Result<Started, (Refusal, Box<Self>)> {
+        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(asked_at));
         let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
         if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
-            let names: Vec<&str> =
-                self.selected(plan.plan()).filter(|task| asks(task)).map(|task| task.name.as_str()).collect();
+            let asking = self.selected(plan.plan()).filter_map(|task| {
+                let text = task.settings.confirm.as_deref()?;
+                Some(format!("{} ({text})", task.name))
+            });
+            let asking: Vec<String> = asking.collect();
             let refusal = Refusal {
                 exit_code: ExitCode::Confirmation,
                 class: None,
                 message: format!(
-                    "confirmation is needed for {}; answer on a terminal or pass --yes",
-                    names.join(", ")
+                    "confirmation is needed and there is no terminal to ask on: {}; run it on a terminal, or answer all with --yes",
+                    asking.join(", ")
                 ),
             };
             return Err((refusal, Box::new(self)));
@@ -243,11 +250,11 @@ impl Runner {
             Ok(secrets) => secrets,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let locks = match self.lock_hosts(plan, &run_id, mode).await {
+        let locks = match self.lock_hosts(plan, &run_id, mode, &[]).await {
             Ok(locks) => locks,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let recording = match self.create_directory(plan, &run_id) {
+        let recording = match self.create_directory(plan, &run_id, asked_at) {
             Ok(recording) => recording,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
@@ -272,7 +279,7 @@ impl Runner {
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
         self.warnings.iter().for_each(|warning| run.say_at_start(warning.clone()));
         let mut turn = Turn::default();
-        run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
+        run.begin(Now { wall: asked_at, ..Now::default() }, &mut turn);
         Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
     }
 
@@ -312,18 +319,20 @@ impl Runner {
         })
     }
 
-    /// Locks every host that a selected task may write to.
+    /// Locks every host that a selected task may write to, and those it was sent to by the run's `journaled` events:
+    /// a resumed task keeps its hosts, whatever its target means by now.
     pub(crate) async fn lock_hosts(
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
         mode: Mode,
+        journaled: &[Event],
     ) -> Result<Option<HostLocks>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         if mode == Mode::DryRun || !plan.plan().lock {
             return Ok(None);
         }
-        let hosts = self.hosts_written_to(plan.plan(), run_id);
+        let hosts = self.hosts_written_to(plan.plan(), run_id, journaled);
         let holder = Holder::this_process(run_id.clone(), clock::now());
         let mut locks = HostLocks::new(state_dir, holder, self.parent_run.clone());
         let taken = match self.wait_lock {
@@ -353,7 +362,7 @@ impl Runner {
         Ok(Some(locks))
     }
 
-    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
+    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId, journaled: &[Event]) -> BTreeSet<HostName> {
         use stead_engine::run::Hosts as _;
         let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone());
         let writes = |task: &stead_model::Task| {
@@ -373,6 +382,17 @@ impl Runner {
                 hosts.extend(directory.resolve(target, &seed).unwrap_or_default());
             }
         }
+        let mut sent_to: BTreeMap<&TaskName, &[HostName]> = BTreeMap::new();
+        for event in journaled {
+            if let EventKind::TaskStarted { task, hosts, .. } = &event.kind {
+                sent_to.insert(task, hosts);
+            }
+        }
+        if !sent_to.is_empty() {
+            let sent_to =
+                self.selected(plan).filter(|task| writes(task)).filter_map(|task| sent_to.get(&task.name));
+            hosts.extend(sent_to.copied().flatten().cloned());
+        }
         hosts
     }
 
@@ -384,6 +404,7 @@ impl Runner {
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
+        started_at: Timestamp,
     ) -> Result<Option<Arc<Recording>>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         let sources: Vec<(&str, &[u8])> =
@@ -394,7 +415,7 @@ impl Runner {
         let beginning = Beginning {
             run_id: run_id.clone(),
             kind: self.kind,
-            started_at: clock::now(),
+            started_at,
             plan_hash: plan.compiled.hash,
             plan: plan.plan(),
             sources: &sources,
@@ -443,6 +464,7 @@ impl Runner {
             self.provenance.meta.trigger.as_ref(),
         );
         let table: Arc<dyn HostTable> = hosts;
+        let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
         let executor = Arc::new(Executor {
             base_dir: self.base_dir(plan),
             plan: Arc::clone(&plan.compiled.plan),
@@ -461,6 +483,7 @@ impl Runner {
             wants_output: self.observers.iter().any(|observer| observer.wants_output()),
             recording: recording.clone(),
             registry: self.registry,
+            locks: locks.as_ref().map(Arc::downgrade),
             messages: sender,
         });
         let dispatcher = Dispatcher {
@@ -520,7 +543,7 @@ pub(crate) struct Started {
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
-    pub(crate) _locks: Option<HostLocks>,
+    pub(crate) _locks: Option<Arc<RunLocks>>,
 }
 
 impl Started {

@@ -6,6 +6,7 @@
 mod journal_rules;
 mod lab;
 
+mod accounts;
 mod choosing;
 mod commands;
 mod crash_sweep;

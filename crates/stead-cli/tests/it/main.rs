@@ -15,6 +15,7 @@ mod plans;
 mod report;
 mod running;
 mod terminal;
+mod unsupported;
 mod usage;
 
 /// Fails when a file of this directory is no module, so that no test is silently left out.

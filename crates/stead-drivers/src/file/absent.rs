@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::entry::{Want, expect};
@@ -22,7 +22,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "recursive",
             ParamKind::Bool,
             "Remove a directory with all that is in it; default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
     ],
     result: &[("path", "The path that was removed.")],
     ..WRITE

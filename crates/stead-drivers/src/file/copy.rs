@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::absent::join;
@@ -28,12 +28,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     params: &[
         PATH,
         ParamSpec::new("source", ParamKind::SourcePath, "A file or directory on the driver.").required(),
-        ParamSpec::new("delete", ParamKind::Bool, "Remove what is not in the source; default: false."),
+        ParamSpec::new("delete", ParamKind::Bool, "Remove what is not in the source; default: false.").default(ParamDefault::Flag(false)),
         ParamSpec::new(
             "exclude",
             ParamKind::TextList,
-            "Paths in the source, relative to it, that are left out, with all below; `*` and `?` match within a name.",
-        ),
+            "Paths in the source, relative to it, that are left out, with all below; `*` and `?` match within a name; default: none.",
+        ).default(ParamDefault::Texts(&[])),
         MODE,
         OWNER,
         GROUP,

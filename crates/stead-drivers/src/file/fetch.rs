@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
@@ -26,7 +26,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::SourcePath,
             "Where it goes on the driver, relative to the plan file; default: the run's artifacts/HOST/PATH.",
         ),
-        ParamSpec::new("required", ParamKind::Bool, "A missing file is a failure; default: true."),
+        ParamSpec::new("required", ParamKind::Bool, "A missing file is a failure; default: true.")
+            .default(ParamDefault::Flag(true)),
     ],
     result: &[
         ("to", "Where it is on the driver."),

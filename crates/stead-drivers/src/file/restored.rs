@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::plan::Param;
 use stead_model::{Descriptor, Op, OperationName};
 use stead_runner::operation::{OpContext, OpError, Params};
@@ -34,8 +34,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new(
             "empty_parents",
             ParamKind::TextList,
-            "Directories above `path` to be removed if nothing else is in them.",
-        ),
+            "Directories above `path` to be removed if nothing else is in them; default: none.",
+        ).default(ParamDefault::Texts(&[])),
     ],
     result: &[("path", "The path that was changed.")],
     ..WRITE

@@ -1,7 +1,7 @@
 //! `file.template`: a file whose content is rendered.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::params::{BACKUP, FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, VALIDATE, WRITE};
@@ -22,9 +22,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new(
             "vars",
             ParamKind::Map,
-            "Values known as `vars` in the template, over the plan's own.",
+            "Values known as `vars` in the template, over the plan's own; default: none.",
         )
-        .secret(),
+        .secret()
+        .default(ParamDefault::EmptyMap),
         MODE,
         OWNER,
         GROUP,

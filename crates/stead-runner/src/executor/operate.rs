@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stead_model::event::Mode;
+use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
 use stead_model::{Effect, ErrorClass};
 
@@ -42,6 +43,12 @@ pub(super) async fn operate(
             "{} needs {}",
             descriptor.name,
             descriptor.platforms.join(" or ")
+        )));
+    }
+    if cx.root.is_some() && descriptor.root == RootSupport::None {
+        return Err(OpError::unsupported(format!(
+            "{} needs the running system: it does not work below a root directory",
+            descriptor.name
         )));
     }
     if mode == Mode::DryRun && !descriptor.check {
