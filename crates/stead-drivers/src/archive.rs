@@ -108,7 +108,7 @@ impl Operation for Unpacked {
         let mut seen = Seen { exists: work.exists()?, ..Seen::default() };
         if !work.is_settled()? {
             match work.known()? {
-                Known::Items(items) => seen.entries = file::observe(&work.entries(&items)?)?.0,
+                Known::Items(items) => seen.entries = file::observe_keeping(cx, &work.entries(&items)?)?.0,
                 Known::Other(unpacked) => {
                     seen.other = true;
                     seen.unpacked = unpacked;

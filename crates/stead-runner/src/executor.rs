@@ -28,7 +28,7 @@ use crate::author;
 use crate::context::{OpOutput, TaskContext};
 use crate::function::{Ended, Failure, Functions, TaskFunction};
 use crate::lock::RunLocks;
-use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop};
+use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop, UndoStore};
 use crate::record::Recording;
 use crate::redact::Redactor;
 
@@ -76,6 +76,8 @@ pub(crate) struct Executor {
     pub(crate) run_id: Option<RunId>,
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
+    /// Where copies for `undo: auto` go; of a run that is not recorded there are none.
+    pub(crate) undo: UndoStore,
     /// The run's locks, while it goes on; dangling if it takes none. Work that outlives the run must not keep them.
     pub(crate) locks: Option<Weak<RunLocks>>,
     pub(crate) messages: mpsc::Sender<Message>,
@@ -301,6 +303,9 @@ impl Executor {
                     .join(stead_bundle::ARTIFACTS)
                     .join(stead_bundle::file_name(host.as_str(), ""))
             }),
+            undo: self.undo.clone().wanted(
+                self.mode == Mode::Run && self.plan.task(attempt.task).settings.undo == Some(Undo::Auto),
+            ),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,

@@ -135,6 +135,8 @@ pub struct OpContext {
     pub base_dir: PathBuf,
     /// Where the run keeps files of this host; none if it is not recorded.
     pub artifacts: Option<PathBuf>,
+    /// Where copies go that `undo: auto` needs of what is too large for the journal.
+    pub undo: UndoStore,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
@@ -149,6 +151,50 @@ pub struct OpContext {
     pub cancel: Cancel,
     /// Renders templates and expressions with the names the task knows.
     pub scope: Arc<dyn Render>,
+}
+
+/// Where a run keeps copies of what `undo: auto` may have to bring back, and whether it wants them.
+#[derive(Clone, Debug, Default)]
+pub struct UndoStore {
+    /// Base directories, best first.
+    places: Arc<[PathBuf]>,
+    run: Option<RunId>,
+    wanted: bool,
+}
+
+impl UndoStore {
+    /// Returns the store of `run` in the first of `places` (base directories of this machine) that can be used.
+    pub fn new(places: Arc<[PathBuf]>, run: RunId) -> Self {
+        Self { places, run: Some(run), wanted: false }
+    }
+
+    /// Returns this store for an operation whose inverse is, or is not, wanted.
+    pub fn wanted(mut self, wanted: bool) -> Self {
+        self.wanted = wanted;
+        self
+    }
+
+    /// Whether what is replaced has to be kept, and can be.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted && self.run.is_some() && !self.places.is_empty()
+    }
+
+    /// Returns the run's directory in each place, best first: `BASE/undo/RUN`.
+    pub fn directories(&self) -> impl Iterator<Item = PathBuf> {
+        let run = self.run.as_ref().map(|run| run.as_str()).into_iter();
+        run.flat_map(|run| self.places.iter().map(move |base| base.join("undo").join(run)))
+    }
+}
+
+/// Returns where this machine keeps Stead's own files: for root `/var/lib/stead`, for others the first that can be used.
+pub fn base_places(uid: u32, environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    if uid == 0 {
+        return vec![PathBuf::from("/var/lib/stead")];
+    }
+    let given = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = given("XDG_CACHE_HOME").map(|cache| cache.join("stead"));
+    let home = given("HOME").map(|home| home.join(".cache/stead"));
+    cache.into_iter().chain(home).chain([PathBuf::from(format!("/tmp/stead-{uid}"))]).collect()
 }
 
 /// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).

@@ -1,5 +1,6 @@
 //! Running plans: what the library's users and the command line call.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -28,7 +29,7 @@ use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
 use crate::lock::{HostLockError, HostLocks, RunLocks};
 use crate::observe::Observer;
-use crate::operation::Registry;
+use crate::operation::{Registry, UndoStore, base_places};
 use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
 use crate::secrets::{self, Secrets};
@@ -56,6 +57,7 @@ pub struct Runner {
     pub(crate) wait_lock: Option<Duration>,
     pub(crate) parent_run: Option<RunId>,
     pub(crate) provenance: Provenance,
+    pub(crate) undo_base: Option<PathBuf>,
     pub(crate) kind: RunKind,
     pub(crate) run_id: Option<RunId>,
     pub(crate) parallel: Option<u32>,
@@ -86,6 +88,7 @@ impl Runner {
             wait_lock: None,
             parent_run: None,
             provenance: Provenance::default(),
+            undo_base: None,
             kind: RunKind::Plan,
             run_id: None,
             parallel: None,
@@ -161,6 +164,32 @@ impl Runner {
     pub fn provenance(mut self, provenance: Provenance) -> Self {
         self.provenance = provenance;
         self
+    }
+
+    /// Sets the base directory below which copies for `undo: auto` are kept, instead of this machine's own.
+    pub fn keep_undo_in(mut self, base: impl Into<PathBuf>) -> Self {
+        self.undo_base = Some(base.into());
+        self
+    }
+
+    fn undo_places(&self) -> Arc<[PathBuf]> {
+        match &self.undo_base {
+            Some(base) => Arc::from([base.clone()]),
+            None => base_places(rustix::process::geteuid().as_raw(), &self.environment_in_use()).into(),
+        }
+    }
+
+    /// Returns the environment that was set, or the process's own.
+    fn environment_in_use(&self) -> Cow<'_, BTreeMap<String, String>> {
+        match &self.environment {
+            Some(environment) => Cow::Borrowed(environment),
+            None => {
+                let pairs = std::env::vars_os();
+                let pairs = pairs
+                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+                Cow::Owned(pairs.collect())
+            }
+        }
     }
 
     /// Sets which front door the run came through.
@@ -301,21 +330,16 @@ impl Runner {
     }
 
     pub(crate) fn read_secrets(&self, plan: &CheckedPlan) -> Result<Secrets, Refusal> {
-        let own;
-        let environment = match &self.environment {
-            Some(environment) => environment,
-            None => {
-                let pairs = std::env::vars_os();
-                own = pairs
-                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                    .collect();
-                &own
+        secrets::read(plan.plan(), &self.environment_in_use(), &self.base_dir(plan)).map_err(|problems| {
+            Refusal {
+                exit_code: ExitCode::Invalid,
+                class: Some(ErrorClass::Invalid),
+                message: problems
+                    .iter()
+                    .map(|problem| problem.message.clone())
+                    .collect::<Vec<_>>()
+                    .join("; "),
             }
-        };
-        secrets::read(plan.plan(), environment, &self.base_dir(plan)).map_err(|problems| Refusal {
-            exit_code: ExitCode::Invalid,
-            class: Some(ErrorClass::Invalid),
-            message: problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; "),
         })
     }
 
@@ -482,6 +506,10 @@ impl Runner {
             grace: plan.plan().grace,
             wants_output: self.observers.iter().any(|observer| observer.wants_output()),
             recording: recording.clone(),
+            undo: match (&recording, run.run_id()) {
+                (Some(_), Some(run_id)) => UndoStore::new(self.undo_places(), run_id.clone()),
+                (Some(_) | None, _) => UndoStore::default(),
+            },
             registry: self.registry,
             locks: locks.as_ref().map(Arc::downgrade),
             messages: sender,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use stead_model::event::Stream;
 use stead_model::{HostName, RunId, TaskName};
-use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Render};
+use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Render, UndoStore};
 
 /// Returns a context whose relative paths start at `base_dir`.
 ///
@@ -22,6 +22,7 @@ pub fn context(base_dir: &Path) -> OpContext {
         attempt: 1,
         base_dir: base_dir.to_owned(),
         artifacts: None,
+        undo: UndoStore::default(),
         root: None,
         hidden_env: Arc::from([]),
         grace: Duration::from_secs(10),

@@ -10,6 +10,7 @@ mod bundles;
 mod cases_01_16;
 mod cases_17_32;
 mod interrupting;
+mod large_undo;
 mod plain;
 mod plans;
 mod report;

@@ -81,13 +81,19 @@ impl Body {
         Ok(Self { size, sha256: Some(sha256), ..Self::default() })
     }
 
+    /// Returns the body of content of which only size and hash are known.
+    pub(crate) fn known(size: u64, sha256: String) -> Self {
+        Self { size, sha256: Some(sha256), ..Self::default() }
+    }
+
     /// Returns this body with the driver's file that holds its bytes.
     pub(crate) fn with_source(mut self, source: PathBuf) -> Self {
         self.source = Some(source);
         self
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether the bytes are in it.
+    pub(crate) fn is_whole(&self) -> bool {
         self.text.is_some() || self.base64.is_some()
     }
 

@@ -36,7 +36,7 @@ impl Desire for Absent {
         &DESCRIPTOR
     }
 
-    fn entries(&self, _cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+    fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
         let path = Path::new(params.required("path")?);
         let spot = disk.locate(path, Last::Keep)?;
         if spot.is_root() {
@@ -47,7 +47,7 @@ impl Desire for Absent {
         let mut entries = Vec::new();
         let mut todo = vec![(String::new(), spot)];
         while let Some((label, spot)) = todo.pop() {
-            let seen = see(disk, &spot, &mut budget)?;
+            let seen = see(cx, disk, &spot, &mut budget)?;
             if seen.kind == Kind::Directory {
                 let children = disk.children(&spot)?;
                 if !children.is_empty() && !recursive {
@@ -65,11 +65,14 @@ impl Desire for Absent {
     }
 }
 
-/// Returns what is at `spot`; content only as long as an inverse could still hold it.
-fn see(disk: &Disk, spot: &Spot, budget: &mut u64) -> Result<Seen, OpError> {
+/// Returns what is at `spot`; content only as long as an inverse could still hold it, then by hash if it is kept.
+pub(super) fn see(cx: &OpContext, disk: &Disk, spot: &Spot, budget: &mut u64) -> Result<Seen, OpError> {
     let seen = disk.see(spot, Depth::Attributes)?;
-    if seen.kind != Kind::File || *budget == 0 {
+    if seen.kind != Kind::File {
         return Ok(seen);
+    }
+    if *budget == 0 {
+        return if cx.undo.is_wanted() { disk.see(spot, Depth::Hash) } else { Ok(seen) };
     }
     let seen = disk.see(spot, Depth::Content)?;
     *budget = budget.saturating_sub(seen.body.as_ref().map_or(0, |body| body.size));

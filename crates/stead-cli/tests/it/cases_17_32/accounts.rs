@@ -16,37 +16,52 @@ fn sh(dir: &Path, script: &str) {
     ended.exits(0);
 }
 
-/// Section 14, and what `examples/README.md` says: the shipped example needs no root.
-#[test]
-fn the_shipped_example_runs_without_root() {
-    let lab = Lab::new("{api_version: v1, name: unused, tasks: []}");
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    let plan = fs::read_to_string(shipped.join("first.yaml")).unwrap();
-    let site = lab.path("site");
-    lab.write("first.yaml", plan.replace("/tmp/stead-first", site.to_str().unwrap()));
-    lab.write("first.conf.template", fs::read(shipped.join("first.conf.template")).unwrap());
-    let is_root = rustix::process::geteuid().is_root();
-    let setpriv = if is_root { program("setpriv") } else { None };
-    if is_root && setpriv.is_none() {
-        return;
-    }
-    if is_root {
+/// Returns a lab in which [`command`] runs without root; nothing if root cannot be given up.
+fn unprivileged(plan: &str) -> Option<Lab> {
+    let lab = Lab::new(plan);
+    if rustix::process::geteuid().is_root() {
+        program("setpriv")?;
         // The account can reach neither the build directory nor a private temporary one.
         fs::copy(env!("CARGO_BIN_EXE_stead"), lab.path("stead")).unwrap();
         fs::set_permissions(lab.path("stead"), fs::Permissions::from_mode(0o755)).unwrap();
         chown(lab.root(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
+    Some(lab)
+}
+
+/// Gives a file of the lab to the account.
+fn own(lab: &Lab, name: &str) {
+    if rustix::process::geteuid().is_root() {
+        chown(lab.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+}
+
+/// Returns the command with these arguments, started without root.
+fn command(lab: &Lab, args: &[&str]) -> Command {
+    let mut command = lab.stead(args.iter().copied());
+    if rustix::process::geteuid().is_root() {
+        let inner: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        command = Command::new("setpriv");
+        command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"]);
+        command.arg(lab.path("stead")).args(inner).current_dir(lab.root());
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("STEAD_LAB", lab.root());
+    }
+    command.env("XDG_CACHE_HOME", lab.path("cache")).stdin(std::process::Stdio::null());
+    command
+}
+
+/// Section 14, and what `examples/README.md` says: the shipped example needs no root.
+#[test]
+fn the_shipped_example_runs_without_root() {
+    let Some(lab) = unprivileged("{api_version: v1, name: unused, tasks: []}") else { return };
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let plan = fs::read_to_string(shipped.join("first.yaml")).unwrap();
+    let site = lab.path("site");
+    lab.write("first.yaml", plan.replace("/tmp/stead-first", site.to_str().unwrap()));
+    lab.write("first.conf.template", fs::read(shipped.join("first.conf.template")).unwrap());
     let run = |args: &[&str]| -> Ended {
-        let mut command = lab.stead(["plan", "run", "first.yaml"].iter().chain(args).copied());
-        if let Some(setpriv) = &setpriv {
-            let inner: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
-            let mut outer = Command::new(setpriv);
-            outer.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups", "--"]);
-            outer.arg(lab.path("stead")).args(inner).current_dir(lab.root());
-            outer.env_clear().env("PATH", "/usr/bin:/bin").env("STEAD_LAB", lab.root());
-            command = outer;
-        }
-        command.output().unwrap().into()
+        let args: Vec<&str> = ["plan", "run", "first.yaml"].iter().chain(args).copied().collect();
+        command(&lab, &args).output().unwrap().into()
     };
     let predicted = run(&["--dry-run", "--json"]).exits(0).document();
     assert_eq!(task(&predicted, "site")["status"], "changed");
@@ -60,7 +75,7 @@ fn the_shipped_example_runs_without_root() {
     let second = run(&["--run-id", "r2", "--json"]).exits(0).document();
     assert_eq!(second["counts"]["changed"], 0, "{second}");
     lab.verify("r1");
-    if is_root {
+    if rustix::process::geteuid().is_root() {
         use std::os::unix::fs::MetadataExt as _;
         for path in [site.join("index.html"), lab.bundle("r1").join("report.json"), lab.path("state/locks")] {
             assert_eq!(path.metadata().unwrap().uid(), NOBODY, "{}", path.display());
@@ -123,4 +138,30 @@ fn a_checkout_takes_its_submodules_along() {
     // What git refuses is told: here a submodule that went away.
     git("mv deep gone; rm -rf c");
     run(&[]).exits(1).says("submodule");
+}
+
+/// Section 7 of reach, rule 5: the program's own place for copies is the account's; they survive the program's death.
+#[test]
+fn a_resumed_run_rolls_back_large_files_from_the_accounts_cache() {
+    let Some(lab) = unprivileged(
+        "api_version: v1\nname: large\non_failure: rollback\ngrace: 1s\ntasks:\n  - {name: w, op: file.present, params: {path: @/large, content: small}, undo: auto}\n  - {name: f, depends_on: w, idempotent: true, shell: 'touch started; test -e go || sleep 60; exit 1'}\n",
+    ) else {
+        return;
+    };
+    let before: Vec<u8> = (0..3_u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    lab.write("large", &before);
+    own(&lab, "large");
+    let mut running = command(&lab, &["plan", "run", "p.yaml", "--run-id", "r1"]).spawn().unwrap();
+    lab.wait_for_file("started");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(lab.read("large"), "small");
+    lab.write("go", "");
+    let ended: Ended = command(&lab, &["resume", "r1", "--json"]).output().unwrap().into();
+    let report = ended.exits(1).document();
+    assert_eq!(report["rollback"]["done"], serde_json::json!(["w"]), "{report}");
+    assert!(fs::read(lab.path("large")).unwrap() == before);
+    let kept = lab.path("cache/stead/undo/r1");
+    assert_eq!(kept.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::read_dir(&kept).unwrap().count(), 1);
 }
