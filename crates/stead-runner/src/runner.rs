@@ -45,6 +45,7 @@ pub struct Provenance {
 pub struct Runner {
     pub(crate) registry: Registry,
     pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) lock_dir: Option<PathBuf>,
     pub(crate) observers: Vec<Box<dyn Observer>>,
     pub(crate) canceller: Canceller,
     pub(crate) answer: Option<Answer>,
@@ -75,6 +76,7 @@ impl Runner {
         Self {
             registry,
             state_dir: None,
+            lock_dir: None,
             observers: Vec::new(),
             canceller: Canceller::new(),
             answer: None,
@@ -97,6 +99,12 @@ impl Runner {
     /// Records runs in the state directory `dir` and locks their targets there.
     pub fn record_in(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Locks targets in the state directory `dir`, also if nothing is recorded.
+    pub fn lock_in(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.lock_dir = Some(dir.into());
         self
     }
 
@@ -320,7 +328,7 @@ impl Runner {
         run_id: &RunId,
         mode: Mode,
     ) -> Result<Option<HostLocks>, Refusal> {
-        let Some(state_dir) = &self.state_dir else { return Ok(None) };
+        let Some(state_dir) = self.state_dir.as_ref().or(self.lock_dir.as_ref()) else { return Ok(None) };
         if mode == Mode::DryRun || !plan.plan().lock {
             return Ok(None);
         }
