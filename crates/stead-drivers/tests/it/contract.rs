@@ -9,7 +9,7 @@ use stead_model::{Descriptor, Effect, Op};
 use stead_runner::operation::{
     Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params, Registry,
 };
-use stead_testkit::operation_contract::{Case, nothing, nothing_kept, uncovered, violations};
+use stead_testkit::operation_contract::{Case, World, nothing, nothing_kept, uncovered, violations};
 
 fn write(path: impl AsRef<Path>, text: &str) {
     std::fs::write(path, text).unwrap();
@@ -37,9 +37,10 @@ fn disown(path: impl AsRef<Path>) {
     }
 }
 
-const BASE: Case = Case {
+pub(crate) const BASE: Case = Case {
     operation: "",
     name: "",
+    world: World::Directory,
     params: || json!({}),
     sources: nothing,
     fresh: nothing,
