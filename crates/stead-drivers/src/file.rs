@@ -106,6 +106,11 @@ impl<T: Desire> Operation for Filed<T> {
     }
 }
 
+/// Returns everything at `path`, to be removed: what `file.absent` would act on.
+pub(crate) fn entries_to_remove(cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+    absent::Absent.entries(cx, disk, params)
+}
+
 /// Returns the entries as data.
 pub(crate) fn observe(entries: &[Entry]) -> Result<Observed, OpError> {
     let missing = entries.first().map(|entry| entry.spot.missing.clone()).unwrap_or_default();
