@@ -10,6 +10,7 @@ mod disk;
 mod file;
 mod git;
 mod http;
+mod package;
 mod ranges;
 mod system;
 mod wait;
@@ -28,6 +29,7 @@ impl Drivers {
         registry.add_action(command::Shell);
         file::add_to(&mut registry);
         account::add_to(&mut registry);
+        package::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         registry.add_operation(git::Checkout);

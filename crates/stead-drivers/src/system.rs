@@ -162,3 +162,11 @@ pub(crate) fn field(
 ) -> FieldDiff {
     FieldDiff { name: name.to_owned(), before: before.into(), after: after.into() }
 }
+
+/// Runs blocking work of an action on a thread of its own. It ends soon after `cx.cancel` asks its programs to.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, OpError> + Send + 'static,
+) -> Result<T, OpError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(OpError::operation(format!("the operation was stopped: {error}"))))
+}

@@ -1,5 +1,6 @@
 //! What Stead's tests share. Never shipped: only ever a development dependency.
 
+pub mod apt_repository;
 pub mod container;
 pub mod context;
 pub mod flow;

@@ -378,6 +378,7 @@ pub(crate) fn make_repository(path: &Path) {
 fn cases() -> Vec<Case> {
     let mut cases = [PRESENT, SHAPES, EDITS, FETCHED].concat();
     cases.extend_from_slice(crate::accounts::CASES);
+    cases.extend_from_slice(crate::packages::CASES);
     cases
 }
 

@@ -7,6 +7,7 @@ mod contract;
 mod fetched;
 mod file;
 mod network;
+mod packages;
 mod server;
 mod state;
 
