@@ -107,6 +107,11 @@ impl<T: Desire> Operation for Filed<T> {
     }
 }
 
+/// Returns everything at `path`, to be removed: what `file.absent` would act on.
+pub(crate) fn entries_to_remove(cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+    absent::Absent.entries(cx, disk, params)
+}
+
 /// Returns the entries as data.
 pub(crate) fn observe(entries: &[Entry]) -> Result<Observed, OpError> {
     to_observed(entries.iter().map(Entry::record).collect(), entries)

@@ -2,6 +2,7 @@
 //!
 //! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
+mod account;
 mod archive;
 mod assert;
 mod command;
@@ -9,7 +10,9 @@ mod disk;
 mod file;
 mod git;
 mod http;
+mod package;
 mod ranges;
+mod system;
 mod wait;
 
 use stead_runner::operation::Registry;
@@ -25,6 +28,8 @@ impl Drivers {
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
         file::add_to(&mut registry);
+        account::add_to(&mut registry);
+        package::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         registry.add_operation(git::Checkout);

@@ -65,7 +65,7 @@ struct Recorded {
     to: Option<String>,
 }
 
-pub(super) struct Restored;
+pub(crate) struct Restored;
 
 impl Desire for Restored {
     fn descriptor(&self) -> &'static Descriptor {
