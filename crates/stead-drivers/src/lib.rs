@@ -6,6 +6,7 @@ mod archive;
 mod assert;
 mod command;
 mod disk;
+pub mod facts;
 mod file;
 mod git;
 mod http;
@@ -27,6 +28,7 @@ impl Drivers {
         file::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
+        registry.add_action(facts::GatherFacts);
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
         registry.add_action(wait::WaitPort);

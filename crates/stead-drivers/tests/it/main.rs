@@ -3,6 +3,7 @@
 
 mod command;
 mod contract;
+mod facts;
 mod fetched;
 mod file;
 mod network;
