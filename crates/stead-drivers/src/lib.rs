@@ -7,6 +7,7 @@ mod archive;
 mod assert;
 mod command;
 mod disk;
+pub mod facts;
 mod file;
 mod git;
 mod http;
@@ -32,6 +33,7 @@ impl Drivers {
         package::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
+        registry.add_action(facts::GatherFacts);
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
         registry.add_action(wait::WaitPort);

@@ -3,6 +3,7 @@
 //! The executor answers the dispatcher's commands and knows nothing of order, retries or limits. What
 //! leaves it is already masked.
 
+pub(crate) mod facts;
 mod operate;
 mod output;
 mod publish;
@@ -10,7 +11,7 @@ mod render;
 mod row;
 mod undo;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,8 +22,9 @@ use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
+use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
@@ -34,7 +36,7 @@ use crate::redact::Redactor;
 
 use output::AttemptOutput;
 use render::{RenderError, render};
-use row::{failed, is_failed_check, join, judge_result, not_checkable, predicted, timed_out};
+use row::{failed, is_failed_check, join, not_checkable, predicted, timed_out};
 
 /// What the executor tells the dispatcher while an attempt goes on.
 #[derive(Debug)]
@@ -43,6 +45,17 @@ pub(crate) enum Message {
     Input(stead_engine::run::Input),
     /// Output was written; the bytes are there if somebody watches.
     Log(EventKind, Option<Vec<u8>>),
+    /// Facts of a host were gathered; they are used once the journal has them.
+    Facts {
+        /// Of which host.
+        host: HostName,
+        /// The facts.
+        facts: Box<serde_json::Value>,
+        /// Told when they are recorded; dropped if they cannot be.
+        journaled: oneshot::Sender<()>,
+    },
+    /// An operation says what a person should know.
+    Warning(Warning),
     /// Recording something failed; the run goes on.
     RecordingFailed(String),
 }
@@ -67,6 +80,7 @@ pub(crate) struct Executor {
     pub(crate) functions: Arc<Functions>,
     pub(crate) names: Arc<Names>,
     pub(crate) results: Arc<Results>,
+    pub(crate) facts: facts::Facts,
     pub(crate) hosts: Arc<dyn HostTable>,
     pub(crate) secrets: Arc<BTreeMap<String, String>>,
     pub(crate) redactor: Arc<Redactor>,
@@ -86,8 +100,12 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Judges a task's guards on a snapshot of what is known.
-    pub(crate) fn judge(self: &Arc<Self>, task: TaskIndex, run_status: Option<RunStatus>) -> Verdict {
+    /// Judges a task's guards on a snapshot of what is known; the hosts are those whose facts they read in vain.
+    fn judge(
+        self: &Arc<Self>,
+        task: TaskIndex,
+        run_status: Option<RunStatus>,
+    ) -> (Verdict, BTreeSet<HostName>) {
         let settings = &self.plan.task(task).settings;
         let scope = self.guard_scope(task, run_status);
         let context =
@@ -98,7 +116,8 @@ impl Executor {
                 .map_err(|panic| format!("panicked: {}", panic_text(&*panic)))?
                 .map_err(|failure| failure.to_string())
         };
-        expr::judge(&settings.when, settings.only_if_changed, &scope, &function)
+        let verdict = expr::judge(&settings.when, settings.only_if_changed, &scope, &function);
+        (verdict, scope.take_wanted())
     }
 
     fn guard_scope(&self, task: TaskIndex, run_status: Option<RunStatus>) -> Scope {
@@ -211,25 +230,12 @@ impl Executor {
         run_status: Option<RunStatus>,
     ) -> RowResult {
         let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
-        match expr::judge(
-            &self.plan.task(attempt.task).settings.when_host,
-            Default::default(),
-            &scope,
-            &no_functions,
-        ) {
-            Verdict::Pass => {}
-            Verdict::Fail { reason, .. } => {
-                return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
-            }
-            Verdict::Error(error) => return failed(ErrorClass::Guard, error),
-            Verdict::Unknown => return RowResult::new(Status::Unknown),
-        }
         let output = AttemptOutput::new(self, attempt);
         // Cancellation and the task's timeout reach the operation through one channel of its own.
         let (stop, stopped) = tokio::sync::watch::channel(Stop::No);
         let context = self.op_context(attempt, host, Cancel::new(stopped), output.sink(), scope.clone());
         let timeout = self.plan.task(attempt.task).settings.timeout;
-        let mut work = CatchPanic(Box::pin(self.run_parts(attempt, &context, scope)));
+        let mut work = CatchPanic(Box::pin(self.judge_and_run(attempt, &context, scope)));
         let mut flush = tokio::time::interval(output::FLUSH_EVERY);
         flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut end_of_patience = None;
@@ -318,6 +324,14 @@ impl Executor {
         }
     }
 
+    async fn judge_and_run(self: &Arc<Self>, attempt: &Attempt, cx: &OpContext, scope: Scope) -> RowResult {
+        let guards = &self.plan.task(attempt.task).settings.when_host;
+        match self.judge_on_host(guards, cx, &scope).await {
+            Ok(()) => self.run_parts(attempt, cx, scope).await,
+            Err(row) => *row,
+        }
+    }
+
     /// Carries out the operations of a task on one host, in order, stopping at the first failure.
     async fn run_parts(self: &Arc<Self>, attempt: &Attempt, cx: &OpContext, scope: Scope) -> RowResult {
         let task = self.plan.task(attempt.task);
@@ -387,14 +401,21 @@ impl Executor {
     }
 
     async fn run_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
-        match expr::judge(&part.when_host, Default::default(), scope, &no_functions) {
-            Verdict::Pass => {}
-            Verdict::Fail { reason, .. } => {
-                return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
-            }
-            Verdict::Error(error) => return failed(ErrorClass::Guard, error),
-            Verdict::Unknown => return RowResult::new(Status::Unknown),
+        if let Err(row) = self.judge_on_host(&part.when_host, cx, scope).await {
+            return *row;
         }
+        loop {
+            let row = self.try_part(part, cx, scope, wants_inverse).await;
+            match self.gather_wanted(cx, scope).await {
+                Ok(false) => return row,
+                // Parameters and templates are read before anything is changed.
+                Ok(true) => {}
+                Err(error) => return row::error_row(error),
+            }
+        }
+    }
+
+    async fn try_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
         let Some(entry) = self.registry.get(part.op.operation.as_str()) else {
             return failed(ErrorClass::Invalid, format!("unknown operation `{}`", part.op.operation));
         };
@@ -407,10 +428,13 @@ impl Executor {
         if let Some(why) = self.hosts.out_of_reach(&cx.host) {
             return failed(ErrorClass::Permanent, why);
         }
-        let ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
+        let mut ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
+        if let Ok(ran) = &mut ran {
+            self.say_all(std::mem::take(&mut ran.warnings)).await;
+        }
         match self.mode {
             Mode::DryRun => predicted(part, ran),
-            Mode::Run => judge_result(part, ran, scope),
+            Mode::Run => self.judge_outcome(part, ran, cx, scope).await,
         }
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use stead_model::event::Stream;
+use stead_model::report::Warning;
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
 use tokio::sync::watch;
 
@@ -370,6 +371,8 @@ pub struct Outcome {
     pub stopped: bool,
     /// The operation's result data.
     pub data: Option<Value>,
+    /// What a person should know all the same.
+    pub warnings: Vec<Warning>,
 }
 
 /// Why an operation failed.

@@ -24,6 +24,7 @@ use crate::author::CheckedPlan;
 use crate::cancel::Canceller;
 use crate::clock;
 use crate::dispatcher::{Answer, CHANNEL, Dispatcher, Durability};
+use crate::executor::facts::Facts;
 use crate::executor::{Executor, HostTable};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
@@ -65,6 +66,8 @@ pub struct Runner {
     pub(crate) timeout: Option<Duration>,
     pub(crate) not_selected: BTreeSet<TaskIndex>,
     pub(crate) warnings: Vec<Warning>,
+    /// What an earlier segment of a resumed run found out about hosts.
+    pub(crate) journaled_facts: Vec<(HostName, serde_json::Value)>,
 }
 
 impl std::fmt::Debug for Runner {
@@ -97,6 +100,7 @@ impl Runner {
             timeout: None,
             not_selected: BTreeSet::new(),
             warnings: Vec::new(),
+            journaled_facts: Vec::new(),
         }
     }
 
@@ -482,6 +486,8 @@ impl Runner {
         mode: Mode,
     ) -> Started {
         let (sender, messages) = mpsc::channel(CHANNEL);
+        let known_hosts = self.inventory.hosts.keys().cloned().chain([HostName::local()]).collect();
+        let facts = Facts::new(known_hosts, &self.journaled_facts);
         let names = Names::new(
             Arc::clone(run.results()),
             RunScope {
@@ -495,7 +501,8 @@ impl Runner {
                 dry_run: mode == Mode::DryRun,
             },
             self.provenance.meta.trigger.as_ref(),
-        );
+        )
+        .with_facts(Arc::clone(facts.known()));
         let table: Arc<dyn HostTable> = hosts;
         let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
         let executor = Arc::new(Executor {
@@ -505,6 +512,7 @@ impl Runner {
             functions: Arc::clone(&plan.functions),
             names: Arc::new(names),
             results: Arc::clone(run.results()),
+            facts,
             hosts: table,
             secrets: Arc::new(secrets.values),
             redactor: Arc::new(secrets.redactor),
@@ -540,6 +548,7 @@ impl Runner {
             obeyed: None,
             recording_failures: Vec::new(),
             journal_lost: false,
+            waiting_for_journal: Vec::new(),
         };
         Started { dispatcher, recording, _canceller: self.canceller, _locks: locks }
     }

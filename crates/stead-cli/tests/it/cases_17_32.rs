@@ -4,7 +4,7 @@
 //! in it keeps the rules and that no process of it is left.
 
 mod journal_rules;
-mod lab;
+pub(crate) mod lab;
 
 mod accounts;
 mod choosing;

@@ -4,6 +4,7 @@
 mod accounts;
 mod command;
 mod contract;
+mod facts;
 mod fetched;
 mod file;
 mod network;

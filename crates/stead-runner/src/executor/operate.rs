@@ -6,12 +6,13 @@ use serde_json::Value;
 use stead_model::event::Mode;
 use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
+use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass};
 
 use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Params};
 
 /// How an operation went.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Ran {
     pub(super) changed: bool,
     /// Dry run: it cannot be known.
@@ -27,6 +28,7 @@ pub(super) struct Ran {
     pub(super) data: Option<Value>,
     pub(super) diff: Option<Value>,
     pub(super) inverse: Option<Op>,
+    pub(super) warnings: Vec<Warning>,
 }
 
 /// Carries out an operation, or in a dry run predicts it.
@@ -87,6 +89,7 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
         exit_code: outcome.exit_code,
         signal: outcome.signal,
         data: outcome.data,
+        warnings: outcome.warnings,
         ..Ran::default()
     })
 }

@@ -7,10 +7,11 @@ use stead_model::plan::{
     Action, CatchUp, Expression, Function, Guard, HostFailure, Item, Mutex, MutexScope, OnError,
     OnlyIfChanged, Op, Overlap, Param, Retry, SecretRef, Size, Trigger, TriggerKind, TriggerRule,
 };
-use stead_model::{Descriptor, ErrorClass, OperationName, PlanName, Severity, TaskName};
+use stead_model::{Descriptor, ErrorClass, HostName, OperationName, PlanName, Severity, TaskName};
 
 use super::super::{level_table, select};
 use super::*;
+use crate::target::HostSet;
 
 const fn descriptor(name: &'static str, effect: Effect, params: &'static [ParamSpec]) -> Descriptor {
     Descriptor {
@@ -598,4 +599,45 @@ proptest! {
         });
         let _compiled = compile(plan(vec![task]));
     }
+}
+
+#[test]
+fn facts_of_unknown_hosts_are_refused_and_fact_needs_a_host() {
+    let hosts = HostSet::new(["web1", "web2"].map(|name| (HostName::parse(name).unwrap(), BTreeMap::new())));
+    let catalogue = catalogue().with_hosts(hosts);
+    let errors_of = |expression: &str, when_host: bool| -> Vec<String> {
+        let mut task = run_true("a", &[]);
+        let guards = vec![Guard::Expr { expr: Expression(expression.into()), reason: None }];
+        let settings = Arc::make_mut(&mut task.settings);
+        if when_host {
+            settings.when_host = guards
+        } else {
+            settings.when = guards
+        }
+        match check(
+            plan(vec![task]),
+            &Explicit::default(),
+            &catalogue,
+            &|_, path: &str| Place::Named(path.to_owned()),
+            Diagnostics::default(),
+        ) {
+            Ok(_) => Vec::new(),
+            Err(found) => {
+                found.iter().map(|one| format!("{} {} {}", one.code, one.message, one.help)).collect()
+            }
+        }
+    };
+    for fine in ["facts['web1'].arch == 'x86_64'", "facts.local.arch == ''", "facts['a@10.0.0.1'].arch == ''"]
+    {
+        assert_eq!(errors_of(fine, false), Vec::<String>::new(), "{fine}");
+    }
+    assert_eq!(errors_of("fact.os.family == 'debian'", true), Vec::<String>::new());
+    let unknown = errors_of("facts['web3'].arch == ''", true);
+    assert_eq!(unknown.len(), 1);
+    assert!(unknown[0].starts_with("reach/unknown-host") && unknown[0].contains("web1"), "{unknown:?}");
+    let misplaced = errors_of("fact.arch == ''", false);
+    assert!(
+        misplaced[0].contains("`fact` means nothing") && misplaced[0].contains("when_host"),
+        "{misplaced:?}"
+    );
 }
