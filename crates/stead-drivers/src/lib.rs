@@ -14,6 +14,7 @@ mod http;
 mod package;
 mod ranges;
 mod system;
+pub mod transport;
 mod wait;
 
 use stead_runner::operation::Registry;
