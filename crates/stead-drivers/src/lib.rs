@@ -6,6 +6,7 @@ mod archive;
 mod assert;
 mod command;
 mod disk;
+pub mod executor;
 mod file;
 mod git;
 mod http;

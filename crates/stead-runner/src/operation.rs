@@ -171,6 +171,25 @@ pub struct OpContext {
     pub scope: Arc<dyn Render>,
 }
 
+impl OpContext {
+    /// Returns the variables that programs started for this attempt get: by them they know their run, and the run
+    /// finds what it left behind.
+    pub fn marks(&self) -> BTreeMap<String, String> {
+        let mut marks = BTreeMap::from([
+            ("STEAD_TASK".to_owned(), self.task.to_string()),
+            ("STEAD_HOST".to_owned(), self.host.to_string()),
+            ("STEAD_ATTEMPT".to_owned(), self.attempt.to_string()),
+        ]);
+        if let Some(run_id) = &self.run_id {
+            marks.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
+        }
+        if let Some(bundle) = self.bundle.as_ref().and_then(|path| path.to_str()) {
+            marks.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
+        }
+        marks
+    }
+}
+
 /// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).
 pub trait Render: Send + Sync + fmt::Debug {
     /// Returns the text of `template`, with `vars` over the plan's own, or what is wrong with it, with its line.

@@ -37,6 +37,18 @@ pub struct Ran {
     pub inverse: Option<Op>,
 }
 
+/// Carries out an operation as [`operate`] does; a panic in it is its failure.
+pub async fn operate_safely(
+    entry: &Entry,
+    cx: &OpContext,
+    params: Params,
+    mode: Mode,
+    wants_inverse: bool,
+) -> Result<Ran, OpError> {
+    let work = super::CatchPanic(Box::pin(operate(entry, cx, params, mode, wants_inverse)));
+    work.await.unwrap_or_else(|panic| Err(OpError::new(ErrorClass::Panic, format!("panicked: {panic}"))))
+}
+
 /// Carries out an operation, or in a dry run predicts it.
 pub async fn operate(
     entry: &Entry,
