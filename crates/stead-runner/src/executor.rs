@@ -53,6 +53,8 @@ pub(crate) trait HostTable: Send + Sync {
     fn labels(&self, host: &HostName) -> BTreeMap<String, String>;
     /// Returns the directory operations on a host act below.
     fn root(&self, host: &HostName) -> Option<PathBuf>;
+    /// Returns why operations for a host cannot be carried out: what is meant for it must not be done here.
+    fn out_of_reach(&self, host: &HostName) -> Option<String>;
 }
 
 /// Everything attempts share.
@@ -396,6 +398,9 @@ impl Executor {
             Err(RenderError::NotKnown) => return RowResult::new(Status::Unknown),
             Err(RenderError::Wrong(error)) => return failed(ErrorClass::Invalid, error),
         };
+        if let Some(why) = self.hosts.out_of_reach(&cx.host) {
+            return failed(ErrorClass::Permanent, why);
+        }
         let ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
         match self.mode {
             Mode::DryRun => predicted(part, ran),

@@ -266,11 +266,12 @@ impl Runner {
                 return Err((refusal, Box::new(self)));
             }
         };
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
+        let warnings = hosts.warnings(self.selected(plan.plan()), &run_id);
         let run_id = (recording.is_some() || self.run_id.is_some() || mode == Mode::Run).then_some(run_id);
         let options = self.run_options(run_id, mode);
-        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
-        self.warnings.iter().for_each(|warning| run.say_at_start(warning.clone()));
+        self.warnings.iter().cloned().chain(warnings).for_each(|warning| run.say_at_start(warning));
         let mut turn = Turn::default();
         run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
         Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
@@ -355,7 +356,7 @@ impl Runner {
 
     fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
         use stead_engine::run::Hosts as _;
-        let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone());
+        let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan);
         let writes = |task: &stead_model::Task| {
             task.action.parts().iter().any(|part| {
                 let entry = self.registry.get(part.op.operation.as_str());
@@ -376,7 +377,7 @@ impl Runner {
         hosts
     }
 
-    fn selected<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a stead_model::Task> {
+    pub(crate) fn selected<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a stead_model::Task> {
         plan.indexed().filter(|(index, _)| !self.not_selected.contains(index)).map(|(_, task)| task)
     }
 
@@ -486,7 +487,7 @@ impl Runner {
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
     pub(crate) fn refused(self, plan: &CheckedPlan, mode: Mode, refusal: Refusal) -> Report {
-        let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new()));
+        let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new(), plan.plan()));
         let run = Run::new(&plan.compiled, hosts, RunOptions::new(mode));
         let mut report = run.report();
         report.status =
