@@ -224,6 +224,16 @@ impl Drop for Incoming {
 }
 
 impl Incoming {
+    /// Returns how many bytes it will have.
+    pub(crate) fn size(&self) -> u64 {
+        self.content.size
+    }
+
+    /// Returns the hash it will have.
+    pub(crate) fn sha256(&self) -> &str {
+        &self.content.sha256
+    }
+
     /// Whether the bytes are needed.
     pub(crate) fn is_needed(&self) -> bool {
         self.file.is_some()

@@ -19,6 +19,7 @@ mod observe;
 pub mod operation;
 pub mod process_scan;
 mod record;
+pub mod remote;
 pub mod redact;
 mod resume;
 mod runner;

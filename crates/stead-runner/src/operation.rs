@@ -255,6 +255,30 @@ impl Params {
         items.into_iter().flatten().map(|(key, value)| (key.clone(), to_text(value))).collect()
     }
 
+    /// Whether one of the texts in it holds `text`.
+    pub fn holds(&self, text: &str) -> bool {
+        let mut open: Vec<&Value> = self.0.values().collect();
+        while let Some(value) = open.pop() {
+            match value {
+                Value::String(found) if found.contains(text) => return true,
+                Value::Array(items) => open.extend(items),
+                Value::Object(fields) => {
+                    if fields.keys().any(|key| key.contains(text)) {
+                        return true;
+                    }
+                    open.extend(fields.values());
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Returns all values by name, taken out.
+    pub fn into_map(self) -> Map<String, Value> {
+        self.0
+    }
+
     /// Returns all values by name.
     pub fn as_map(&self) -> &Map<String, Value> {
         &self.0

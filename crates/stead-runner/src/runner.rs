@@ -28,6 +28,7 @@ use crate::journal::Journal;
 use crate::lock::{HostLockError, HostLocks};
 use crate::observe::Observer;
 use crate::operation::Registry;
+use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
 use crate::secrets::{self, Secrets};
@@ -61,6 +62,7 @@ pub struct Runner {
     pub(crate) timeout: Option<Duration>,
     pub(crate) not_selected: BTreeSet<TaskIndex>,
     pub(crate) warnings: Vec<Warning>,
+    pub(crate) reach: Option<Reach>,
 }
 
 impl std::fmt::Debug for Runner {
@@ -91,7 +93,14 @@ impl Runner {
             timeout: None,
             not_selected: BTreeSet::new(),
             warnings: Vec::new(),
+            reach: None,
         }
+    }
+
+    /// Sets the way to other machines. Without it only operations on this one can be carried out.
+    pub fn reach(mut self, reach: Reach) -> Self {
+        self.reach = Some(reach);
+        self
     }
 
     /// Records runs in the state directory `dir` and locks their targets there.
@@ -294,19 +303,21 @@ impl Runner {
         plan.base_dir.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| PathBuf::from("/"))
     }
 
+    /// Returns the environment that secrets are read from.
+    fn surrounding_environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone().unwrap_or_else(|| {
+            let pairs = std::env::vars_os();
+            pairs.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+        })
+    }
+
     pub(crate) fn read_secrets(&self, plan: &CheckedPlan) -> Result<Secrets, Refusal> {
-        let own;
-        let environment = match &self.environment {
-            Some(environment) => environment,
-            None => {
-                let pairs = std::env::vars_os();
-                own = pairs
-                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                    .collect();
-                &own
-            }
-        };
-        secrets::read(plan.plan(), environment, &self.base_dir(plan)).map_err(|problems| Refusal {
+        let (environment, base_dir) = (self.surrounding_environment(), self.base_dir(plan));
+        // One that cannot be read is said when its host is reached.
+        let passwords = self.inventory.hosts.values().filter_map(|host| host.account_password());
+        let passwords = passwords.filter_map(|source| secrets::read_source(source, &environment, &base_dir).ok());
+        let passwords: BTreeSet<String> = passwords.collect();
+        secrets::read(plan.plan(), &environment, &base_dir, passwords).map_err(|problems| Refusal {
             exit_code: ExitCode::Invalid,
             class: Some(ErrorClass::Invalid),
             message: problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; "),
@@ -444,6 +455,19 @@ impl Runner {
             self.provenance.meta.trigger.as_ref(),
         );
         let table: Arc<dyn HostTable> = hosts;
+        let pool = self.reach.clone().map(|reach| {
+            let locks = mode == Mode::Run && plan.plan().lock;
+            HostPool::new(PoolSettings {
+                binaries: Binaries::new(reach.executable.clone(), reach.binaries.clone()),
+                reach,
+                run: run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now())),
+                lock: locks.then(|| self.wait_lock.unwrap_or_default()),
+                parent: self.parent_run.clone(),
+                environment: self.surrounding_environment(),
+                base_dir: self.base_dir(plan),
+                messages: sender.clone(),
+            })
+        });
         let executor = Arc::new(Executor {
             base_dir: self.base_dir(plan),
             plan: Arc::clone(&plan.compiled.plan),
@@ -463,6 +487,7 @@ impl Runner {
             recording: recording.clone(),
             registry: self.registry,
             messages: sender,
+            pool,
         });
         let dispatcher = Dispatcher {
             run,
@@ -529,6 +554,9 @@ impl Started {
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();
         let mut dispatcher = walk(self.dispatcher).await;
+        if let Some(pool) = &dispatcher.executor.pool {
+            pool.close().await;
+        }
         let mut report = dispatcher.run.report();
         let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
         for error in &mut report.errors {

@@ -5,7 +5,7 @@
 
 mod parcels;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::greeting::Greeted;
-use super::leftovers::{Attempt, Inflight};
+use super::leftovers::{self, Attempt, Inflight};
 use super::lock::{Held, Refused};
 use super::output::Kept;
 use super::server::Shared;
@@ -53,6 +53,8 @@ pub(super) enum Event {
 
 /// One operation, from its beginning until its driver has its result.
 struct Work {
+    /// By which the processes it started are known.
+    attempt: Option<Attempt>,
     stop: Arc<watch::Sender<Stop>>,
     output: Kept,
     /// The answer, once there is one, and whether it was written to this connection.
@@ -145,7 +147,10 @@ impl HostSession {
                 },
                 Some(event) = self.events.1.recv() => { self.take(event); Next::GoOn }
                 () = self.wake.notified() => Next::GoOn,
-                Some(greeted) = self.connections.recv() => { self.attach(greeted).await; self.take_frames().await }
+                greeted = self.connections.recv() => match greeted {
+                    Some(greeted) => { self.attach(greeted).await; self.take_frames().await }
+                    None => Next::End,
+                },
                 Some(_) = self.tasks.join_next(), if !self.tasks.is_empty() => Next::GoOn,
                 () = tokio::time::sleep_until(self.heard + self.lease) => Next::End,
             };
@@ -328,11 +333,12 @@ impl HostSession {
         }
     }
 
-    fn new_work(&mut self, id: u32) -> (Arc<watch::Sender<Stop>>, Kept) {
+    fn new_work(&mut self, id: u32, attempt: Option<Attempt>) -> (Arc<watch::Sender<Stop>>, Kept) {
         let stop = Arc::new(watch::Sender::new(Stop::No));
         let spool = self.shared.home.directory.join(format!("output-{id}"));
         let output = Kept::new(spool, Arc::clone(&self.wake));
         let work = Work {
+            attempt,
             stop: Arc::clone(&stop),
             output: output.clone(),
             answer: None,
@@ -348,9 +354,10 @@ impl HostSession {
         if self.works.contains_key(&id) {
             return;
         }
-        self.inflight.begin(&self.host, id, &Attempt::new(&request.env));
+        let attempt = Attempt::new(&request.env);
+        self.inflight.begin(&self.host, id, &attempt);
         self.grace = self.grace.max(Duration::from_millis(request.grace_ms));
-        let (stop, output) = self.new_work(id);
+        let (stop, output) = self.new_work(id, Some(attempt));
         let around = Surroundings {
             registry: self.shared.registry.clone(),
             run: self.shared.run.clone(),
@@ -398,7 +405,7 @@ impl HostSession {
         if self.works.contains_key(&id) {
             return;
         }
-        let (stop, _) = self.new_work(id);
+        let (stop, _) = self.new_work(id, None);
         let (shared, events) = (Arc::clone(&self.shared), self.events.0.clone());
         self.tasks.spawn(async move {
             let cancel = stead_runner::operation::Cancel::new(stop.subscribe());
@@ -476,12 +483,25 @@ impl HostSession {
                     self.works.values().for_each(|work| work.kill());
                     self.tasks.abort_all();
                     while self.tasks.join_next().await.is_some() {}
+                    self.kill_leftovers().await;
                 }
             }
         }
         self.works.clear();
         self.lock = None;
         while self.events.1.try_recv().is_ok() {}
+    }
+}
+
+impl HostSession {
+    /// Kills what work that did not end in time has started, also what left its process group.
+    async fn kill_leftovers(&self) {
+        let left = self.works.values().filter(|work| work.answer.is_none());
+        let attempts: BTreeSet<Attempt> = left.filter_map(|work| work.attempt.clone()).collect();
+        let directory = self.shared.home.directory.clone();
+        let killing = move || leftovers::end(&directory, &attempts, Duration::ZERO);
+        // It returns nothing that could be used here.
+        drop(tokio::task::spawn_blocking(killing).await);
     }
 }
 

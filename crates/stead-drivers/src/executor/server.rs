@@ -47,7 +47,7 @@ pub(super) struct Shared {
 /// If it cannot listen. What goes wrong later is told to the driver.
 pub fn serve(registry: Registry, run: RunId, base: &Path, account_home: PathBuf) -> io::Result<()> {
     // As a child of `attach` it is no group's leader, so this works; where it does not, a lost terminal may end it.
-    rustix::process::setsid().map_or((), |_| ());
+    rustix::process::setsid().ok();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap_or(());
     let home = Home::new(base, &run);
     let executable = std::env::current_exe()?;
@@ -115,8 +115,11 @@ async fn listen(shared: Arc<Shared>, listener: &UnixListener) -> io::Result<()> 
     let mut greetings: JoinSet<Option<Greeted>> = JoinSet::new();
     let first_contact = tokio::time::sleep(LEASE);
     tokio::pin!(first_contact);
+    let mut asked = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     loop {
         tokio::select! {
+            // Asked to go, it goes as at the end of its lease: nothing of it stays.
+            Some(()) = asked.recv() => hosts.clear(),
             accepted = listener.accept() => if let Ok((stream, _)) = accepted {
                 greetings.spawn(greet(stream));
             },
