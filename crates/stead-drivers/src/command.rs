@@ -268,17 +268,7 @@ impl Surroundings {
         if name.contains('\0') || args.iter().any(|arg| arg.as_encoded_bytes().contains(&0)) {
             return Err(OpError::invalid("an argument holds a NUL byte"));
         }
-        let mut env = BTreeMap::from([
-            ("STEAD_TASK".to_owned(), cx.task.to_string()),
-            ("STEAD_HOST".to_owned(), cx.host.to_string()),
-            ("STEAD_ATTEMPT".to_owned(), cx.attempt.to_string()),
-        ]);
-        if let Some(run_id) = &cx.run_id {
-            env.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
-        }
-        if let Some(bundle) = cx.bundle.as_ref().and_then(|path| path.to_str()) {
-            env.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
-        }
+        let mut env = cx.marks();
         env.extend(self.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         let path = match env.get("PATH") {
             Some(path) => Some(OsString::from(path)),

@@ -7,6 +7,7 @@ mod archive;
 mod assert;
 mod command;
 mod disk;
+pub mod executor;
 pub mod facts;
 mod file;
 mod git;

@@ -4,7 +4,7 @@
 //! leaves it is already masked.
 
 pub(crate) mod facts;
-mod operate;
+pub mod operate;
 mod output;
 mod publish;
 mod render;
@@ -14,6 +14,7 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use serde_json::Map;
 use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
+use stead_model::inventory::Host;
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
 use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
@@ -28,12 +30,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
+use crate::files::LocalFiles;
 use crate::function::{Ended, Failure, Functions, TaskFunction};
 use crate::lock::RunLocks;
-use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop, UndoStore};
+use crate::operation::{
+    Cancel, Entry, OpContext, OpError, Output, Params, Predicted, Registry, Stop, UndoStore,
+};
 use crate::record::Recording;
 use crate::redact::Redactor;
+use crate::remote::{self, HostPool, Lost, Sending};
 
+use operate::Ran;
 use output::AttemptOutput;
 use render::{RenderError, render};
 use row::{failed, is_failed_check, join, not_checkable, predicted, timed_out};
@@ -68,8 +75,8 @@ pub(crate) trait HostTable: Send + Sync {
     fn has(&self, host: &HostName) -> bool;
     /// Returns the directory operations on a host act below.
     fn root(&self, host: &HostName) -> Option<PathBuf>;
-    /// Returns why operations for a host cannot be carried out: what is meant for it must not be done here.
-    fn out_of_reach(&self, host: &HostName) -> Option<String>;
+    /// Returns what is known of a host; nothing if there is none of this name.
+    fn host(&self, host: &HostName) -> Option<&Host>;
 }
 
 /// Everything attempts share.
@@ -97,6 +104,8 @@ pub(crate) struct Executor {
     /// The run's locks, while it goes on; dangling if it takes none. Work that outlives the run must not keep them.
     pub(crate) locks: Option<Weak<RunLocks>>,
     pub(crate) messages: mpsc::Sender<Message>,
+    /// The way to other machines, if there is one.
+    pub(crate) pool: Option<HostPool>,
 }
 
 impl Executor {
@@ -304,13 +313,7 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
-            artifacts: self.recording.as_ref().map(|recording| {
-                recording
-                    .directory
-                    .path()
-                    .join(stead_bundle::ARTIFACTS)
-                    .join(stead_bundle::file_name(host.as_str(), ""))
-            }),
+            files: Arc::new(self.local_files(host)),
             undo: self.undo.clone().wanted(
                 self.mode == Mode::Run && self.plan.task(attempt.task).settings.undo == Some(Undo::Auto),
             ),
@@ -330,6 +333,15 @@ impl Executor {
             Ok(()) => self.run_parts(attempt, cx, scope).await,
             Err(row) => *row,
         }
+    }
+
+    /// Returns the driver's files as operations on `host` see them.
+    fn local_files(&self, host: &HostName) -> LocalFiles {
+        let artifacts = self.recording.as_ref().map(|recording| {
+            let directory = recording.directory.path().join(stead_bundle::ARTIFACTS);
+            directory.join(stead_bundle::file_name(host.as_str(), ""))
+        });
+        LocalFiles { base_dir: self.base_dir.clone(), artifacts }
     }
 
     /// Carries out the operations of a task on one host, in order, stopping at the first failure.
@@ -425,10 +437,7 @@ impl Executor {
             Err(RenderError::NotKnown) => return RowResult::new(Status::Unknown),
             Err(RenderError::Wrong(error)) => return failed(ErrorClass::Invalid, error),
         };
-        if let Some(why) = self.hosts.out_of_reach(&cx.host) {
-            return failed(ErrorClass::Permanent, why);
-        }
-        let mut ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
+        let mut ran = self.carry_out(entry, cx, params, &|| scope.to_names(), wants_inverse).await;
         if let Ok(ran) = &mut ran {
             self.say_all(std::mem::take(&mut ran.warnings)).await;
         }
@@ -436,6 +445,74 @@ impl Executor {
             Mode::DryRun => predicted(part, ran),
             Mode::Run => self.judge_outcome(part, ran, cx, scope).await,
         }
+    }
+
+    /// Carries out an operation where its host is: in this process, or through the session there.
+    async fn carry_out(
+        &self,
+        entry: &Entry,
+        cx: &OpContext,
+        params: Params,
+        names: NamesOf<'_>,
+        wants_inverse: bool,
+    ) -> Result<Ran, OpError> {
+        match self.hosts.host(&cx.host) {
+            Some(host) if remote::is_here(host) => {
+                operate::operate(entry, cx, params, self.mode, wants_inverse).await
+            }
+            Some(host) => self.operate_there(host, entry, cx, params, names, wants_inverse).await,
+            None => Err(OpError::permanent(format!("there is no host `{}` in the inventory", cx.host))),
+        }
+    }
+
+    /// Carries out an operation on another machine, or under another account of this one.
+    ///
+    /// In a box with a type of its own: it may gather facts first, which comes back to here.
+    fn operate_there<'a>(
+        &'a self,
+        host: &'a Host,
+        entry: &'a Entry,
+        cx: &'a OpContext,
+        params: Params,
+        names: NamesOf<'a>,
+        wants_inverse: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<Ran, OpError>> + Send + 'a>> {
+        Box::pin(async move {
+            let Some(pool) = &self.pool else {
+                return Err(OpError::permanent(format!(
+                    "this program has no way to `{}`; give its runner one with `reach`",
+                    cx.host
+                )));
+            };
+            let files = self.local_files(&cx.host);
+            // A template is rendered over there, where nothing can be asked for any more.
+            if remote::reads_facts(entry, &params, &files) {
+                self.gather(cx).await?;
+            }
+            let sending = Sending {
+                entry,
+                cx,
+                files,
+                names,
+                secrets: self.secrets.values().filter(|secret| params.holds(secret)).cloned().collect(),
+                mode: self.mode,
+                wants_inverse,
+            };
+            let (request, allowed) = sending.prepare(params).await?;
+            let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
+            let done = pool.operate(host, cx, request, allowed, writes).await;
+            done.unwrap_or_else(|Lost { error, begun }| {
+                let task = self.results.graph().index_of(cx.task.as_str());
+                let is_idempotent = task.is_some_and(|task| self.plan.task(task).settings.idempotent);
+                let is_interrupted =
+                    begun && writes && !is_idempotent && error.class == ErrorClass::Unreachable;
+                if is_interrupted {
+                    let message = format!("{}; whether it ended there is not known", error.message);
+                    return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
+                }
+                Err(error)
+            })
+        })
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {
@@ -524,6 +601,9 @@ impl Executor {
         }
     }
 }
+
+/// Gives the names that a template may use, as data.
+type NamesOf<'a> = &'a (dyn Fn() -> Map<String, serde_json::Value> + Sync);
 
 /// How long after the grace period an operation may take to notice that it was killed.
 const PATIENCE: Duration = Duration::from_millis(800);

@@ -33,6 +33,7 @@ use crate::observe::Observer;
 use crate::operation::{Registry, UndoStore, base_places};
 use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
+use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
 
 /// Where a plan came from, for its run's metadata.
@@ -68,6 +69,7 @@ pub struct Runner {
     pub(crate) warnings: Vec<Warning>,
     /// What an earlier segment of a resumed run found out about hosts.
     pub(crate) journaled_facts: Vec<(HostName, serde_json::Value)>,
+    pub(crate) reach: Option<Reach>,
 }
 
 impl std::fmt::Debug for Runner {
@@ -101,7 +103,14 @@ impl Runner {
             not_selected: BTreeSet::new(),
             warnings: Vec::new(),
             journaled_facts: Vec::new(),
+            reach: None,
         }
+    }
+
+    /// Sets the way to other machines. Without it only operations on this one can be carried out.
+    pub fn reach(mut self, reach: Reach) -> Self {
+        self.reach = Some(reach);
+        self
     }
 
     /// Records runs in the state directory `dir` and locks their targets there.
@@ -343,16 +352,16 @@ impl Runner {
     }
 
     pub(crate) fn read_secrets(&self, plan: &CheckedPlan) -> Result<Secrets, Refusal> {
-        secrets::read(plan.plan(), &self.environment_in_use(), &self.base_dir(plan)).map_err(|problems| {
-            Refusal {
-                exit_code: ExitCode::Invalid,
-                class: Some(ErrorClass::Invalid),
-                message: problems
-                    .iter()
-                    .map(|problem| problem.message.clone())
-                    .collect::<Vec<_>>()
-                    .join("; "),
-            }
+        let (environment, base_dir) = (self.environment_in_use().into_owned(), self.base_dir(plan));
+        // One that cannot be read is said when its host is reached.
+        let passwords = self.inventory.hosts.values().filter_map(|host| host.account_password());
+        let passwords =
+            passwords.filter_map(|source| secrets::read_source(source, &environment, &base_dir).ok());
+        let passwords: BTreeSet<String> = passwords.collect();
+        secrets::read(plan.plan(), &environment, &base_dir, passwords).map_err(|problems| Refusal {
+            exit_code: ExitCode::Invalid,
+            class: Some(ErrorClass::Invalid),
+            message: problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; "),
         })
     }
 
@@ -505,6 +514,19 @@ impl Runner {
         .with_facts(Arc::clone(facts.known()));
         let table: Arc<dyn HostTable> = hosts;
         let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
+        let pool = self.reach.clone().map(|reach| {
+            let locked = mode == Mode::Run && plan.plan().lock;
+            HostPool::new(PoolSettings {
+                binaries: Binaries::new(reach.executable.clone(), reach.binaries.clone()),
+                reach,
+                run: run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now())),
+                lock: locked.then(|| self.wait_lock.unwrap_or_default()),
+                parent: self.parent_run.clone(),
+                environment: self.environment_in_use().into_owned(),
+                base_dir: self.base_dir(plan),
+                messages: sender.clone(),
+            })
+        });
         let executor = Arc::new(Executor {
             base_dir: self.base_dir(plan),
             plan: Arc::clone(&plan.compiled.plan),
@@ -530,6 +552,7 @@ impl Runner {
             registry: self.registry,
             locks: locks.as_ref().map(Arc::downgrade),
             messages: sender,
+            pool,
         });
         let dispatcher = Dispatcher {
             run,
@@ -597,6 +620,9 @@ impl Started {
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();
         let mut dispatcher = walk(self.dispatcher).await;
+        if let Some(pool) = &dispatcher.executor.pool {
+            pool.close().await;
+        }
         let mut report = dispatcher.run.report();
         let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
         for error in &mut report.errors {

@@ -9,6 +9,7 @@ mod asking;
 mod bundles;
 mod cases_01_16;
 mod cases_17_32;
+mod executor;
 mod facts;
 mod interrupting;
 mod large_undo;

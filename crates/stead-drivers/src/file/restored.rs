@@ -120,7 +120,7 @@ impl Recorded {
                 if stead_model::plan::Digest::parse(&sha256).is_none() {
                     return Err(OpError::invalid("`sha256` is not 64 lower-case hex digits"));
                 }
-                want.body = Some(Body::known(size, sha256));
+                want.body = Some(Body::named(size, &sha256));
                 want
             }
             (None, None, None) => want,
