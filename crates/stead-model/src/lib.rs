@@ -3,10 +3,12 @@
 //! Everything here is a value: parse it, check it, print it. This crate does no IO, knows no
 //! clock and no async runtime; `stead-engine` decides over these values and the other crates act.
 
+pub mod base64;
 pub mod bundle;
 pub mod diagnostic;
 pub mod duration;
 pub mod event;
+pub mod executor;
 pub mod exit_code;
 pub mod id;
 pub mod inventory;

@@ -3,7 +3,7 @@
 //! The executor answers the dispatcher's commands and knows nothing of order, retries or limits. What
 //! leaves it is already masked.
 
-mod operate;
+pub mod operate;
 mod output;
 mod publish;
 mod render;
@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
+use crate::files::LocalFiles;
 use crate::function::{Ended, Failure, Functions, TaskFunction};
 use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop};
 use crate::record::Recording;
@@ -289,13 +290,7 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
-            artifacts: self.recording.as_ref().map(|recording| {
-                recording
-                    .directory
-                    .path()
-                    .join(stead_bundle::ARTIFACTS)
-                    .join(stead_bundle::file_name(host.as_str(), ""))
-            }),
+            files: Arc::new(self.local_files(host)),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
@@ -304,6 +299,15 @@ impl Executor {
             cancel,
             scope: Arc::new(scope),
         }
+    }
+
+    /// Returns the driver's files as operations on `host` see them.
+    fn local_files(&self, host: &HostName) -> LocalFiles {
+        let artifacts = self.recording.as_ref().map(|recording| {
+            let directory = recording.directory.path().join(stead_bundle::ARTIFACTS);
+            directory.join(stead_bundle::file_name(host.as_str(), ""))
+        });
+        LocalFiles { base_dir: self.base_dir.clone(), artifacts }
     }
 
     /// Carries out the operations of a task on one host, in order, stopping at the first failure.

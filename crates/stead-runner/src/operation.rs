@@ -16,6 +16,8 @@ use stead_model::event::Stream;
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
 use tokio::sync::watch;
 
+use crate::files::{DriverFiles, Needs};
+
 /// Brings a target to a described state. Runs on a blocking thread.
 pub trait Operation: Send + Sync {
     /// Returns what it declares of itself.
@@ -35,6 +37,11 @@ pub trait Operation: Send + Sync {
 
     /// Returns the operation that restores `before`, if there is one.
     fn inverse(&self, params: &Params, before: &Observed) -> Option<Op>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// Does something and says how it went.
@@ -48,6 +55,11 @@ pub trait Action: Send + Sync {
 
     /// Does it. Ends soon after `cx.cancel` asks it to; dropping the future kills what it started.
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// An operation of either shape.
@@ -65,6 +77,14 @@ impl Entry {
         match self {
             Self::State(operation) => operation.descriptor(),
             Self::Action(action) => action.descriptor(),
+        }
+    }
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    pub fn needs(&self, params: &Params) -> Needs {
+        match self {
+            Self::State(operation) => operation.needs(params),
+            Self::Action(action) => action.needs(params),
         }
     }
 }
@@ -131,10 +151,10 @@ pub struct OpContext {
     pub host: HostName,
     /// From 1.
     pub attempt: u32,
-    /// Directory that relative paths of the driver (`source`, `cwd`) start from.
+    /// Directory that relative paths such as `cwd` start from.
     pub base_dir: PathBuf,
-    /// Where the run keeps files of this host; none if it is not recorded.
-    pub artifacts: Option<PathBuf>,
+    /// Files of the driver: what `source` parameters name, and where fetched files go.
+    pub files: Arc<dyn DriverFiles>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
