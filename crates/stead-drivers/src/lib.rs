@@ -2,15 +2,27 @@
 //!
 //! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
+mod access;
 mod archive;
 mod assert;
+mod certificate;
 mod command;
 mod disk;
 mod file;
 mod git;
 mod http;
+mod identity;
+mod kernel;
+mod network;
 mod ranges;
+mod schedule;
+mod setup;
+mod storage;
 mod wait;
+
+pub use network::watch::{
+    confirm as confirm_network_changes, leave_to_driver as leave_network_changes_to_driver,
+};
 
 use stead_runner::operation::Registry;
 
@@ -25,10 +37,18 @@ impl Drivers {
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
         file::add_to(&mut registry);
+        access::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
+        certificate::add_to(&mut registry);
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
+        identity::add_to(&mut registry);
+        kernel::add_to(&mut registry);
+        network::add_to(&mut registry);
+        schedule::add_to(&mut registry);
+        setup::add_to(&mut registry);
+        storage::add_to(&mut registry);
         registry.add_action(wait::WaitPort);
         registry.add_action(wait::WaitHttp);
         registry.add_action(wait::WaitFile);

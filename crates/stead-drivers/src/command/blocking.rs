@@ -55,6 +55,16 @@ impl Said {
 /// # Errors
 /// Class `permanent` if it is not there, `operation` if it cannot be run or was cancelled.
 pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
+    run_with(cx, program, Capture::Stream)
+}
+
+/// Runs a program to its end that leaves another one behind, which must not hold its output open. Nothing of what it
+/// says is kept.
+pub(crate) fn run_apart(cx: &OpContext, program: Program) -> Result<Said, OpError> {
+    run_with(cx, program, Capture::Discard)
+}
+
+fn run_with(cx: &OpContext, program: Program, capture: Capture) -> Result<Said, OpError> {
     let path = program.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     let file = program::find(&program.name, &program.cwd, path.as_deref())
         .map_err(|missing| OpError::permanent(missing.message))?;
@@ -66,7 +76,7 @@ pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
         hidden_env: cx.hidden_env.to_vec(),
         env: program.env,
         stdin: None,
-        capture: Capture::Stream,
+        capture,
     };
     let cannot = |error: std::io::Error| OpError::io(format_args!("cannot run `{}`", program.name), &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;

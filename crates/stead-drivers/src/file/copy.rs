@@ -133,7 +133,8 @@ impl Sources {
         let mut found = BTreeMap::new();
         for entry in &tree.entries {
             let below = PathBuf::from(std::ffi::OsStr::from_bytes(entry.path.as_bytes()));
-            let mut item = Source { kind: Kind::Directory, mode: entry.mode, to: None, body: None, from: None };
+            let mut item =
+                Source { kind: Kind::Directory, mode: entry.mode, to: None, body: None, from: None };
             match entry.kind {
                 EntryKind::Directory => {}
                 EntryKind::Symlink => {

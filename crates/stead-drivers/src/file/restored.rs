@@ -44,8 +44,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
 /// One recorded path, as the parameter holds it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Recorded {
-    kind: Kind,
+pub(crate) struct Recorded {
+    pub(crate) kind: Kind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,8 @@ impl Desire for Restored {
 }
 
 impl Recorded {
-    fn into_want(self) -> Result<Want, OpError> {
+    /// Returns the wish to have it again.
+    pub(crate) fn into_want(self) -> Result<Want, OpError> {
         let mut want = Want { uid: self.uid, gid: self.gid, to: self.to, ..Want::new(self.kind) };
         if let Some(mode) = self.mode {
             let bits = u32::from_str_radix(&mode, 8);
@@ -155,7 +156,7 @@ pub(crate) fn inverse(records: &[Record], missing: &[PathBuf]) -> Option<Op> {
 }
 
 /// Returns what a record saw, and how many bytes of content that is.
-fn recorded(record: &Record) -> Option<(Recorded, u64)> {
+pub(crate) fn recorded(record: &Record) -> Option<(Recorded, u64)> {
     let seen = &record.seen;
     let attributes = !matches!(seen.kind, Kind::Absent);
     let mut recorded = Recorded {

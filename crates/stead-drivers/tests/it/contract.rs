@@ -376,7 +376,7 @@ pub(crate) fn make_repository(path: &Path) {
 }
 
 fn cases() -> Vec<Case> {
-    [PRESENT, SHAPES, EDITS, FETCHED].concat()
+    [PRESENT, SHAPES, EDITS, FETCHED, &crate::configuration::cases()].concat()
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod command;
+mod configuration;
 mod contract;
 mod fetched;
 mod file;
