@@ -2,11 +2,12 @@
 
 use stead_runner::operation::OpError;
 
-use crate::disk::Last;
 use crate::disk::seen::{Depth, Kind};
+use crate::disk::{Last, Spot};
 use crate::file::edit::Lines;
 use crate::setup::Setup;
 
+const NETPLAN: &str = "/etc/netplan";
 const MAIN: &str = "/etc/network/interfaces";
 const DIRECTORY: &str = "/etc/network/interfaces.d";
 
@@ -20,11 +21,17 @@ pub(super) enum Manager {
 impl Manager {
     /// Returns who keeps the network of this machine, or image.
     pub(super) fn of(setup: &Setup<'_>, operation: &str) -> Result<Self, OpError> {
-        if setup.exists("/etc/netplan")? {
+        // The directory alone says that netplan is installed, not that it is used.
+        let spot = setup.disk.locate(NETPLAN.as_ref(), Last::Follow)?;
+        let is_file = |child: &Spot| child.path.extension().is_some_and(|end| end == "yaml");
+        if setup.disk.children(&spot)?.iter().any(is_file) {
             return Ok(Self::Netplan);
         }
         if setup.exists(MAIN)? || setup.exists(DIRECTORY)? {
             return Ok(Self::Interfaces);
+        }
+        if setup.exists(NETPLAN)? {
+            return Ok(Self::Netplan);
         }
         Err(OpError::unsupported(format!(
             "{operation} needs netplan (/etc/netplan) or ifupdown (/etc/network/interfaces); neither is here"
@@ -34,7 +41,7 @@ impl Manager {
     /// Returns the file for `name`.
     pub(super) fn path(self, name: &str) -> String {
         match self {
-            Self::Netplan => format!("/etc/netplan/90-stead-{name}.yaml"),
+            Self::Netplan => format!("{NETPLAN}/90-stead-{name}.yaml"),
             Self::Interfaces => format!("{DIRECTORY}/stead-{name}"),
         }
     }

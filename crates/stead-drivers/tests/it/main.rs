@@ -3,12 +3,14 @@
 
 mod command;
 mod configuration;
+mod configured;
 mod contract;
 mod fetched;
 mod file;
 mod network;
 mod server;
 mod state;
+mod watched;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
 #[test]
