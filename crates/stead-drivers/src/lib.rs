@@ -2,9 +2,11 @@
 //!
 //! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
+mod access;
 mod account;
 mod archive;
 mod assert;
+mod certificate;
 mod command;
 mod disk;
 pub mod executor;
@@ -12,11 +14,21 @@ pub mod facts;
 mod file;
 mod git;
 mod http;
+mod identity;
+mod kernel;
+mod network;
 mod package;
 mod ranges;
+mod schedule;
+mod setup;
+mod storage;
 mod system;
 pub mod transport;
 mod wait;
+
+pub use network::watch::{
+    confirm as confirm_network_changes, leave_to_driver as leave_network_changes_to_driver,
+};
 
 use stead_runner::operation::Registry;
 
@@ -31,13 +43,21 @@ impl Drivers {
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
         file::add_to(&mut registry);
+        access::add_to(&mut registry);
         account::add_to(&mut registry);
-        package::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
+        certificate::add_to(&mut registry);
         registry.add_action(facts::GatherFacts);
+        package::add_to(&mut registry);
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
+        identity::add_to(&mut registry);
+        kernel::add_to(&mut registry);
+        network::add_to(&mut registry);
+        schedule::add_to(&mut registry);
+        setup::add_to(&mut registry);
+        storage::add_to(&mut registry);
         registry.add_action(wait::WaitPort);
         registry.add_action(wait::WaitHttp);
         registry.add_action(wait::WaitFile);

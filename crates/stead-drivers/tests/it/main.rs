@@ -3,6 +3,8 @@
 
 mod accounts;
 mod command;
+mod configuration;
+mod configured;
 mod contract;
 mod facts;
 mod fetched;
@@ -12,6 +14,7 @@ mod packages;
 mod server;
 mod ssh;
 mod state;
+mod watched;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
 #[test]
