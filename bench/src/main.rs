@@ -6,6 +6,7 @@
 mod engine;
 mod growth;
 mod memory;
+mod reach;
 mod runner;
 mod sample;
 mod shape;
@@ -42,13 +43,14 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 7] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
     ("shell", shell::measure),
     ("growth", growth::measure),
     ("terraform", terraform::measure),
+    ("reach", reach::measure),
 ];
 
 fn main() -> ExitCode {
