@@ -9,6 +9,8 @@ use crate::settings::Settings;
 
 mod bundle;
 mod completions;
+mod exec;
+mod executor;
 mod man;
 mod plan;
 mod resume;
@@ -23,6 +25,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
         },
         Command::Resume(args) => resume::run(&args, settings, output),
+        Command::Exec(args) => exec::run(&args, settings, output),
         Command::Bundle(command) => match command {
             BundleCommand::Verify(args) => bundle::verify::run(&args, settings, output),
             BundleCommand::Info(args) => bundle::info::run(&args, settings, output),
@@ -31,5 +34,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
+        Command::Executor(args) => executor::run(&args, settings),
     }
 }

@@ -15,10 +15,10 @@ mod message;
 mod names;
 
 pub use bytes::ByteText;
-pub use frame::{Frame, FrameError, FrameKind, HEADER, LONGEST, SHORTEST};
+pub use frame::{Frame, FrameBuffer, FrameError, FrameKind, HEADER, LONGEST, SHORTEST};
 pub use message::{
     Answer, EntryKind, Expressed, Hello, Holder, Keep, OpRequest, OpResult, OpStatus, Pipe, Received, Reply,
-    Request, SourceEntry, SourceTree, UnknownMessage, Welcome,
+    Request, SourceEntry, SourceTree, UnknownMessage, Welcome, write,
 };
 pub use names::target_arch;
 
@@ -33,6 +33,9 @@ pub const NOISE: usize = 64 * 1024;
 
 /// Bytes one frame carries at most when content is sent piece by piece: small enough that others get their turn.
 pub const PIECE: usize = 64 * 1024;
+
+/// The operation that answers `facts`.
+pub const FACTS: &str = "facts";
 
 /// How long a session lives without hearing from its driver, unless `hello` says otherwise.
 pub const LEASE: std::time::Duration = std::time::Duration::from_secs(15);

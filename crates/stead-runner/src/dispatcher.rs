@@ -14,8 +14,9 @@ use std::time::Instant;
 use stead_engine::run::{Attempt, Command, Input, Now, Run, Turn};
 use stead_model::event::{Event, EventKind, RowResult};
 use stead_model::plan::{Section, TaskIndex};
+use stead_model::report::Warning;
 use stead_model::{RunStatus, Status, TaskName};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::cancel::Wish;
@@ -58,6 +59,8 @@ pub(crate) struct Dispatcher {
     pub(crate) obeyed: Option<Wish>,
     pub(crate) recording_failures: Vec<String>,
     pub(crate) journal_lost: bool,
+    /// Whoever waits for the turn to be recorded.
+    pub(crate) waiting_for_journal: Vec<oneshot::Sender<()>>,
 }
 
 /// An attempt that goes on. Dropped before its end it is cut off, as when the run's future is dropped.
@@ -150,6 +153,14 @@ impl Dispatcher {
                 let now = self.now();
                 self.run.note(kind, now, &mut self.turn);
             }
+            // A guard that nobody waits for any more may still speak; the run has had its last word.
+            Message::Facts { .. } | Message::Warning(_) if self.run.is_finished() => {}
+            Message::Facts { host, facts, journaled } => {
+                let now = self.now();
+                self.run.note(EventKind::FactsGathered { host, facts }, now, &mut self.turn);
+                self.waiting_for_journal.push(journaled);
+            }
+            Message::Warning(Warning { code, text }) => self.warn(&code, text),
             Message::RecordingFailed(error) => self.recording_failed(error),
         }
     }
@@ -184,6 +195,12 @@ impl Dispatcher {
             self.tell(|observer| events.iter().for_each(|event| observer.on_event(event)));
             for command in turn.commands.drain(..) {
                 self.carry_out(command);
+            }
+        }
+        for waiting in self.waiting_for_journal.drain(..) {
+            if !self.journal_lost {
+                // Who does not wait any more has been stopped.
+                waiting.send(()).unwrap_or(());
             }
         }
     }
@@ -271,7 +288,7 @@ impl Dispatcher {
             Command::Judge(task) => {
                 let (executor, status) = (Arc::clone(&self.executor), self.final_status(task));
                 self.work.spawn_blocking(move || {
-                    let verdict = executor.judge(task, status);
+                    let verdict = executor.judge_with_facts(task, status);
                     executor.send_blocking(Message::Input(Input::Judged { task, verdict }));
                 });
             }

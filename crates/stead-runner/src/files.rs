@@ -224,6 +224,16 @@ impl Drop for Incoming {
 }
 
 impl Incoming {
+    /// Returns how many bytes it will have.
+    pub(crate) fn size(&self) -> u64 {
+        self.content.size
+    }
+
+    /// Returns the hash it will have.
+    pub(crate) fn sha256(&self) -> &str {
+        &self.content.sha256
+    }
+
     /// Whether the bytes are needed.
     pub(crate) fn is_needed(&self) -> bool {
         self.file.is_some()
@@ -268,7 +278,11 @@ impl DriverFiles for LocalFiles {
                 None => cannot(&error),
             })?;
             // The source itself may be named through a link.
-            let metadata = if entry.depth() == 0 { std::fs::metadata(entry.path()) } else { entry.path().symlink_metadata() };
+            let metadata = if entry.depth() == 0 {
+                std::fs::metadata(entry.path())
+            } else {
+                entry.path().symlink_metadata()
+            };
             let metadata = metadata.map_err(|error| cannot(&error))?;
             let mut item = SourceEntry {
                 path: ByteText(below(entry.path()).as_os_str().as_bytes().to_vec()),
@@ -304,7 +318,8 @@ impl DriverFiles for LocalFiles {
     fn keep(&self, place: &Place, file: &mut File, content: &Content) -> Result<String, OpError> {
         let mut incoming = self.begin(place, content)?;
         if incoming.is_needed() {
-            let failed = |error: io::Error| OpError::io(format_args!("cannot fetch `{}`", place.path), &error);
+            let failed =
+                |error: io::Error| OpError::io(format_args!("cannot fetch `{}`", place.path), &error);
             file.rewind().map_err(failed)?;
             let mut rest = file.take(content.size);
             let mut buffer = vec![0; 128 << 10];

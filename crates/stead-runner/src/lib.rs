@@ -20,6 +20,7 @@ pub mod operation;
 pub mod process_scan;
 mod record;
 pub mod redact;
+pub mod remote;
 mod resume;
 mod runner;
 mod secrets;

@@ -1,7 +1,9 @@
 //! What Stead's tests share. Never shipped: only ever a development dependency.
 
+pub mod apt_repository;
 pub mod container;
 pub mod context;
 pub mod flow;
 pub mod operation_contract;
+pub mod sshd;
 pub mod tree;

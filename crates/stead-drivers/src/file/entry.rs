@@ -138,6 +138,9 @@ pub(crate) struct Record {
     pub(crate) path: PathBuf,
     pub(crate) seen: Seen,
     pub(crate) want: Want,
+    /// Content that an inverse has no room for is kept before it goes; see [`super::kept`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_kept: bool,
 }
 
 impl Entry {
@@ -148,6 +151,7 @@ impl Entry {
             path: self.spot.path.clone(),
             seen: self.seen.clone(),
             want: self.want.clone(),
+            is_kept: false,
         }
     }
 

@@ -39,6 +39,7 @@ pub(crate) fn apply(
     params: &Params,
     entries: Vec<Entry>,
 ) -> Result<Written, OpError> {
+    super::kept::keep(cx, &entries)?;
     let mut writer = Writer { cx, disk, params, written: Written::default(), changed: false };
     match writer.apply(entries) {
         Ok(()) => Ok(writer.written),

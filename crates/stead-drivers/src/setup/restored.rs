@@ -14,11 +14,9 @@ use stead_runner::operation::{OpError, Params};
 use super::live::Live;
 use super::settle::Settle;
 use super::{CONFIGURE, Configure, Setup, State};
-use crate::disk::body::WHOLE;
 use crate::disk::seen::Kind;
-use crate::file::compare;
 use crate::file::entry::Want;
-use crate::file::restored::{Recorded, recorded};
+use crate::file::restored::{Recorded, changing, recorded, too_long};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "config.restored",
@@ -108,18 +106,14 @@ fn only_holds(setup: &Setup<'_>, directory: &Path, going: &[PathBuf]) -> Result<
 
 /// Returns the operation that restores a state; nothing if not enough of it was seen.
 pub(super) fn inverse(state: State) -> Option<Op> {
-    let mut files = BTreeMap::new();
-    let mut size = 0;
-    for record in &state.files {
-        if compare::fields(&record.label, &record.seen, &record.want).is_empty() {
-            continue;
-        }
-        let (recorded, bytes) = recorded(record)?;
-        size += bytes;
-        files.insert(record.path.to_str()?.to_owned(), serde_json::to_value(recorded).ok()?);
-    }
-    if size > WHOLE {
+    // Configuration is short; what is not has no place in an inverse.
+    if !too_long(&state.files).is_empty() {
         return None;
+    }
+    let mut files = BTreeMap::new();
+    for (_, record) in changing(&state.files) {
+        let recorded = recorded(record, false)?;
+        files.insert(record.path.to_str()?.to_owned(), serde_json::to_value(recorded).ok()?);
     }
     let parts = state.wishes.into_iter().filter(|wish| wish.differs && !wish.part.is_derived());
     let running: Vec<Part> = parts.map(|wish| Part { part: wish.part, value: wish.seen }).collect();

@@ -11,7 +11,7 @@ use stead_runner::operation::{
 };
 use stead_testkit::operation_contract::{Case, World, nothing, nothing_kept, uncovered, violations};
 
-fn write(path: impl AsRef<Path>, text: &str) {
+pub(crate) fn write(path: impl AsRef<Path>, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
@@ -376,7 +376,11 @@ pub(crate) fn make_repository(path: &Path) {
 }
 
 fn cases() -> Vec<Case> {
-    [PRESENT, SHAPES, EDITS, FETCHED, &crate::configuration::cases()].concat()
+    let mut cases = [PRESENT, SHAPES, EDITS, FETCHED].concat();
+    cases.extend_from_slice(crate::accounts::CASES);
+    cases.extend_from_slice(crate::packages::CASES);
+    cases.extend(crate::configuration::cases());
+    cases
 }
 
 #[test]
@@ -384,7 +388,7 @@ fn archives_and_checkouts_keep_the_contract() {
     passes(FETCHED);
 }
 
-fn passes(cases: &[Case]) {
+pub(crate) fn passes(cases: &[Case]) {
     let registry = stead_drivers::Drivers::standard();
     let found: Vec<String> = cases.iter().flat_map(|case| violations(&registry, case)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));

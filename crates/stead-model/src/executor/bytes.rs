@@ -60,9 +60,9 @@ impl<'de> Deserialize<'de> for ByteText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match Either::deserialize(deserializer)? {
             Either::Text(text) => Ok(Self(text.into_bytes())),
-            Either::Encoded(Encoded { b64 }) => base64::decode(&b64)
-                .map(Self)
-                .ok_or_else(|| serde::de::Error::custom("`b64` is not base64")),
+            Either::Encoded(Encoded { b64 }) => {
+                base64::decode(&b64).map(Self).ok_or_else(|| serde::de::Error::custom("`b64` is not base64"))
+            }
         }
     }
 }

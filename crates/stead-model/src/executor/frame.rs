@@ -86,6 +86,52 @@ impl Frame {
     }
 }
 
+/// Bytes that arrive piece by piece, as frames.
+#[derive(Debug, Default)]
+pub struct FrameBuffer {
+    bytes: Vec<u8>,
+    /// Where the first byte is that no frame has taken.
+    start: usize,
+}
+
+impl FrameBuffer {
+    /// A buffer that grew beyond this for one large frame is given back.
+    const KEPT: usize = 64 << 10;
+
+    /// Adds what has arrived.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns what is there and no frame yet.
+    pub fn rest(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+
+    /// Forgets the first `count` bytes of the rest.
+    pub fn skip(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.bytes.len());
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            self.bytes.shrink_to(Self::KEPT);
+            self.start = 0;
+        } else if self.start > Self::KEPT {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+
+    /// Returns the next frame, if it is whole.
+    ///
+    /// # Errors
+    /// If what is there can never be one.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some((frame, used)) = Frame::read(self.rest())? else { return Ok(None) };
+        self.skip(used);
+        Ok(Some(frame))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +183,22 @@ mod tests {
             if let Ok(Some((frame, used))) = Frame::read(&bytes) {
                 prop_assert!(used <= bytes.len() && frame.body.len() + HEADER == used);
             }
+        }
+
+        #[test]
+        fn frames_come_back_however_they_are_cut(bodies: Vec<Vec<u8>>, cut in 1usize..40) {
+            let mut out = Vec::new();
+            for (id, body) in (1..).zip(&bodies) {
+                Frame::write(&mut out, FrameKind::Bytes, id, body).unwrap();
+            }
+            let (mut buffer, mut found) = (FrameBuffer::default(), Vec::new());
+            for piece in out.chunks(cut) {
+                buffer.push(piece);
+                while let Some(frame) = buffer.next_frame().unwrap() {
+                    found.push(frame.body);
+                }
+            }
+            prop_assert_eq!(found, bodies);
         }
 
         #[test]

@@ -7,10 +7,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::plan::Op;
+use crate::report::Warning;
 use crate::status::ErrorClass;
 use crate::{OperationName, RunId};
 
 use super::bytes::ByteText;
+use super::frame::{Frame, FrameError, FrameKind};
+
+/// Appends a message of `id` as a frame.
+///
+/// # Errors
+/// If it is too long; then nothing is appended.
+pub fn write<T: Serialize>(out: &mut Vec<u8>, id: u32, message: &T) -> Result<(), FrameError> {
+    // Maps have text keys and nothing here fails to serialise.
+    let body = serde_json::to_vec(message).unwrap_or_default();
+    Frame::write(out, FrameKind::Json, id, &body)
+}
 
 /// What a driver sends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -419,6 +431,9 @@ pub struct OpResult {
     /// Nothing ran, because `creates` or `unless` said so.
     #[serde(default)]
     pub passed_over: bool,
+    /// What a person should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 /// Why a body is no message.

@@ -10,7 +10,10 @@ pub fn target_arch(uname: &str) -> Option<String> {
         "aarch64" | "arm64" => "aarch64",
         "armv7l" | "armv7" | "armv8l" => "armv7",
         "riscv64" => "riscv64",
-        other if !other.is_empty() && other.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') => {
+        other
+            if !other.is_empty()
+                && other.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') =>
+        {
             other
         }
         _ => return None,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use stead_model::event::Mode;
 use stead_model::executor::{OpResult, OpStatus};
+use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
+use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass};
 
 use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Params};
@@ -35,6 +37,20 @@ pub struct Ran {
     pub diff: Option<Value>,
     /// The operation that restores what was before.
     pub inverse: Option<Op>,
+    /// What a person should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Carries out an operation as [`operate`] does; a panic in it is its failure.
+pub async fn operate_safely(
+    entry: &Entry,
+    cx: &OpContext,
+    params: Params,
+    mode: Mode,
+    wants_inverse: bool,
+) -> Result<Ran, OpError> {
+    let work = super::CatchPanic(Box::pin(operate(entry, cx, params, mode, wants_inverse)));
+    work.await.unwrap_or_else(|panic| Err(OpError::new(ErrorClass::Panic, format!("panicked: {panic}"))))
 }
 
 /// Carries out an operation, or in a dry run predicts it.
@@ -51,6 +67,12 @@ pub async fn operate(
             "{} needs {}",
             descriptor.name,
             descriptor.platforms.join(" or ")
+        )));
+    }
+    if cx.root.is_some() && descriptor.root == RootSupport::None {
+        return Err(OpError::unsupported(format!(
+            "{} needs the running system: it does not work below a root directory",
+            descriptor.name
         )));
     }
     if mode == Mode::DryRun && !descriptor.check {
@@ -89,6 +111,7 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
         exit_code: outcome.exit_code,
         signal: outcome.signal,
         data: outcome.data,
+        warnings: outcome.warnings,
         ..Ran::default()
     })
 }
@@ -176,6 +199,7 @@ pub fn to_result(ran: Result<Ran, OpError>) -> OpResult {
         exit_code: ran.exit_code,
         signal: ran.signal,
         passed_over: ran.passed_over,
+        warnings: ran.warnings,
     }
 }
 
@@ -203,6 +227,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         data: result.data,
         diff: result.diff,
         inverse: result.before,
+        warnings: result.warnings,
     })
 }
 
