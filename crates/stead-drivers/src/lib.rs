@@ -45,11 +45,11 @@ impl Drivers {
         file::add_to(&mut registry);
         access::add_to(&mut registry);
         account::add_to(&mut registry);
+        package::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         certificate::add_to(&mut registry);
         registry.add_action(facts::GatherFacts);
-        package::add_to(&mut registry);
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
         identity::add_to(&mut registry);

@@ -172,7 +172,8 @@ pub(crate) fn inverse(records: &[Record], missing: &[PathBuf]) -> Option<Op> {
     Some(Op { operation: OperationName::parse(DESCRIPTOR.name).ok()?, params })
 }
 
-fn changing(records: &[Record]) -> impl Iterator<Item = (usize, &Record)> {
+/// Returns the records that are going to change, with their places.
+pub(crate) fn changing(records: &[Record]) -> impl Iterator<Item = (usize, &Record)> {
     let differs = |record: &Record| !compare::fields(&record.label, &record.seen, &record.want).is_empty();
     records.iter().enumerate().filter(move |(_, record)| differs(record))
 }

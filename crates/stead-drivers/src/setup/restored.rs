@@ -15,9 +15,8 @@ use super::live::Live;
 use super::settle::Settle;
 use super::{CONFIGURE, Configure, Setup, State};
 use crate::disk::seen::Kind;
-use crate::file::compare;
 use crate::file::entry::Want;
-use crate::file::restored::{Recorded, recorded, too_long};
+use crate::file::restored::{Recorded, changing, recorded, too_long};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "config.restored",
@@ -107,14 +106,12 @@ fn only_holds(setup: &Setup<'_>, directory: &Path, going: &[PathBuf]) -> Result<
 
 /// Returns the operation that restores a state; nothing if not enough of it was seen.
 pub(super) fn inverse(state: State) -> Option<Op> {
+    // Configuration is short; what is not has no place in an inverse.
     if !too_long(&state.files).is_empty() {
         return None;
     }
     let mut files = BTreeMap::new();
-    for record in &state.files {
-        if compare::fields(&record.label, &record.seen, &record.want).is_empty() {
-            continue;
-        }
+    for (_, record) in changing(&state.files) {
         let recorded = recorded(record, false)?;
         files.insert(record.path.to_str()?.to_owned(), serde_json::to_value(recorded).ok()?);
     }
