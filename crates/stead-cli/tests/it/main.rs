@@ -12,6 +12,7 @@ mod cases_17_32;
 mod interrupting;
 mod plain;
 mod plans;
+mod reach;
 mod report;
 mod running;
 mod terminal;
