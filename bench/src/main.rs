@@ -12,6 +12,7 @@ mod sample;
 mod shape;
 mod shell;
 mod table;
+mod targets;
 mod terraform;
 mod walker;
 
@@ -49,6 +50,7 @@ const PARTS: [(&str, Measure); 7] = [
     ("memory", memory::measure),
     ("shell", shell::measure),
     ("growth", growth::measure),
+    ("targets", targets::measure),
     ("terraform", terraform::measure),
     ("reach", reach::measure),
 ];
