@@ -26,7 +26,7 @@ mod fetch;
 mod line;
 mod owner;
 pub(crate) mod params;
-mod present;
+pub(crate) mod present;
 pub(crate) mod restored;
 mod symlink;
 mod template;

@@ -12,7 +12,9 @@ mod git;
 mod http;
 mod package;
 mod ranges;
+mod service;
 mod system;
+mod systemd_unit;
 mod wait;
 
 use stead_runner::operation::Registry;
@@ -30,6 +32,8 @@ impl Drivers {
         file::add_to(&mut registry);
         account::add_to(&mut registry);
         package::add_to(&mut registry);
+        service::add_to(&mut registry);
+        systemd_unit::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         registry.add_operation(git::Checkout);

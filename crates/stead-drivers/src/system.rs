@@ -106,10 +106,8 @@ impl<'a> Tool<'a> {
         }
         let failed = format!("`{}`: {}", self.name, said.describe());
         let text = said.stderr.to_lowercase();
-        if text.contains("permission denied")
-            || text.contains("are you root")
-            || text.contains("access denied")
-        {
+        let refused = ["permission denied", "are you root", "access denied", "authentication required"];
+        if refused.iter().any(|words| text.contains(words)) {
             return Err(OpError::permanent(format!(
                 "{failed}; another account can, by `become` on the host"
             )));

@@ -5,4 +5,5 @@ pub mod container;
 pub mod context;
 pub mod flow;
 pub mod operation_contract;
+pub mod stand_in;
 pub mod tree;

@@ -9,6 +9,7 @@ mod file;
 mod network;
 mod packages;
 mod server;
+mod services;
 mod state;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
