@@ -6,12 +6,14 @@ mod account;
 mod archive;
 mod assert;
 mod command;
+mod container;
 mod disk;
 mod file;
 mod git;
 mod http;
 mod package;
 mod ranges;
+mod reboot;
 mod service;
 mod system;
 mod systemd_unit;
@@ -24,8 +26,18 @@ use stead_runner::operation::Registry;
 pub struct Drivers;
 
 impl Drivers {
-    /// Returns every operation there is.
+    /// Returns every operation there is, for the machine that runs the plan.
     pub fn standard() -> Registry {
+        Self::all(reboot::Reboot::Refused)
+    }
+
+    /// Returns every operation there is, for the executor of a target: another machine than the one that runs the
+    /// plan, so it may be restarted.
+    pub fn on_target() -> Registry {
+        Self::all(reboot::Reboot::Allowed)
+    }
+
+    fn all(reboot: reboot::Reboot) -> Registry {
         let mut registry = Registry::new();
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
@@ -34,6 +46,8 @@ impl Drivers {
         package::add_to(&mut registry);
         service::add_to(&mut registry);
         systemd_unit::add_to(&mut registry);
+        container::add_to(&mut registry);
+        registry.add_action(reboot);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         registry.add_operation(git::Checkout);

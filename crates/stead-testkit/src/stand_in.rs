@@ -104,3 +104,95 @@ pub fn calls() -> Vec<String> {
     std::fs::write(path, "").unwrap_or(());
     calls.lines().map(str::to_owned).collect()
 }
+
+/// Answers as docker and podman do, for the calls that Stead makes. Perl: every Debian has it.
+const ENGINE: &str = r##"#!/usr/bin/perl
+# Stand-in for a container engine: see stead-testkit. Containers that run the image `broken` do not start.
+use strict;
+my $base = '/run/engine';
+mkdir $base; mkdir "$base/containers"; mkdir "$base/images";
+open my $calls, '>>', "$base/calls"; print $calls "@ARGV\n"; close $calls;
+sub quote { my $t = shift; $t =~ s/(["\\])/\\$1/g; return "\"$t\"" }
+sub list { return '[' . join(',', map { quote($_) } @_) . ']' }
+sub slurp { my $f = shift; open my $h, '<', $f or return; local $/; return <$h> }
+sub spit { my ($f, $t) = @_; open my $h, '>', $f or die; print $h $t; close $h }
+sub image { my $i = shift; $i =~ s{/}{%}g; return "$base/images/$i" }
+my $verb = shift @ARGV;
+if ($verb eq 'image') { shift @ARGV; $verb = 'image inspect' }
+if ($verb eq 'inspect') {
+    my $name = $ARGV[-1];
+    my $text = slurp("$base/containers/$name");
+    if (!defined $text) { print "[]\n"; print STDERR "Error: No such container: $name\n"; exit 1 }
+    my $running = -e "$base/containers/$name.running" ? 'true' : 'false';
+    $text =~ s/RUNNING/$running/;
+    print "[$text]\n";
+} elsif ($verb eq 'image inspect') {
+    my $name = $ARGV[-1];
+    for my $file (glob "$base/images/*") {
+        my $id = slurp($file);
+        next unless $file eq image($name) or $id eq $name;
+        print "[{\"Id\":\"$id\",\"Config\":{\"Env\":[\"PATH=/bin\"],\"Cmd\":[\"run\"],\"Labels\":null}}]\n";
+        exit 0;
+    }
+    print "[]\n"; print STDERR "Error: No such image: $name\n"; exit 1;
+} elsif ($verb eq 'pull') {
+    my $name = $ARGV[-1];
+    if ($name =~ /missing/) { print STDERR "Error: pull access denied for $name\n"; exit 1 }
+    my $serial = (slurp("$base/serial") || 0) + 1; spit("$base/serial", $serial);
+    spit(image($name), "sha256:$serial");
+} elsif ($verb eq 'create') {
+    my ($name, $restart, @env, @ports, @mounts, @labels) = ('', 'no', 'PATH=/bin');
+    while (@ARGV) {
+        my $arg = shift @ARGV;
+        last if $arg eq '--';
+        next if $arg =~ /^--pull=/;
+        my $value = shift @ARGV;
+        if ($arg eq '--name') { $name = $value }
+        elsif ($arg eq '--restart') { $restart = $value }
+        elsif ($arg eq '--env-file') { push @env, split /\n/, slurp($value) }
+        elsif ($arg eq '--label') { my ($k, $v) = split /=/, $value, 2; push @labels, quote($k) . ':' . quote($v) }
+        elsif ($arg eq '--publish') {
+            $value =~ m{^(?:(.*):)?(\d+):(\d+/\w+)$} or die "publish $value";
+            push @ports, "\"$3\":[{\"HostIp\":\"" . ($1 // '') . "\",\"HostPort\":\"$2\"}]";
+        } elsif ($arg eq '--volume') {
+            my ($s, $d, $mode) = split /:/, $value;
+            my $kind = $s =~ m{^/} ? 'bind' : 'volume';
+            my $rw = ($mode // '') eq 'ro' ? 'false' : 'true';
+            push @mounts, "{\"Type\":\"$kind\",\"Name\":\"$s\",\"Source\":\"$s\",\"Destination\":\"$d\",\"RW\":$rw}";
+        } else { print STDERR "unknown flag $arg\n"; exit 125 }
+    }
+    my $image = shift @ARGV;
+    my $id = slurp(image($image));
+    if (!defined $id) { print STDERR "Error: No such image: $image\n"; exit 125 }
+    if (-e "$base/containers/$name") { print STDERR "Error: the name $name is in use\n"; exit 125 }
+    my ($policy, $count) = split /:/, $restart; $count ||= 0;
+    my @command = @ARGV ? @ARGV : ('run');
+    spit("$base/containers/$name", "{\"Image\":\"$id\",\"Config\":{\"Image\":" . quote($image) . ',"Cmd":' . list(@command)
+        . ',"Env":' . list(@env) . ',"Labels":{' . join(',', @labels) . '}},"HostConfig":{"PortBindings":{' . join(',', @ports)
+        . "},\"RestartPolicy\":{\"Name\":\"$policy\",\"MaximumRetryCount\":$count}},\"State\":{\"Running\":RUNNING},\"Mounts\":["
+        . join(',', @mounts) . ']}');
+} elsif ($verb eq 'start') {
+    my $name = $ARGV[-1];
+    my $text = slurp("$base/containers/$name") // die;
+    if ($text =~ /"Image":"broken/) { print STDERR "Error: the process of $name ended at once\n"; exit 125 }
+    spit("$base/containers/$name.running", '');
+} elsif ($verb eq 'stop') {
+    unlink "$base/containers/$ARGV[-1].running";
+} elsif ($verb eq 'rename') {
+    rename "$base/containers/$ARGV[0]", "$base/containers/$ARGV[1]" or exit 1;
+    rename "$base/containers/$ARGV[0].running", "$base/containers/$ARGV[1].running";
+} elsif ($verb eq 'rm') {
+    unlink "$base/containers/$ARGV[-1].running"; unlink "$base/containers/$ARGV[-1]" or exit 1;
+} else { print STDERR "unknown command $verb\n"; exit 125 }
+"##;
+
+/// Puts a stand-in for the container engine `name` (`podman`, `docker`) in this container, with nothing in it.
+///
+/// # Panics
+/// Outside a container of this crate.
+pub fn engine(name: &str) {
+    program(name, ENGINE);
+    if Path::new("/run/engine").exists() {
+        std::fs::remove_dir_all("/run/engine").expect("root removes anything");
+    }
+}

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod command;
+mod containers;
 mod contract;
 mod fetched;
 mod file;
