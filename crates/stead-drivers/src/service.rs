@@ -45,7 +45,7 @@ pub(crate) struct Unit {
     /// It is forbidden to start.
     pub(crate) masked: bool,
     /// Whether it runs.
-    pub(crate) active: Active,
+    pub(crate) active: Activity,
     /// Whether it starts at boot.
     pub(crate) boot: Boot,
     /// It can take a new configuration without being restarted.
@@ -55,7 +55,7 @@ pub(crate) struct Unit {
 /// Whether a service runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Active {
+pub(crate) enum Activity {
     /// It runs.
     Active,
     /// It is on its way up.
@@ -69,7 +69,7 @@ pub(crate) enum Active {
     Inactive,
 }
 
-impl Active {
+impl Activity {
     /// Returns the word for it in messages.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {

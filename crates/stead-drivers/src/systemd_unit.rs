@@ -18,7 +18,7 @@ use crate::disk::seen::Kind;
 use crate::file::{self, Filed};
 use crate::service::systemd::Systemd;
 use crate::service::{
-    Active, Boot, ServiceManager, Unit, Wish as Service, check_name, manager, overlay, wait,
+    Activity, Boot, ServiceManager, Unit, Wish as Service, check_name, manager, overlay, wait,
 };
 use crate::system::{Tool, field, has, need_root, op};
 
@@ -160,7 +160,7 @@ impl Wish {
     fn fields(&self, unit: &Unit) -> Vec<FieldDiff> {
         let mut fields = Vec::new();
         let is_enabled = unit.boot == Boot::Enabled;
-        let is_active = matches!(unit.active, Active::Active);
+        let is_active = matches!(unit.active, Activity::Active);
         if let Some(enabled) = self.enabled.filter(|enabled| *enabled != is_enabled) {
             fields.push(field("enabled", is_enabled, enabled));
         }

@@ -196,3 +196,92 @@ pub fn engine(name: &str) {
         std::fs::remove_dir_all("/run/engine").expect("root removes anything");
     }
 }
+
+/// One recorded call of a program: its arguments, what it printed, how it ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// The arguments, joined by spaces.
+    pub arguments: &'static str,
+    /// What it printed.
+    pub stdout: &'static str,
+    /// What it complained of.
+    pub stderr: &'static str,
+    /// Its exit code.
+    pub exit: i32,
+    /// Shell that does what it did to the system.
+    pub effect: &'static str,
+}
+
+impl Call {
+    /// A call that printed something and succeeded.
+    pub const fn says(arguments: &'static str, stdout: &'static str) -> Self {
+        Self { arguments, stdout, stderr: "", exit: 0, effect: "" }
+    }
+
+    /// A call that did something.
+    pub const fn does(arguments: &'static str, effect: &'static str) -> Self {
+        Self { arguments, stdout: "", stderr: "", exit: 0, effect }
+    }
+
+    /// A call that failed.
+    pub const fn fails(
+        arguments: &'static str,
+        exit: i32,
+        stdout: &'static str,
+        stderr: &'static str,
+    ) -> Self {
+        Self { arguments, stdout, stderr, exit, effect: "" }
+    }
+}
+
+const REPLAY: &str = r#"#!/bin/sh
+# Replays recorded calls: see stead-testkit.
+key=$(printf '%s' "$*" | cksum | tr ' ' -)
+state=/run/transcript/$(basename "$0")
+echo "$*" >>$state/calls
+# After something was done, what was recorded after it counts first.
+for phase in $(cat $state/phase 2>/dev/null) before; do
+    call=$state/$phase/$key
+    [ -e $call.out ] || continue
+    cat $call.out
+    cat $call.err >&2
+    . $call.effect
+    exit $(cat $call.code)
+done
+echo "no record of: $(basename "$0") $*" >&2
+exit 99
+"#;
+
+/// Puts a program in this container that replays what was recorded: `before` anything was done, and, once an effect
+/// has written `after` to `/run/transcript/NAME/phase`, first of all `after`.
+///
+/// # Panics
+/// Outside a container of this crate.
+pub fn transcript(name: &str, before: &[Call], after: &[Call]) {
+    program(name, REPLAY);
+    for (phase, calls) in [("before", before), ("after", after)] {
+        let directory = Path::new("/run/transcript").join(name).join(phase);
+        std::fs::create_dir_all(&directory).expect("root makes directories");
+        for call in calls {
+            let mut sum = std::process::Command::new("cksum");
+            let mut sum = sum
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .expect("cksum can be started");
+            let mut input = sum.stdin.take().expect("it is piped");
+            std::io::Write::write_all(&mut input, call.arguments.as_bytes()).expect("it reads");
+            drop(input);
+            let said = sum.wait_with_output().expect("it ends").stdout;
+            let key = String::from_utf8_lossy(&said).trim().replace(' ', "-");
+            let put = |suffix: &str, text: &str| {
+                std::fs::write(directory.join(format!("{key}.{suffix}")), text)
+                    .expect("root writes anywhere");
+            };
+            put("out", call.stdout);
+            put("err", call.stderr);
+            put("effect", call.effect);
+            put("code", &call.exit.to_string());
+        }
+    }
+}

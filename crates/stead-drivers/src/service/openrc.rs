@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stead_runner::operation::{OpContext, OpError};
 
-use super::{Active, Boot, ServiceManager, Unit};
+use super::{Activity, Boot, ServiceManager, Unit};
 use crate::system::Tool;
 
 /// OpenRC on this machine.
@@ -42,11 +42,11 @@ impl ServiceManager for OpenRc<'_> {
             if known {
                 let said = Tool::new(self.cx, "rc-service").args([name, "status"]).run()?;
                 unit.active = match said.ended.exit_code {
-                    Some(0) => Active::Active,
-                    Some(8) => Active::Activating,
-                    Some(4) => Active::Deactivating,
-                    Some(32) => Active::Failed,
-                    _ => Active::Inactive,
+                    Some(0) => Activity::Active,
+                    Some(8) => Activity::Activating,
+                    Some(4) => Activity::Deactivating,
+                    Some(32) => Activity::Failed,
+                    _ => Activity::Inactive,
                 };
                 let script = Tool::new(self.cx, "rc-service").args([name, "describe"]).run()?;
                 unit.can_reload = script.stdout.contains("reload");

@@ -8,7 +8,7 @@ use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use super::state::{Wish, overlay, wait, with_log};
-use super::{Active, NAME, Unit, manager, names};
+use super::{Activity, NAME, Unit, manager, names};
 use crate::system::{need_root, off_thread};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -76,7 +76,8 @@ fn look(cx: &OpContext, params: &Params) -> Result<(Unit, Outcome), OpError> {
         return Err(OpError::permanent(format!("`{}` is masked and cannot be started", unit.name)));
     }
     let mut outcome = Outcome { changed: true, ..Outcome::default() };
-    if params.flag("only_if_active", false) && !matches!(unit.active, Active::Active | Active::Activating) {
+    if params.flag("only_if_active", false) && !matches!(unit.active, Activity::Active | Activity::Activating)
+    {
         outcome = Outcome { reason: Some(format!("`{}` does not run", unit.name)), ..Outcome::default() };
     }
     Ok((unit, outcome))
@@ -90,7 +91,7 @@ fn restart(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
     }
     let manager = manager(cx)?;
     let names = std::slice::from_ref(&unit.name);
-    let reload = params.flag("reload", false) && unit.can_reload && unit.active == Active::Active;
+    let reload = params.flag("reload", false) && unit.can_reload && unit.active == Activity::Active;
     let asked = if reload { manager.reload(&unit.name) } else { manager.restart(&unit.name) };
     let timeout = params.duration("timeout", Duration::from_secs(30));
     asked

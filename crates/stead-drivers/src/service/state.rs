@@ -7,7 +7,7 @@ use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
-use super::{Active, Boot, NAME, NAMES, ServiceManager, Unit, boot_manager, manager, names};
+use super::{Activity, Boot, NAME, NAMES, ServiceManager, Unit, boot_manager, manager, names};
 use crate::system::{field, need_root, op, pause};
 
 /// How often a service on its way is looked at.
@@ -75,8 +75,8 @@ impl Wish {
     /// Whether a service is as wished.
     fn is_met(self, unit: &Unit) -> bool {
         match self {
-            Self::Started => unit.active == Active::Active,
-            Self::Stopped => !unit.known || matches!(unit.active, Active::Inactive | Active::Failed),
+            Self::Started => unit.active == Activity::Active,
+            Self::Stopped => !unit.known || matches!(unit.active, Activity::Inactive | Activity::Failed),
             Self::Enabled => unit.boot == Boot::Enabled,
             Self::Disabled => unit.boot != Boot::Enabled,
         }
@@ -183,7 +183,7 @@ pub(crate) fn overlay(cx: &OpContext, unit: &mut Unit) {
     };
     let (active, boot) = (predicted(Wish::Started), predicted(Wish::Enabled));
     if let Some(active) = active {
-        unit.active = if active == "active" { Active::Active } else { Active::Inactive };
+        unit.active = if active == "active" { Activity::Active } else { Activity::Inactive };
     }
     if let Some(boot) = boot {
         unit.boot = if boot == "enabled" { Boot::Enabled } else { Boot::Disabled };
@@ -263,7 +263,7 @@ pub(crate) fn wait(
     loop {
         let units = manager.see(names)?;
         let Some(unit) = units.iter().find(|unit| !wish.is_met(unit)) else { break };
-        if wish == Wish::Started && matches!(unit.active, Active::Failed | Active::Inactive) {
+        if wish == Wish::Started && matches!(unit.active, Activity::Failed | Activity::Inactive) {
             return Err(died(manager, unit));
         }
         if Instant::now() >= deadline {

@@ -2,7 +2,7 @@
 
 use stead_runner::operation::{OpContext, OpError};
 
-use super::{Active, Boot, ServiceManager, Unit};
+use super::{Activity, Boot, ServiceManager, Unit};
 use crate::system::{Tool, has};
 
 /// What a unit's name may end with.
@@ -130,12 +130,12 @@ fn unit(name: &str, text: &str) -> Unit {
     let load = value("LoadState");
     let active = match value("ActiveState") {
         // A job that has not ended yet: what is there now does not count.
-        _ if !matches!(value("Job"), "" | "0") => Active::Activating,
-        "active" | "reloading" | "refreshing" => Active::Active,
-        "activating" => Active::Activating,
-        "deactivating" => Active::Deactivating,
-        "failed" => Active::Failed,
-        _ => Active::Inactive,
+        _ if !matches!(value("Job"), "" | "0") => Activity::Activating,
+        "active" | "reloading" | "refreshing" => Activity::Active,
+        "activating" => Activity::Activating,
+        "deactivating" => Activity::Deactivating,
+        "failed" => Activity::Failed,
+        _ => Activity::Inactive,
     };
     Unit {
         name: name.to_owned(),
@@ -168,12 +168,12 @@ mod tests {
             name: "a.service".to_owned(),
             known: true,
             masked: false,
-            active: Active::Active,
+            active: Activity::Active,
             boot: Boot::Enabled,
             can_reload: true,
         };
         assert_eq!(unit("a.service", text), expected);
-        assert_eq!(unit("a.service", &format!("{text}Job=77\n")).active, Active::Activating);
+        assert_eq!(unit("a.service", &format!("{text}Job=77\n")).active, Activity::Activating);
         assert!(!unit("b.service", "LoadState=not-found\nActiveState=inactive\nUnitFileState=\n").known);
         assert!(unit("c.service", "LoadState=masked\nActiveState=inactive\nUnitFileState=masked\n").masked);
     }

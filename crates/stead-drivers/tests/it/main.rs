@@ -7,6 +7,7 @@ mod containers;
 mod contract;
 mod fetched;
 mod file;
+mod managers;
 mod network;
 mod packages;
 mod server;
