@@ -11,6 +11,7 @@ mod file;
 mod git;
 mod http;
 mod ranges;
+pub mod transport;
 mod wait;
 
 use stead_runner::operation::Registry;

@@ -106,7 +106,8 @@ impl Builder {
             fs::write(path.join("sshd_config"), self.text(path, port)).expect("sshd_config");
             let mut server = self.spawn(path);
             if wait_until_listening(&mut server, port, &path.join("log")) {
-                let mut sshd = Sshd { directory, port, user, server: Some(server), host_keys: self.host_keys };
+                let mut sshd =
+                    Sshd { directory, port, user, server: Some(server), host_keys: self.host_keys };
                 sshd.write_known_hosts();
                 return sshd;
             }
@@ -288,7 +289,7 @@ impl Sshd {
 
     /// How often a login succeeded, by its log.
     pub fn logins(&self) -> usize {
-        self.log().lines().filter(|line| line.starts_with("Accepted ")).count()
+        self.log().lines().filter(|line| line.starts_with("Accepted ") && line.contains(" for ")).count()
     }
 
     /// What it wrote.
