@@ -32,6 +32,7 @@ use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
 use crate::secrets::{self, Secrets};
+use crate::warner::Warner;
 
 /// Where a plan came from, for its run's metadata.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +47,7 @@ pub struct Provenance {
 pub struct Runner {
     pub(crate) registry: Registry,
     pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) lock_dir: Option<PathBuf>,
     pub(crate) observers: Vec<Box<dyn Observer>>,
     pub(crate) canceller: Canceller,
     pub(crate) answer: Option<Answer>,
@@ -63,6 +65,7 @@ pub struct Runner {
     pub(crate) not_selected: BTreeSet<TaskIndex>,
     pub(crate) warnings: Vec<Warning>,
     pub(crate) reach: Option<Reach>,
+    pub(crate) warner: Warner,
 }
 
 impl std::fmt::Debug for Runner {
@@ -77,6 +80,7 @@ impl Runner {
         Self {
             registry,
             state_dir: None,
+            lock_dir: None,
             observers: Vec::new(),
             canceller: Canceller::new(),
             answer: None,
@@ -94,7 +98,13 @@ impl Runner {
             not_selected: BTreeSet::new(),
             warnings: Vec::new(),
             reach: None,
+            warner: Warner::default(),
         }
+    }
+
+    /// Returns what adds warnings to the run, also while it goes on.
+    pub fn warner(&self) -> Warner {
+        self.warner.clone()
     }
 
     /// Sets the way to other machines. Without it only operations on this one can be carried out.
@@ -106,6 +116,12 @@ impl Runner {
     /// Records runs in the state directory `dir` and locks their targets there.
     pub fn record_in(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Locks targets in the state directory `dir`, also if nothing is recorded.
+    pub fn lock_in(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.lock_dir = Some(dir.into());
         self
     }
 
@@ -331,7 +347,7 @@ impl Runner {
         run_id: &RunId,
         mode: Mode,
     ) -> Result<Option<HostLocks>, Refusal> {
-        let Some(state_dir) = &self.state_dir else { return Ok(None) };
+        let Some(state_dir) = self.state_dir.as_ref().or(self.lock_dir.as_ref()) else { return Ok(None) };
         if mode == Mode::DryRun || !plan.plan().lock {
             return Ok(None);
         }
@@ -454,6 +470,7 @@ impl Runner {
             },
             self.provenance.meta.trigger.as_ref(),
         );
+        self.warner.connect(&sender);
         let table: Arc<dyn HostTable> = hosts;
         let pool = self.reach.clone().map(|reach| {
             let locks = mode == Mode::Run && plan.plan().lock;
