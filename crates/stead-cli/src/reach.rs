@@ -31,7 +31,8 @@ pub(crate) fn connect(runner: Runner, settings: &Settings) -> Result<Runner, Fai
 pub(crate) fn surroundings(settings: &Settings) -> Surroundings {
     let (name, home) = account().unwrap_or_default();
     let variable = |name: &str| settings.environment.get(name).filter(|value| !value.is_empty());
-    let user = variable("LOGNAME").or_else(|| variable("USER")).map(|user| user.to_string_lossy().into_owned());
+    let user =
+        variable("LOGNAME").or_else(|| variable("USER")).map(|user| user.to_string_lossy().into_owned());
     Surroundings {
         home: variable("HOME").map(PathBuf::from).unwrap_or(home),
         user: if name.is_empty() { user.unwrap_or_default() } else { name },

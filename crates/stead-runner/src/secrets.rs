@@ -87,9 +87,10 @@ pub(crate) fn read_source(
 ) -> Result<String, String> {
     match source {
         SecretSource::Literal(value) => Ok(value.clone()),
-        SecretSource::Env(name) => {
-            environment.get(name).cloned().ok_or_else(|| format!("the environment variable `{name}` is not set"))
-        }
+        SecretSource::Env(name) => environment
+            .get(name)
+            .cloned()
+            .ok_or_else(|| format!("the environment variable `{name}` is not set")),
         SecretSource::File(path) => {
             let home = environment.get("HOME").map(Path::new);
             let place = match (path.strip_prefix("~/"), home) {

@@ -83,7 +83,8 @@ impl Binaries {
         }
         let version = env!("CARGO_PKG_VERSION");
         let named: Vec<String> = places.iter().map(|path| path.display().to_string()).collect();
-        let named = if named.is_empty() { format!("$STEAD_BINARIES/{arch}/stead") } else { named.join(" or ") };
+        let named =
+            if named.is_empty() { format!("$STEAD_BINARIES/{arch}/stead") } else { named.join(" or ") };
         Err(OpError::permanent(format!(
             "host {host} is {arch}, and this stead is for {}: put stead {version} for {arch} at {named}",
             own_arch()
@@ -114,7 +115,8 @@ impl Binaries {
         let path = binary.path.clone();
         let made = tokio::task::spawn_blocking(move || pack(&path, packing)).await;
         let made = made.map_err(io::Error::other).and_then(|made| made);
-        let cannot = |error: io::Error| OpError::permanent(format!("cannot read {}: {error}", binary.path.display()));
+        let cannot =
+            |error: io::Error| OpError::permanent(format!("cannot read {}: {error}", binary.path.display()));
         let bytes = Arc::new(made.map_err(cannot)?);
         packed.insert(key, Arc::clone(&bytes));
         Ok(bytes)

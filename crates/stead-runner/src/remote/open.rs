@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use stead_model::executor::{
-    BANNER, FrameBuffer, FrameKind, Hello, NOISE, PROTOCOL, Received, Reply, Request, Welcome, target_arch, write,
+    BANNER, FrameBuffer, FrameKind, Hello, NOISE, PROTOCOL, Received, Reply, Request, Welcome, target_arch,
+    write,
 };
 use stead_model::{ErrorClass, HostName, RunId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,10 +66,7 @@ pub(crate) fn unreachable(host: &HostName, error: &TransportError) -> OpError {
 
 impl Opening<'_> {
     /// Opens the session over `transport`.
-    pub(crate) async fn open(
-        &self,
-        transport: std::sync::Arc<dyn Transport>,
-    ) -> Result<Attached, OpError> {
+    pub(crate) async fn open(&self, transport: std::sync::Arc<dyn Transport>) -> Result<Attached, OpError> {
         let mut binary = self.binaries.for_arch(&own_arch(), self.host.as_str()).await?;
         let mut fits = own_uname();
         let mut uploaded = false;
@@ -78,8 +76,12 @@ impl Opening<'_> {
             match found.end.as_str() {
                 "present" => return self.hello(transport, running, inbox, found.noise, &binary).await,
                 "foreign" => {
-                    let arch = target_arch(&found.system)
-                        .ok_or_else(|| OpError::permanent(format!("{}: `{}` is no machine stead knows", self.host, found.system)))?;
+                    let arch = target_arch(&found.system).ok_or_else(|| {
+                        OpError::permanent(format!(
+                            "{}: `{}` is no machine stead knows",
+                            self.host, found.system
+                        ))
+                    })?;
                     binary = self.binaries.for_arch(&arch, self.host.as_str()).await?;
                     fits.clone_from(&found.system);
                 }
@@ -110,7 +112,8 @@ impl Opening<'_> {
     ) -> Result<(Running, FrameBuffer, Found), OpError> {
         let clean = if clean { "clean" } else { "" };
         let workdir = self.workdir.unwrap_or_default();
-        let arguments = ["/bin/sh", "-c", PROBE, "stead", workdir, &binary.sha256, fits, self.run.as_str(), clean];
+        let arguments =
+            ["/bin/sh", "-c", PROBE, "stead", workdir, &binary.sha256, fits, self.run.as_str(), clean];
         let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
         let reached = transport.exec(command).await.map_err(|error| unreachable(self.host, &error))?;
         let mut running = reached;
@@ -174,9 +177,10 @@ impl Opening<'_> {
         let said = last_lines(&mut running).await;
         match self.account {
             Some(account) if !begun => account.refusal(&said).within(self.host),
-            _ if said.is_empty() => {
-                OpError::new(ErrorClass::Unreachable, format!("{}: the connection ended while it was looked at", self.host))
-            }
+            _ if said.is_empty() => OpError::new(
+                ErrorClass::Unreachable,
+                format!("{}: the connection ended while it was looked at", self.host),
+            ),
             _ => OpError::operation(format!("{}: {said}", self.host)),
         }
     }
@@ -184,8 +188,7 @@ impl Opening<'_> {
     async fn upload(&self, transport: &dyn Transport, binary: &Binary, found: &Found) -> Result<(), OpError> {
         let packing = found.packing.as_deref().map_or(Packing::None, Packing::parse);
         let bytes = self.binaries.packed(binary, packing).await?;
-        let arguments =
-            ["/bin/sh", "-c", UPLOAD, "stead", &found.base, &binary.sha256, packing.as_str()];
+        let arguments = ["/bin/sh", "-c", UPLOAD, "stead", &found.base, &binary.sha256, packing.as_str()];
         let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
         let mut running = transport.exec(command).await.map_err(|error| unreachable(self.host, &error))?;
         let mut said = Vec::new();
@@ -209,7 +212,9 @@ impl Opening<'_> {
         let line = said.lines().rev().find_map(|line| line.strip_prefix("STEAD-UPLOAD "));
         match line.and_then(|line| line.split_once(' ')) {
             Some(("done", _)) => Ok(()),
-            Some((_, why)) => Err(OpError::operation(format!("{}: upload of the executor: {why}", self.host))),
+            Some((_, why)) => {
+                Err(OpError::operation(format!("{}: upload of the executor: {why}", self.host)))
+            }
             None => {
                 let last = last_lines(&mut running).await;
                 let message = format!("{}: the upload of the executor ended early: {last}", self.host);

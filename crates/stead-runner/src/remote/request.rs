@@ -26,7 +26,8 @@ impl Sending<'_> {
     /// Returns the message, and what the target may ask for while it works on it.
     pub(crate) async fn prepare(self, params: Params) -> Result<(OpRequest, Allowed), OpError> {
         let Needs { sources, names, expressions, keeps } = self.entry.needs(&params);
-        let mut allowed = Allowed { keeps: keeps.map(|place| (self.files.clone(), place)), ..Allowed::default() };
+        let mut allowed =
+            Allowed { keeps: keeps.map(|place| (self.files.clone(), place)), ..Allowed::default() };
         let mut trees = BTreeMap::new();
         for (source, exclude) in sources {
             let (files, name) = (self.files.clone(), source.clone());
@@ -37,7 +38,9 @@ impl Sending<'_> {
                     trees.insert(source, Err(error.message));
                     continue;
                 }
-                Err(error) => return Err(OpError::new(ErrorClass::Operation, format!("source `{source}`: {error}"))),
+                Err(error) => {
+                    return Err(OpError::new(ErrorClass::Operation, format!("source `{source}`: {error}")));
+                }
             };
             for entry in tree.entries.iter().filter(|entry| entry.kind == EntryKind::File) {
                 let path = self.files.content(&source, entry)?;

@@ -125,7 +125,8 @@ impl Session {
     /// Takes the target's lock once for this run, however many ask.
     pub(crate) async fn lock(&self, message: &Request, host: &str, cancel: &Cancel) -> Result<(), Lost> {
         let take = || async {
-            let answer = self.ask(message, Allowed::default(), Output::none(), cancel, Duration::ZERO).await?;
+            let answer =
+                self.ask(message, Allowed::default(), Output::none(), cancel, Duration::ZERO).await?;
             let held = |holder: Option<Holder>| {
                 let by = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
                 OpError::new(ErrorClass::Locked, format!("host {host} is locked{by}"))
@@ -223,7 +224,10 @@ impl Conversation {
                         FrameKind::Json => match Reply::read(&frame.body) {
                             Ok(reply) => self.take(frame.id, reply),
                             Err(error) => {
-                                self.say(frame.id, &Request::Cancel { signal: "KILL".to_owned(), grace_ms: 0 });
+                                self.say(
+                                    frame.id,
+                                    &Request::Cancel { signal: "KILL".to_owned(), grace_ms: 0 },
+                                );
                                 self.fail(frame.id, OpError::operation(format!("the executor sent {error}")));
                             }
                         },
@@ -413,7 +417,10 @@ impl Conversation {
                 self.pending.insert(id, *pending);
             }
         }
-        let message = format!("{}: the executor was lost and not found again within its lease: {why}", self.target.host);
+        let message = format!(
+            "{}: the executor was lost and not found again within its lease: {why}",
+            self.target.host
+        );
         let ids: Vec<u32> = self.pending.keys().copied().collect();
         for id in ids {
             self.fail(id, OpError::new(ErrorClass::Unreachable, message.clone()));
