@@ -80,7 +80,9 @@ fn site(work: &Work, peers: Option<&Peers>, effort: Effort, table: &mut Table) {
     let fresh = || {
         // Not there the first time.
         std::fs::remove_dir_all(&base).ok();
-        work.servers.names(hosts).for_each(|name| std::fs::create_dir_all(base.join(name)).expect("a directory"));
+        work.servers
+            .names(hosts)
+            .for_each(|name| std::fs::create_dir_all(base.join(name)).expect("a directory"));
     };
     let var = format!("base={}", base.display());
     let words = ["--var", var.as_str(), "--parallel", "50"];
@@ -99,7 +101,8 @@ fn site(work: &Work, peers: Option<&Peers>, effort: Effort, table: &mut Table) {
         table.note(&format!("20 operations on 50 hosts, {what}"), millis(ours[which]));
     }
     let Some(peers) = peers else {
-        return table.skipped("the same by ansible-core and pyinfra", "they could not be installed from PyPI");
+        return table
+            .skipped("the same by ansible-core and pyinfra", "they could not be installed from PyPI");
     };
     // A peer takes minutes: one sample of each is enough to tell 20 from 4.
     let rounds = if effort == Effort::Quick { 1 } else { 3 };
@@ -116,7 +119,12 @@ fn site(work: &Work, peers: Option<&Peers>, effort: Effort, table: &mut Table) {
         }
         for (which, what) in ["made", "no change"].into_iter().enumerate() {
             let theirs = median(theirs[which].clone()).as_secs_f64();
-            table.times_faster(&format!("20 operations on 50 hosts, {what}"), ours[which], (name, theirs), times);
+            table.times_faster(
+                &format!("20 operations on 50 hosts, {what}"),
+                ours[which],
+                (name, theirs),
+                times,
+            );
         }
     }
 }
@@ -141,11 +149,14 @@ fn fan_out(work: &Work, peers: Option<&Peers>, table: &mut Table) {
 fn rate(work: &Work, table: &mut Table) {
     let commands = 1_000;
     let plan = |count: usize| {
-        let mut text = "api_version: v1\nname: rate\nlimits: {per_target: 16}\ndefaults: {target: h0}\ntasks:\n".to_owned();
+        let mut text =
+            "api_version: v1\nname: rate\nlimits: {per_target: 16}\ndefaults: {target: h0}\ntasks:\n"
+                .to_owned();
         (0..count).for_each(|task| text += &format!("  - {{name: t{task}, exec: [\"true\"]}}\n"));
         text
     };
-    let (one, many) = (work.write_plan("one.yaml", &plan(1)), work.write_plan("many.yaml", &plan(1 + commands)));
+    let (one, many) =
+        (work.write_plan("one.yaml", &plan(1)), work.write_plan("many.yaml", &plan(1 + commands)));
     let parallel = ["--parallel", "16"];
     let base = work.median(|| run(work.plan(1, &one, &parallel)));
     let ours = work.median(|| run(work.plan(1, &many, &parallel))) - base;
@@ -166,9 +177,12 @@ fn overhead(work: &Work, table: &mut Table) {
     let operations = 1_000;
     let plan = |count: usize| {
         let mut text =
-            "api_version: v1\nname: overhead\ndefaults: {target: h0}\ntasks:\n  - name: all\n    sequence:\n".to_owned();
+            "api_version: v1\nname: overhead\ndefaults: {target: h0}\ntasks:\n  - name: all\n    sequence:\n"
+                .to_owned();
         (0..count).for_each(|part| {
-            text += &format!("      - {{name: p{part}, op: file.absent, params: {{path: /nonexistent/stead}}}}\n");
+            text += &format!(
+                "      - {{name: p{part}, op: file.absent, params: {{path: /nonexistent/stead}}}}\n"
+            );
         });
         text
     };
@@ -176,7 +190,13 @@ fn overhead(work: &Work, table: &mut Table) {
     let many = work.write_plan("many-parts.yaml", &plan(1 + operations));
     let base = work.median(|| run(work.plan(1, &few, &[])));
     let each = (work.median(|| run(work.plan(1, &many, &[]))) - base) / operations as f64;
-    table.at_most("one operation on a host, journal and way included", micros(each), each * 1e6, "200 µs".into(), 200.0);
+    table.at_most(
+        "one operation on a host, journal and way included",
+        micros(each),
+        each * 1e6,
+        "200 µs".into(),
+        200.0,
+    );
 }
 
 /// Facts, beyond connecting.

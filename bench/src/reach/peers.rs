@@ -29,7 +29,8 @@ impl Peers {
     }
 
     fn ansible_inventory(&self, servers: &Servers, hosts: usize) -> PathBuf {
-        let settings = "[defaults]\nhost_key_checking = False\nforks = 50\n[ssh_connection]\npipelining = True\n";
+        let settings =
+            "[defaults]\nhost_key_checking = False\nforks = 50\n[ssh_connection]\npipelining = True\n";
         write(&self.0.join("ansible.cfg"), settings);
         let path = self.0.join(format!("inventory-{hosts}.ini"));
         let lines = servers.names(hosts).enumerate().map(|(host, name)| {

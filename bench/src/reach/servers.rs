@@ -44,8 +44,16 @@ impl Servers {
         let server = self.of(host);
         let file = |name: &str| server.file(name).display().to_string();
         [
-            "-F".into(), "none".into(), "-p".into(), server.port().to_string(), "-i".into(), file("id"),
-            "-o".into(), format!("UserKnownHostsFile={}", file("known_hosts")), "-o".into(), "BatchMode=yes".into(),
+            "-F".into(),
+            "none".into(),
+            "-p".into(),
+            server.port().to_string(),
+            "-i".into(),
+            file("id"),
+            "-o".into(),
+            format!("UserKnownHostsFile={}", file("known_hosts")),
+            "-o".into(),
+            "BatchMode=yes".into(),
             format!("{}@127.0.0.1", server.user()),
         ]
         .into()
@@ -75,7 +83,11 @@ impl Servers {
             command.arg("-a").arg(list).args(["-P", "16", "-n", "1", "ssh", "-S", &socket]).args(&words);
             run(command);
         });
-        let end = Command::new("ssh").args(["-S", &socket, "-O", "exit"]).args(&words).stderr(Stdio::null()).status();
+        let end = Command::new("ssh")
+            .args(["-S", &socket, "-O", "exit"])
+            .args(&words)
+            .stderr(Stdio::null())
+            .status();
         assert!(end.is_ok(), "the multiplexing client did not end");
         took
     }
@@ -101,7 +113,8 @@ impl Servers {
         let theirs = time(|| {
             let words = self.client(0);
             let (target, options) = words.split_last().expect("there are words");
-            let options: Vec<&str> = options.iter().map(|word| if word == "-p" { "-P" } else { word }).collect();
+            let options: Vec<&str> =
+                options.iter().map(|word| if word == "-p" { "-P" } else { word }).collect();
             let mut command = Command::new("scp");
             command.arg("-O").args(options).arg(&from).arg(format!("{target}:{}", to.display()));
             run(command);

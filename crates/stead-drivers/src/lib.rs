@@ -63,7 +63,7 @@ impl Drivers {
         service::add_to(&mut registry);
         systemd_unit::add_to(&mut registry);
         container::add_to(&mut registry);
-        registry.add_action(reboot::Reboot);
+        registry.add_action(reboot);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         certificate::add_to(&mut registry);
