@@ -44,7 +44,7 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 7] = [
+const PARTS: [(&str, Measure); 8] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
