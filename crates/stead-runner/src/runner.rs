@@ -531,6 +531,7 @@ impl Runner {
             obeyed: None,
             recording_failures: Vec::new(),
             journal_lost: false,
+            time: None,
         };
         Started { dispatcher, recording, _canceller: self.canceller, _locks: locks }
     }
