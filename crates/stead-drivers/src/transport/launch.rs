@@ -39,7 +39,8 @@ impl Launch {
         script.cwd(command, nonce);
         script.find(command);
         // A builtin tells root from others; where it does not exist, root is the safe answer.
-        script.push("stead_account=root; [ ! -O / ] 2>/dev/null && stead_account=user; printf '%s %s %s\\n' ");
+        script
+            .push("stead_account=root; [ ! -O / ] 2>/dev/null && stead_account=user; printf '%s %s %s\\n' ");
         script.push(nonce);
         script.push(" $$ $stead_account; echo ");
         script.push(nonce);

@@ -17,11 +17,12 @@ const SOON: Duration = Duration::from_secs(20);
 pub(super) async fn bytes_reach_the_program(transport: &dyn Transport) {
     let all: Vec<u8> = (1..=255).collect();
     let mut command = Command::new(["sh", "-c", "printf '%s\\0' \"$@\" \"$STEAD_VALUE\"; cat", "sh"]);
-    let words: Vec<OsString> = ["", "a b", "it's", "$(x)", "~", "-n", "`id`", "*", "\\", "a\nb\n", "!x", "%s"]
-        .into_iter()
-        .map(OsString::from)
-        .chain([OsString::from_vec(all.clone())])
-        .collect();
+    let words: Vec<OsString> =
+        ["", "a b", "it's", "$(x)", "~", "-n", "`id`", "*", "\\", "a\nb\n", "!x", "%s"]
+            .into_iter()
+            .map(OsString::from)
+            .chain([OsString::from_vec(all.clone())])
+            .collect();
     command.argv.extend(words.iter().cloned());
     command.env.insert("STEAD_VALUE".into(), OsString::from_vec([&all[..], b"\n\n"].concat()));
     let input: Vec<u8> = (0..=255).cycle().take(100_000).collect();
@@ -146,11 +147,17 @@ pub(super) async fn signals_reach_the_group(transport: &dyn Transport, directory
         running.process.signal(signal).await.expect("nothing is left to be signalled");
     }
     // INT is ignored by children a shell without job control put behind; the shell itself has it.
-    let mut running = transport.exec(shell("trap 'exit 42' INT; echo up; while :; do sleep 0.01; done")).await.expect("a start");
+    let mut running = transport
+        .exec(shell("trap 'exit 42' INT; echo up; while :; do sleep 0.01; done"))
+        .await
+        .expect("a start");
     let mut up = [0; 3];
     running.stdout.read_exact(&mut up).await.expect("output");
     running.process.signal(Signal::Interrupt).await.expect("a signal");
-    assert_eq!(timeout(SOON, running.process.wait()).await.expect("it ends").expect("an exit"), Exit::Code(42));
+    assert_eq!(
+        timeout(SOON, running.process.wait()).await.expect("it ends").expect("an exit"),
+        Exit::Code(42)
+    );
 }
 
 pub(super) async fn dropping_kills_the_group(transport: &dyn Transport, directory: &Path) {

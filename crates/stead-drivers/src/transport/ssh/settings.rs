@@ -113,9 +113,10 @@ impl Settings {
         let host = match config.get("hostname") {
             Some(name) => name.replace("%%", "\0").replace("%h", &spec.host).replace('\0', "%"),
             None => spec.host.clone(),
-        };
+        }
+        .to_lowercase();
         let port_text = port.to_string();
-        let alias = config.get("hostkeyalias").map(str::to_owned);
+        let alias = config.get("hostkeyalias").map(str::to_lowercase);
         let tokens = Tokens {
             host: &host,
             original: &spec.host,
