@@ -144,7 +144,11 @@ impl Builder {
             // The default exchange costs the server a hundred milliseconds of computing.
             "KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org",
         ] {
-            lines.push(line.to_owned());
+            // Not for every keyword does the first value hold.
+            let keyword = line.split(' ').next().unwrap_or_default();
+            if !self.config.iter().any(|given| given.starts_with(keyword)) {
+                lines.push(line.to_owned());
+            }
         }
         let mut environment = format!("SetEnv STEAD_SSHD={place} HOME={place}/home");
         for (name, value) in &self.environment {

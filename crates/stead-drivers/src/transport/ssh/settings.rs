@@ -257,10 +257,7 @@ fn proxy(spec: &SshSpec, config: &SshConfig, tokens: &Tokens<'_>) -> Result<Prox
     if !spec.jump.is_empty() {
         return Ok(Proxy::Jump(spec.jump.clone()));
     }
-    if let Some(text) = config.get("proxyjump") {
-        if text.eq_ignore_ascii_case("none") {
-            return Ok(Proxy::Direct);
-        }
+    if let Some(text) = config.get("proxyjump").filter(|text| !text.eq_ignore_ascii_case("none")) {
         let hops =
             jump::parse(text).ok_or_else(|| bad("ProxyJump", text, "user@host:port, comma separated"))?;
         return Ok(Proxy::Jump(hops));

@@ -11,6 +11,7 @@ fn with_shell(shell: &str) -> stead_testkit::sshd::Builder {
     Sshd::builder().account(Picture { shell: Some(shell.to_owned()), ..Picture::default() })
 }
 
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
