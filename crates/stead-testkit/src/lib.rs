@@ -7,4 +7,5 @@ pub mod flow;
 pub mod operation_contract;
 pub mod sshd;
 pub mod stand_in;
+pub mod transport_contract;
 pub mod tree;
