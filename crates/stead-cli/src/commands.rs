@@ -10,6 +10,7 @@ use crate::settings::Settings;
 mod bundle;
 mod completions;
 mod exec;
+mod executor;
 mod man;
 mod plan;
 mod resume;
@@ -33,5 +34,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
+        Command::Executor(args) => executor::run(&args, settings),
     }
 }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use stead_model::operation::{ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params};
 
 use crate::disk::body::{Body, WHOLE, hash};
@@ -182,6 +183,10 @@ impl Operation for Unpacked {
         }
         file::restored::inverse(&file::records(&Observed(seen.entries)), &[])
     }
+
+    fn needs(&self, params: &Params) -> Needs {
+        crate::http::client::with_certificates(Needs::of(&DESCRIPTOR, params), params)
+    }
 }
 
 /// Whether the archive's files are known without fetching it.
@@ -245,7 +250,8 @@ impl<'a> Work<'a> {
     /// Opens an archive that is a file already.
     fn local(&self) -> Result<File, OpError> {
         if let Some(source) = self.params.text("source") {
-            let path = self.cx.base_dir.join(source);
+            let entry = file::present::source_file(self.cx, source)?;
+            let path = self.cx.files.content(source, &entry)?;
             return File::open(&path).map_err(|error| {
                 OpError::permanent(format!("cannot read source `{}`: {error}", path.display()))
             });

@@ -26,7 +26,7 @@ mod fetch;
 mod line;
 mod owner;
 pub(crate) mod params;
-mod present;
+pub(crate) mod present;
 pub(crate) mod restored;
 mod symlink;
 mod template;
@@ -35,6 +35,7 @@ mod write;
 
 use serde_json::json;
 use stead_model::{Descriptor, Op};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params, Registry};
 
 use crate::disk::Disk;
@@ -62,6 +63,11 @@ pub(crate) trait Desire: Send + Sync {
 
     /// Returns every path that matters, with what is there and what should be, parents before children.
     fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError>;
+
+    /// Returns what it needs of the driver.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// A file operation, made of what it wants.
@@ -103,6 +109,10 @@ impl<T: Desire> Operation for Filed<T> {
 
     fn inverse(&self, _params: &Params, before: &Observed) -> Option<Op> {
         restored::inverse(&records(before), &missing(before))
+    }
+
+    fn needs(&self, params: &Params) -> Needs {
+        self.0.needs(params)
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use client::{Request, Response};
@@ -86,7 +87,7 @@ impl Action for HttpRequest {
             method: params.text("method").unwrap_or("GET"),
             headers,
             body,
-            roots: client::roots(cx, params)?,
+            roots: client::roots_soon(cx, params).await?,
             timeout: params.duration("timeout", Duration::from_secs(30)),
         };
         let mut kept = Kept::default();
@@ -100,6 +101,10 @@ impl Action for HttpRequest {
             data: Some(kept.into_data(&response)),
             ..Outcome::default()
         })
+    }
+
+    fn needs(&self, params: &Params) -> Needs {
+        client::with_certificates(Needs::default(), params)
     }
 }
 

@@ -6,10 +6,12 @@ mod archive;
 mod assert;
 mod command;
 mod disk;
+pub mod executor;
 mod file;
 mod git;
 mod http;
 mod ranges;
+pub mod transport;
 mod wait;
 
 use stead_runner::operation::Registry;

@@ -9,6 +9,7 @@ use regex::bytes::Regex;
 use serde_json::json;
 use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
 use tokio::time::Instant;
 
@@ -184,7 +185,7 @@ impl Action for WaitHttp {
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         let url = params.required("url")?;
         let pattern = pattern(params, "body_regex")?;
-        let roots = client::roots(cx, params)?;
+        let roots = client::roots_soon(cx, params).await?;
         let look = |left: Duration| {
             let (roots, pattern) = (roots.clone(), &pattern);
             async move {
@@ -212,6 +213,10 @@ impl Action for WaitHttp {
             }
         };
         wait(cx, params, url, look).await
+    }
+
+    fn needs(&self, params: &Params) -> Needs {
+        client::with_certificates(Needs::default(), params)
     }
 }
 

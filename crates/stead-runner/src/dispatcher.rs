@@ -151,6 +151,7 @@ impl Dispatcher {
                 self.run.note(kind, now, &mut self.turn);
             }
             Message::RecordingFailed(error) => self.recording_failed(error),
+            Message::Warning(code, text) => self.warn(code, text),
         }
     }
 

@@ -3,14 +3,14 @@
 //! The executor answers the dispatcher's commands and knows nothing of order, retries or limits. What
 //! leaves it is already masked.
 
-mod operate;
+pub mod operate;
 mod output;
 mod publish;
 mod render;
 mod row;
 mod undo;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,17 +20,21 @@ use serde_json::Map;
 use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
+use stead_model::inventory::{ExecutorMode, Host};
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
-use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
+use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
 use tokio::sync::mpsc;
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
+use crate::files::LocalFiles;
 use crate::function::{Ended, Failure, Functions, TaskFunction};
-use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop};
+use crate::operation::{Cancel, Entry, OpContext, OpError, Output, Params, Predicted, Registry, Stop};
 use crate::record::Recording;
 use crate::redact::Redactor;
+use crate::remote::{self, HostPool, Lost, Sending};
 
+use operate::Ran;
 use output::AttemptOutput;
 use render::{RenderError, render};
 use row::{failed, is_failed_check, join, judge_result, not_checkable, predicted, timed_out};
@@ -44,6 +48,8 @@ pub(crate) enum Message {
     Log(EventKind, Option<Vec<u8>>),
     /// Recording something failed; the run goes on.
     RecordingFailed(String),
+    /// Something a user should know: code and text.
+    Warning(&'static str, String),
 }
 
 /// Host facts an attempt needs.
@@ -52,8 +58,8 @@ pub(crate) trait HostTable: Send + Sync {
     fn labels(&self, host: &HostName) -> BTreeMap<String, String>;
     /// Returns the directory operations on a host act below.
     fn root(&self, host: &HostName) -> Option<PathBuf>;
-    /// Returns why operations for a host cannot be carried out: what is meant for it must not be done here.
-    fn out_of_reach(&self, host: &HostName) -> Option<String>;
+    /// Returns what is known of a host; nothing if there is none of this name.
+    fn host(&self, host: &HostName) -> Option<&Host>;
 }
 
 /// Everything attempts share.
@@ -76,6 +82,10 @@ pub(crate) struct Executor {
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
     pub(crate) messages: mpsc::Sender<Message>,
+    /// The way to other machines, if there is one.
+    pub(crate) pool: Option<HostPool>,
+    /// Hosts for which the plan has operations that need the executor.
+    pub(crate) executor_hosts: BTreeSet<HostName>,
 }
 
 impl Executor {
@@ -291,13 +301,7 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
-            artifacts: self.recording.as_ref().map(|recording| {
-                recording
-                    .directory
-                    .path()
-                    .join(stead_bundle::ARTIFACTS)
-                    .join(stead_bundle::file_name(host.as_str(), ""))
-            }),
+            files: Arc::new(self.local_files(host)),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
@@ -306,6 +310,15 @@ impl Executor {
             cancel,
             scope: Arc::new(scope),
         }
+    }
+
+    /// Returns the driver's files as operations on `host` see them.
+    fn local_files(&self, host: &HostName) -> LocalFiles {
+        let artifacts = self.recording.as_ref().map(|recording| {
+            let directory = recording.directory.path().join(stead_bundle::ARTIFACTS);
+            directory.join(stead_bundle::file_name(host.as_str(), ""))
+        });
+        LocalFiles { base_dir: self.base_dir.clone(), artifacts }
     }
 
     /// Carries out the operations of a task on one host, in order, stopping at the first failure.
@@ -394,14 +407,84 @@ impl Executor {
             Err(RenderError::NotKnown) => return RowResult::new(Status::Unknown),
             Err(RenderError::Wrong(error)) => return failed(ErrorClass::Invalid, error),
         };
-        if let Some(why) = self.hosts.out_of_reach(&cx.host) {
-            return failed(ErrorClass::Permanent, why);
-        }
-        let ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
+        let ran = match self.hosts.host(&cx.host) {
+            Some(host) if remote::is_here(host) => {
+                operate::operate(entry, cx, params, self.mode, wants_inverse).await
+            }
+            Some(host) => Box::pin(self.operate_there(host, entry, cx, params, scope, wants_inverse)).await,
+            None => {
+                let why = format!("there is no host `{}` in the inventory", cx.host);
+                return failed(ErrorClass::Permanent, why);
+            }
+        };
         match self.mode {
             Mode::DryRun => predicted(part, ran),
             Mode::Run => judge_result(part, ran, scope),
         }
+    }
+
+    /// Carries out an operation on another machine, or under another account of this one.
+    async fn operate_there(
+        &self,
+        host: &Host,
+        entry: &Entry,
+        cx: &OpContext,
+        params: Params,
+        scope: &Scope,
+        wants_inverse: bool,
+    ) -> Result<Ran, OpError> {
+        let Some(pool) = &self.pool else {
+            return Err(OpError::permanent(format!(
+                "this program has no way to `{}`; give its runner one with `reach`",
+                cx.host
+            )));
+        };
+        let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
+        if self.goes_bare(pool, host, entry, &cx.host) {
+            let done = pool.act_bare(host, entry, cx, &params, self.mode).await;
+            return done.unwrap_or_else(|lost| self.lost(lost, cx, writes));
+        }
+        let sending = Sending {
+            entry,
+            cx,
+            files: self.local_files(&cx.host),
+            names: &|| scope.to_names(),
+            secrets: self.secrets.values().filter(|secret| params.holds(secret)).cloned().collect(),
+            mode: self.mode,
+            wants_inverse,
+        };
+        let (request, allowed) = sending.prepare(params).await?;
+        let done = pool.operate(host, cx, request, allowed, writes).await;
+        done.unwrap_or_else(|lost| self.lost(lost, cx, writes))
+    }
+
+    /// Whether an operation is carried out without the executor: where it is forbidden, and where nothing needs it.
+    fn goes_bare(&self, pool: &HostPool, host: &Host, entry: &Entry, name: &HostName) -> bool {
+        match host.executor {
+            ExecutorMode::Never => true,
+            ExecutorMode::Always => false,
+            // Another account and another root are the executor's business.
+            ExecutorMode::Auto => {
+                entry.as_bare().is_some()
+                    && host.account().is_none()
+                    && host.root.is_none()
+                    && !self.executor_hosts.contains(name)
+                    && !pool.has_session(name)
+            }
+        }
+    }
+
+    /// Returns the failure of an operation whose host was lost: if it may have begun and cannot simply be done
+    /// again, a person has to decide.
+    fn lost(&self, lost: Lost, cx: &OpContext, writes: bool) -> Result<Ran, OpError> {
+        let Lost { error, begun } = lost;
+        let task = self.results.graph().index_of(cx.task.as_str());
+        let is_idempotent = task.is_some_and(|task| self.plan.task(task).settings.idempotent);
+        if begun && writes && !is_idempotent && error.class == ErrorClass::Unreachable {
+            let message = format!("{}; whether it ended there is not known", error.message);
+            return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
+        }
+        Err(error)
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {

@@ -12,9 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use stead_model::event::Stream;
+use stead_model::event::{Mode, Stream};
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
 use tokio::sync::watch;
+
+use crate::files::{DriverFiles, Needs};
+use crate::transport::Transport;
 
 /// Brings a target to a described state. Runs on a blocking thread.
 pub trait Operation: Send + Sync {
@@ -35,6 +38,11 @@ pub trait Operation: Send + Sync {
 
     /// Returns the operation that restores `before`, if there is one.
     fn inverse(&self, params: &Params, before: &Observed) -> Option<Op>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// Does something and says how it went.
@@ -48,6 +56,29 @@ pub trait Action: Send + Sync {
 
     /// Does it. Ends soon after `cx.cancel` asks it to; dropping the future kills what it started.
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
+
+    /// Returns this action as one that can do without the executor, if it can.
+    fn as_bare(&self) -> Option<&dyn BareAction> {
+        None
+    }
+}
+
+/// An action that needs nothing on the target but what a connection offers.
+#[async_trait::async_trait]
+pub trait BareAction: Send + Sync {
+    /// Does it over `transport`, or in a dry run returns what it would do.
+    async fn act_over(
+        &self,
+        transport: &dyn Transport,
+        cx: &OpContext,
+        params: &Params,
+        mode: Mode,
+    ) -> Result<Outcome, OpError>;
 }
 
 /// An operation of either shape.
@@ -65,6 +96,22 @@ impl Entry {
         match self {
             Self::State(operation) => operation.descriptor(),
             Self::Action(action) => action.descriptor(),
+        }
+    }
+
+    /// Returns the action that can do without the executor, if this is one.
+    pub fn as_bare(&self) -> Option<&dyn BareAction> {
+        match self {
+            Self::State(_) => None,
+            Self::Action(action) => action.as_bare(),
+        }
+    }
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    pub fn needs(&self, params: &Params) -> Needs {
+        match self {
+            Self::State(operation) => operation.needs(params),
+            Self::Action(action) => action.needs(params),
         }
     }
 }
@@ -131,10 +178,10 @@ pub struct OpContext {
     pub host: HostName,
     /// From 1.
     pub attempt: u32,
-    /// Directory that relative paths of the driver (`source`, `cwd`) start from.
+    /// Directory that relative paths such as `cwd` start from.
     pub base_dir: PathBuf,
-    /// Where the run keeps files of this host; none if it is not recorded.
-    pub artifacts: Option<PathBuf>,
+    /// Files of the driver: what `source` parameters name, and where fetched files go.
+    pub files: Arc<dyn DriverFiles>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
@@ -149,6 +196,25 @@ pub struct OpContext {
     pub cancel: Cancel,
     /// Renders templates and expressions with the names the task knows.
     pub scope: Arc<dyn Render>,
+}
+
+impl OpContext {
+    /// Returns the variables that programs started for this attempt get: by them they know their run, and the run
+    /// finds what it left behind.
+    pub fn marks(&self) -> BTreeMap<String, String> {
+        let mut marks = BTreeMap::from([
+            ("STEAD_TASK".to_owned(), self.task.to_string()),
+            ("STEAD_HOST".to_owned(), self.host.to_string()),
+            ("STEAD_ATTEMPT".to_owned(), self.attempt.to_string()),
+        ]);
+        if let Some(run_id) = &self.run_id {
+            marks.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
+        }
+        if let Some(bundle) = self.bundle.as_ref().and_then(|path| path.to_str()) {
+            marks.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
+        }
+        marks
+    }
 }
 
 /// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).
@@ -214,6 +280,30 @@ impl Params {
     pub fn text_map(&self, name: &str) -> BTreeMap<String, String> {
         let items = self.get(name).and_then(Value::as_object);
         items.into_iter().flatten().map(|(key, value)| (key.clone(), to_text(value))).collect()
+    }
+
+    /// Whether one of the texts in it holds `text`.
+    pub fn holds(&self, text: &str) -> bool {
+        let mut open: Vec<&Value> = self.0.values().collect();
+        while let Some(value) = open.pop() {
+            match value {
+                Value::String(found) if found.contains(text) => return true,
+                Value::Array(items) => open.extend(items),
+                Value::Object(fields) => {
+                    if fields.keys().any(|key| key.contains(text)) {
+                        return true;
+                    }
+                    open.extend(fields.values());
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Returns all values by name, taken out.
+    pub fn into_map(self) -> Map<String, Value> {
+        self.0
     }
 
     /// Returns all values by name.

@@ -12,7 +12,7 @@ use stead_engine::target::TargetExpr;
 use stead_model::bundle::PlanMeta;
 use stead_model::event::{Mode, RunKind};
 use stead_model::inventory::Inventory;
-use stead_model::plan::{Plan, TaskIndex};
+use stead_model::plan::{Plan, TaskIndex, Undo};
 use stead_model::report::{ErrorRow, Report, Warning};
 use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus};
 use tokio::sync::mpsc;
@@ -30,7 +30,9 @@ use crate::observe::Observer;
 use crate::operation::Registry;
 use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
+use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
+use crate::warner::Warner;
 
 /// Where a plan came from, for its run's metadata.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +64,8 @@ pub struct Runner {
     pub(crate) timeout: Option<Duration>,
     pub(crate) not_selected: BTreeSet<TaskIndex>,
     pub(crate) warnings: Vec<Warning>,
+    pub(crate) reach: Option<Reach>,
+    pub(crate) warner: Warner,
 }
 
 impl std::fmt::Debug for Runner {
@@ -93,7 +97,20 @@ impl Runner {
             timeout: None,
             not_selected: BTreeSet::new(),
             warnings: Vec::new(),
+            reach: None,
+            warner: Warner::default(),
         }
+    }
+
+    /// Returns what adds warnings to the run, also while it goes on.
+    pub fn warner(&self) -> Warner {
+        self.warner.clone()
+    }
+
+    /// Sets the way to other machines. Without it only operations on this one can be carried out.
+    pub fn reach(mut self, reach: Reach) -> Self {
+        self.reach = Some(reach);
+        self
     }
 
     /// Records runs in the state directory `dir` and locks their targets there.
@@ -302,19 +319,24 @@ impl Runner {
         plan.base_dir.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| PathBuf::from("/"))
     }
 
+    /// Returns the environment that secrets are read from.
+    fn surrounding_environment(&self) -> BTreeMap<String, String> {
+        self.environment.clone().unwrap_or_else(|| {
+            let pairs = std::env::vars_os();
+            pairs
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect()
+        })
+    }
+
     pub(crate) fn read_secrets(&self, plan: &CheckedPlan) -> Result<Secrets, Refusal> {
-        let own;
-        let environment = match &self.environment {
-            Some(environment) => environment,
-            None => {
-                let pairs = std::env::vars_os();
-                own = pairs
-                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                    .collect();
-                &own
-            }
-        };
-        secrets::read(plan.plan(), environment, &self.base_dir(plan)).map_err(|problems| Refusal {
+        let (environment, base_dir) = (self.surrounding_environment(), self.base_dir(plan));
+        // One that cannot be read is said when its host is reached.
+        let passwords = self.inventory.hosts.values().filter_map(|host| host.account_password());
+        let passwords =
+            passwords.filter_map(|source| secrets::read_source(source, &environment, &base_dir).ok());
+        let passwords: BTreeSet<String> = passwords.collect();
+        secrets::read(plan.plan(), &environment, &base_dir, passwords).map_err(|problems| Refusal {
             exit_code: ExitCode::Invalid,
             class: Some(ErrorClass::Invalid),
             message: problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; "),
@@ -363,7 +385,6 @@ impl Runner {
     }
 
     fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
-        use stead_engine::run::Hosts as _;
         let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan);
         let writes = |task: &stead_model::Task| {
             task.action.parts().iter().any(|part| {
@@ -371,9 +392,39 @@ impl Runner {
                 entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read)
             })
         };
+        self.hosts_of(plan, run_id, &directory, &writes)
+    }
+
+    /// Returns the hosts for which the plan has operations that need the executor.
+    fn hosts_with_executor(
+        &self,
+        plan: &Plan,
+        run_id: &RunId,
+        directory: &InventoryHosts,
+    ) -> BTreeSet<HostName> {
+        let needs =
+            |operation: &str| self.registry.get(operation).is_some_and(|entry| entry.as_bare().is_none());
+        let uses = |task: &stead_model::Task| {
+            let undo = match &task.settings.undo {
+                Some(Undo::Op(op)) => needs(op.operation.as_str()),
+                Some(Undo::Auto | Undo::Function) | None => false,
+            };
+            undo || task.action.parts().iter().any(|part| needs(part.op.operation.as_str()))
+        };
+        self.hosts_of(plan, run_id, directory, &uses)
+    }
+
+    fn hosts_of(
+        &self,
+        plan: &Plan,
+        run_id: &RunId,
+        directory: &InventoryHosts,
+        picks: &dyn Fn(&stead_model::Task) -> bool,
+    ) -> BTreeSet<HostName> {
+        use stead_engine::run::Hosts as _;
         let mut hosts = BTreeSet::new();
         let mut seen: BTreeSet<&[String]> = BTreeSet::new();
-        for task in self.selected(plan).filter(|task| writes(task)) {
+        for task in self.selected(plan).filter(|task| picks(task)) {
             let target = task.settings.target.as_slice();
             // `_any` depends on the task; everything else on the target alone.
             if seen.insert(target) || target.iter().any(|text| text.contains("_any")) {
@@ -451,7 +502,26 @@ impl Runner {
             },
             self.provenance.meta.trigger.as_ref(),
         );
+        self.warner.connect(&sender);
+        let session_run = run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now()));
+        let executor_hosts = match &self.reach {
+            Some(_) => self.hosts_with_executor(plan.plan(), &session_run, &hosts),
+            None => BTreeSet::new(),
+        };
         let table: Arc<dyn HostTable> = hosts;
+        let pool = self.reach.clone().map(|reach| {
+            let locks = mode == Mode::Run && plan.plan().lock;
+            HostPool::new(PoolSettings {
+                binaries: Binaries::new(reach.executable.clone(), reach.binaries.clone()),
+                reach,
+                run: session_run,
+                lock: locks.then(|| self.wait_lock.unwrap_or_default()),
+                parent: self.parent_run.clone(),
+                environment: self.surrounding_environment(),
+                base_dir: self.base_dir(plan),
+                messages: sender.clone(),
+            })
+        });
         let executor = Arc::new(Executor {
             base_dir: self.base_dir(plan),
             plan: Arc::clone(&plan.compiled.plan),
@@ -471,6 +541,8 @@ impl Runner {
             recording: recording.clone(),
             registry: self.registry,
             messages: sender,
+            pool,
+            executor_hosts,
         });
         let dispatcher = Dispatcher {
             run,
@@ -537,6 +609,9 @@ impl Started {
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();
         let mut dispatcher = walk(self.dispatcher).await;
+        if let Some(pool) = &dispatcher.executor.pool {
+            pool.close().await;
+        }
         let mut report = dispatcher.run.report();
         let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
         for error in &mut report.errors {

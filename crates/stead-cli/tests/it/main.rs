@@ -9,6 +9,7 @@ mod asking;
 mod bundles;
 mod cases_01_16;
 mod cases_17_32;
+mod executor;
 mod interrupting;
 mod plain;
 mod plans;

@@ -58,13 +58,15 @@ pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
     let path = program.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     let file = program::find(&program.name, &program.cwd, path.as_deref())
         .map_err(|missing| OpError::permanent(missing.message))?;
+    let mut env = cx.marks();
+    env.extend(program.env);
     let start = Start {
         program: file,
         name: program.name.clone(),
         args: program.args,
         cwd: program.cwd,
         hidden_env: cx.hidden_env.to_vec(),
-        env: program.env,
+        env,
         stdin: None,
         capture: Capture::Stream,
     };

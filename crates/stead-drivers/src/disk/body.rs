@@ -27,7 +27,7 @@ pub(crate) struct Body {
     /// SHA-256 of long content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
-    /// A file on the driver that holds these bytes.
+    /// A file of this machine that holds these bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<PathBuf>,
 }
@@ -73,7 +73,12 @@ impl Body {
         Ok(Self { size, sha256: Some(sha256), ..Self::default() })
     }
 
-    /// Returns this body with the driver's file that holds its bytes.
+    /// Returns the body of `size` bytes with this hash.
+    pub(crate) fn named(size: u64, sha256: &str) -> Self {
+        Self { size, sha256: Some(sha256.to_owned()), ..Self::default() }
+    }
+
+    /// Returns this body with the file of this machine that holds its bytes.
     pub(crate) fn with_source(mut self, source: PathBuf) -> Self {
         self.source = Some(source);
         self

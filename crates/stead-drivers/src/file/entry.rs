@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use stead_model::executor::SourceEntry;
 use stead_runner::operation::OpError;
 
 use crate::disk::Spot;
@@ -36,6 +37,9 @@ pub(crate) struct Want {
     /// The content's bytes where `body` has only their hash and no source.
     #[serde(skip)]
     pub(crate) bytes: Option<Arc<Vec<u8>>>,
+    /// The driver's file that holds them, asked for when they are written.
+    #[serde(skip)]
+    pub(crate) from: Option<Arc<(String, SourceEntry)>>,
 }
 
 impl Want {
