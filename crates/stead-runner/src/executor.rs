@@ -562,7 +562,7 @@ impl Executor {
             let message = format!("{}; whether it ended there is not known", error.message);
             return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
         }
-        Err(error)
+        Err(OpError { not_started: !begun, ..error })
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {

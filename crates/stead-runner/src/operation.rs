@@ -480,12 +480,21 @@ pub struct OpError {
     pub not_known: bool,
     /// Whether something may be different already.
     pub changed: bool,
+    /// Whether the host was lost before the operation began there.
+    pub not_started: bool,
 }
 
 impl OpError {
     /// Returns an error of `class`.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), unsupported: false, not_known: false, changed: false }
+        Self {
+            class,
+            message: message.into(),
+            unsupported: false,
+            not_known: false,
+            changed: false,
+            not_started: false,
+        }
     }
 
     /// Returns an error of class `operation`.
