@@ -2,10 +2,13 @@
 //!
 //! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
+pub mod agent;
 mod archive;
 mod assert;
 mod command;
 mod disk;
+pub mod doctor;
+pub mod examine;
 pub mod facts;
 mod file;
 mod git;
