@@ -10,10 +10,12 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 mod bundle;
+mod exec;
 mod plan;
 mod value;
 
 pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
+pub use exec::ExecArgs;
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
@@ -26,6 +28,7 @@ Examples:
   stead plan run site.yaml --dry-run       what would change
   stead plan run site.yaml                 do it
   stead resume last                        go on after a crash or a failure
+  stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
 
 Exit codes:
@@ -75,6 +78,9 @@ pub enum Command {
     Plan(PlanArgs),
     /// Go on with a run that stopped before its end
     Resume(Box<ResumeArgs>),
+    /// Run a command or one operation on hosts
+    #[command(after_long_help = exec::EXAMPLES)]
+    Exec(Box<ExecArgs>),
     /// Check and look at what runs left behind
     #[command(subcommand)]
     Bundle(BundleCommand),
@@ -176,7 +182,12 @@ impl Command {
         match self {
             Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => Some(&args.output),
             Self::Resume(args) => Some(&args.output),
-            Self::Plan(_) | Self::Bundle(_) | Self::Schema(_) | Self::Completions(_) | Self::Man(_) => None,
+            Self::Plan(_)
+            | Self::Exec(_)
+            | Self::Bundle(_)
+            | Self::Schema(_)
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 
@@ -189,6 +200,7 @@ impl Command {
                 PlanCommand::Graph(_) => false,
             },
             Self::Resume(args) => args.output.json,
+            Self::Exec(args) => args.json,
             Self::Bundle(command) => match command {
                 BundleCommand::Verify(args) => args.json,
                 BundleCommand::Info(args) => args.json,

@@ -9,6 +9,7 @@ use crate::settings::Settings;
 
 mod bundle;
 mod completions;
+mod exec;
 mod man;
 mod plan;
 mod resume;
@@ -23,6 +24,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
         },
         Command::Resume(args) => resume::run(&args, settings, output),
+        Command::Exec(args) => exec::run(&args, settings, output),
         Command::Bundle(command) => match command {
             BundleCommand::Verify(args) => bundle::verify::run(&args, settings, output),
             BundleCommand::Info(args) => bundle::info::run(&args, settings, output),

@@ -3,6 +3,7 @@
 //! Everything here is a value: parse it, check it, print it. This crate does no IO, knows no
 //! clock and no async runtime; `stead-engine` decides over these values and the other crates act.
 
+pub mod argv;
 pub mod bundle;
 pub mod diagnostic;
 pub mod duration;
@@ -33,3 +34,4 @@ pub use plan_file::PlanFile;
 pub use report::Report;
 pub use serde_json::Value;
 pub use status::{Cause, ErrorClass, RunStatus, Status};
+pub use transport::TransportSpec;

@@ -29,10 +29,11 @@ use tokio::sync::{mpsc, oneshot};
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
 use crate::function::{Ended, Failure, Functions, TaskFunction};
-use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop};
+use crate::operation::{Cancel, Entry, OpContext, OpError, Output, Params, Predicted, Registry, Stop};
 use crate::record::Recording;
 use crate::redact::Redactor;
 
+use operate::Ran;
 use output::AttemptOutput;
 use render::{RenderError, render};
 use row::{failed, is_failed_check, join, not_checkable, predicted, timed_out};
@@ -65,6 +66,8 @@ pub(crate) trait HostTable: Send + Sync {
     fn labels(&self, host: &HostName) -> BTreeMap<String, String>;
     /// Returns the directory operations on a host act below.
     fn root(&self, host: &HostName) -> Option<PathBuf>;
+    /// Returns why operations for a host cannot be carried out: what is meant for it must not be done here.
+    fn out_of_reach(&self, host: &HostName) -> Option<String>;
 }
 
 /// Everything attempts share.
@@ -413,14 +416,29 @@ impl Executor {
             Err(RenderError::NotKnown) => return RowResult::new(Status::Unknown),
             Err(RenderError::Wrong(error)) => return failed(ErrorClass::Invalid, error),
         };
-        let mut ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
-        if let Ok(ran) = &mut ran {
-            self.say_all(std::mem::take(&mut ran.warnings)).await;
-        }
+        let ran = self.carry_out(entry, cx, params, wants_inverse).await;
         match self.mode {
             Mode::DryRun => predicted(part, ran),
             Mode::Run => self.judge_outcome(part, ran, cx, scope).await,
         }
+    }
+
+    /// Carries out one operation on its host, wherever that is, and says its warnings.
+    async fn carry_out(
+        &self,
+        entry: &Entry,
+        cx: &OpContext,
+        params: Params,
+        wants_inverse: bool,
+    ) -> Result<Ran, OpError> {
+        if let Some(why) = self.hosts.out_of_reach(&cx.host) {
+            return Err(OpError::permanent(why));
+        }
+        let mut ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
+        if let Ok(ran) = &mut ran {
+            self.say_all(std::mem::take(&mut ran.warnings)).await;
+        }
+        ran
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {

@@ -186,7 +186,7 @@ impl Runner {
         self.kind = found.meta.kind;
         self.journaled_facts = found.events.iter().filter_map(|event| facts_in(&event.kind)).collect();
         self.run_id = Some(found.meta.run_id.clone());
-        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
         let run_options = self.run_options(self.run_id.clone(), Mode::Run);
         let mut run = Run::new(&plan.compiled, hosts.clone(), run_options);
         run.replay(&found.events).map_err(ResumeError::Replay)?;
@@ -249,7 +249,9 @@ impl Runner {
         };
         let journal = journal.map_err(ResumeError::JournalWrite)?;
 
-        for warning in self.warnings.iter().cloned().chain(what_was_found(found.dropped_bytes, &left)) {
+        let reached = hosts.warnings(self.selected(plan.plan()), &found.meta.run_id);
+        let said = self.warnings.iter().cloned().chain(reached);
+        for warning in said.chain(what_was_found(found.dropped_bytes, &left)) {
             run.say_at_start(warning);
         }
         let mut turn = Turn::default();

@@ -46,6 +46,7 @@ pub struct Provenance {
 pub struct Runner {
     pub(crate) registry: Registry,
     pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) lock_dir: Option<PathBuf>,
     pub(crate) observers: Vec<Box<dyn Observer>>,
     pub(crate) canceller: Canceller,
     pub(crate) answer: Option<Answer>,
@@ -78,6 +79,7 @@ impl Runner {
         Self {
             registry,
             state_dir: None,
+            lock_dir: None,
             observers: Vec::new(),
             canceller: Canceller::new(),
             answer: None,
@@ -101,6 +103,12 @@ impl Runner {
     /// Records runs in the state directory `dir` and locks their targets there.
     pub fn record_in(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Locks targets in the state directory `dir`, also if nothing is recorded.
+    pub fn lock_in(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.lock_dir = Some(dir.into());
         self
     }
 
@@ -270,11 +278,12 @@ impl Runner {
                 return Err((refusal, Box::new(self)));
             }
         };
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
+        let warnings = hosts.warnings(self.selected(plan.plan()), &run_id);
         let run_id = (recording.is_some() || self.run_id.is_some() || mode == Mode::Run).then_some(run_id);
         let options = self.run_options(run_id, mode);
-        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
-        self.warnings.iter().for_each(|warning| run.say_at_start(warning.clone()));
+        self.warnings.iter().cloned().chain(warnings).for_each(|warning| run.say_at_start(warning));
         let mut turn = Turn::default();
         run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
         Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
@@ -323,7 +332,7 @@ impl Runner {
         run_id: &RunId,
         mode: Mode,
     ) -> Result<Option<HostLocks>, Refusal> {
-        let Some(state_dir) = &self.state_dir else { return Ok(None) };
+        let Some(state_dir) = self.state_dir.as_ref().or(self.lock_dir.as_ref()) else { return Ok(None) };
         if mode == Mode::DryRun || !plan.plan().lock {
             return Ok(None);
         }
@@ -359,7 +368,7 @@ impl Runner {
 
     fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
         use stead_engine::run::Hosts as _;
-        let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone());
+        let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan);
         let writes = |task: &stead_model::Task| {
             task.action.parts().iter().any(|part| {
                 let entry = self.registry.get(part.op.operation.as_str());
@@ -380,7 +389,7 @@ impl Runner {
         hosts
     }
 
-    fn selected<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a stead_model::Task> {
+    pub(crate) fn selected<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a stead_model::Task> {
         plan.indexed().filter(|(index, _)| !self.not_selected.contains(index)).map(|(_, task)| task)
     }
 
@@ -495,7 +504,7 @@ impl Runner {
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
     pub(crate) fn refused(self, plan: &CheckedPlan, mode: Mode, refusal: Refusal) -> Report {
-        let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new()));
+        let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new(), plan.plan()));
         let run = Run::new(&plan.compiled, hosts, RunOptions::new(mode));
         let mut report = run.report();
         report.status =

@@ -191,6 +191,9 @@ pub struct InventoryArgs {
     /// Inventory file; may be repeated [default: $STEAD_INVENTORY, inventory.yaml beside the plan or here]
     #[arg(short = 'i', long = "inventory", value_name = "FILE", help_heading = "Hosts")]
     pub inventory: Vec<PathBuf>,
+    /// Registry of agents, whose agents are hosts too; may be repeated [default: $STEAD_AGENTS, agents.yaml]
+    #[arg(long, value_name = "FILE", help_heading = "Hosts")]
+    pub agents: Vec<PathBuf>,
     /// Only hosts that also match this target expression
     #[arg(long, value_name = "EXPR", help_heading = "Hosts")]
     pub limit: Option<String>,

@@ -38,9 +38,11 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     };
     let recorded_files = InventoryArgs {
         inventory: meta.plan.inventory.iter().map(PathBuf::from).collect(),
+        agents: Vec::new(),
         limit: args.inventory.limit.clone(),
     };
-    let hosts = if args.inventory.inventory.is_empty() { &recorded_files } else { &args.inventory };
+    let given = !args.inventory.inventory.is_empty() || !args.inventory.agents.is_empty();
+    let hosts = if given { &args.inventory } else { &recorded_files };
     let (inventory, _) = source::inventory(hosts, &base_dir, settings)?;
     let state_dir = bundle.parent().and_then(Path::parent).unwrap_or(&settings.state_dir.path);
     let mut runner = Runner::new(stead_drivers::Drivers::standard())

@@ -20,7 +20,7 @@ use crate::operation::{Cancel, OpContext, OpError, Output, Params};
 
 use super::operate::Ran;
 use super::row::{error_row, failed, judge_result};
-use super::{Executor, Message, no_functions, operate};
+use super::{Executor, Message, no_functions};
 
 /// The operation that gathers facts.
 const OPERATION: &str = "facts";
@@ -177,8 +177,7 @@ impl Executor {
         let Some(entry) = self.registry.get(OPERATION) else {
             return Err(OpError::invalid(format!("this program has no operation `{OPERATION}`")));
         };
-        let ran = operate::operate(entry, cx, Params::default(), self.mode, false).await?;
-        self.say_all(ran.warnings).await;
+        let ran = self.carry_out(entry, cx, Params::default(), false).await?;
         if let Some(failure) = ran.failure {
             return Err(failure);
         }

@@ -432,7 +432,7 @@ fn settings_out_of_range_are_refused_all_at_once() {
         settings.retry =
             Retry::times(1_001).on([ErrorClass::Permanent]).backoff(Duration::ZERO, Duration::ZERO);
         settings.retry.backoff.factor = f64::NAN;
-        settings.target = vec!["a,,b".to_owned(), "u@h".to_owned()];
+        settings.target = vec!["a,,b".to_owned(), "u@h:0".to_owned()];
         let mutex = |name: &str| Mutex { name: name.to_owned(), scope: MutexScope::Run };
         settings.mutex = vec![mutex("apt"), mutex("a b"), mutex("apt")];
     });
@@ -446,6 +446,29 @@ fn settings_out_of_range_are_refused_all_at_once() {
     assert_eq!(count("t:mutex"), 2);
     let on = with(function("f", &[]), |settings| settings.target = vec!["local".to_owned()]);
     assert_eq!(problems(vec![on]), ["plan/bad-value f:target"]);
+}
+
+#[test]
+fn an_ad_hoc_host_is_reached_in_one_way_and_without_a_secret_in_the_plan() {
+    let on = |name: &str, target: &str| {
+        with(run_true(name, &[]), |settings| settings.target = vec![target.to_owned()])
+    };
+    let same = vec![on("a", "u@h"), on("b", "ssh://u@h"), on("c", "ssh://u@h:2222?key=/k")];
+    assert_eq!(problems(same), [""; 0]);
+    assert_eq!(problems(vec![on("a", "u@h"), on("b", "u@h?key=/k")]), ["reach/duplicate-host b:target.0"]);
+    let secret = only_problem(vec![on("a", "ssh://u:hunter2@h")]);
+    assert_eq!(secret.code, "reach/secret-in-spec");
+    assert!(!secret.to_string().contains("hunter2"), "{secret}");
+
+    let mut inventory = stead_model::Inventory::default();
+    let spec = stead_model::TransportSpec::parse("u@h").unwrap();
+    let host = stead_model::inventory::Host::reached_by(spec);
+    inventory.hosts.insert(HostName::parse("web").unwrap(), host);
+    let catalogue = catalogue().with_hosts((&inventory).into());
+    let locate = |_: TaskIndex, path: &str| Place::Named(path.to_owned());
+    let plan = plan(vec![on("a", "ssh://web")]);
+    let found = check(plan, &Explicit::default(), &catalogue, &locate, Diagnostics::default()).unwrap_err();
+    assert_eq!(found.0[0].code, "reach/duplicate-host");
 }
 
 #[test]
