@@ -14,6 +14,7 @@ mod file;
 mod git;
 mod http;
 mod ranges;
+pub mod transport;
 mod wait;
 
 use stead_runner::operation::Registry;

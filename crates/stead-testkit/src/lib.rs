@@ -3,4 +3,5 @@
 pub mod context;
 pub mod flow;
 pub mod operation_contract;
+pub mod sshd;
 pub mod tree;

@@ -8,6 +8,7 @@ mod fetched;
 mod file;
 mod network;
 mod server;
+mod ssh;
 mod state;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
