@@ -9,12 +9,16 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
+mod agent;
 mod bundle;
+mod doctor;
 mod exec;
 mod plan;
 mod value;
 
+pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
 pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
+pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
@@ -84,6 +88,12 @@ pub enum Command {
     /// Check and look at what runs left behind
     #[command(subcommand)]
     Bundle(BundleCommand),
+    /// Look at this machine and others as places where roles run
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Check what this machine, a driver and hosts have of what is needed
+    #[command(after_long_help = doctor::EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Print the JSON Schema of a file format or operation
     #[command(subcommand, after_long_help = SCHEMA_EXAMPLES)]
     Schema(SchemaCommand),
@@ -185,6 +195,8 @@ impl Command {
             Self::Plan(_)
             | Self::Exec(_)
             | Self::Bundle(_)
+            | Self::Agent(_)
+            | Self::Doctor(_)
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_) => None,
@@ -206,6 +218,12 @@ impl Command {
                 BundleCommand::Info(args) => args.json,
                 BundleCommand::List(args) => args.json,
             },
+            Self::Agent(command) => match command {
+                AgentCommand::Status(args) => args.json,
+                AgentCommand::Check(args) => args.json,
+                AgentCommand::List(args) => args.json,
+            },
+            Self::Doctor(args) => args.json,
             Self::Schema(_) | Self::Completions(_) | Self::Man(_) => false,
         }
     }

@@ -1,5 +1,7 @@
 //! What this machine is like for roles that would run on it: where they could work, listen and capture.
 
+mod check;
+
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,6 +14,8 @@ use stead_model::facts::Interface;
 use crate::command::program;
 use crate::doctor::place;
 use crate::facts;
+
+pub use check::{AgentCheck, AgentQuestion, Health, check};
 
 /// How long a program may take to list interfaces.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::command::program;
 
 pub use needs::{MachineDriverName, driver, programs};
-pub use target::{reached, unreached};
+pub use target::{Target, target};
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -11,6 +11,8 @@ use stead_runner::clock;
 use stead_runner::transport::{Command, Exit, Reader, Transport, TransportError, TransportErrorKind};
 use tokio::io::AsyncReadExt;
 
+use crate::facts;
+
 /// What the machine runs. Its arguments are the wanted directory (or nothing) and the hash of this program.
 const SCRIPT: &str = include_str!("examine/look.sh");
 
@@ -42,6 +44,28 @@ pub struct Findings {
     pub clock_offset_ms: Option<f64>,
     /// What came besides the answer.
     pub noise: usize,
+}
+
+impl Findings {
+    /// Returns the system's name: `linux`, `darwin`.
+    pub fn os(&self) -> Option<String> {
+        self.uname.split_once(' ').map(|(system, _)| system.to_ascii_lowercase())
+    }
+
+    /// Returns the processor's architecture.
+    pub fn arch(&self) -> Option<String> {
+        self.uname.split_once(' ').map(|(_, machine)| facts::arch(machine.trim().to_owned()))
+    }
+
+    /// Returns what binaries for the machine are kept under: the architecture, for other systems than Linux with it.
+    pub fn binary_name(&self) -> Option<String> {
+        let (os, arch) = (self.os()?, self.arch()?);
+        let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        if !is_name(&os) || !is_name(&arch) || arch.is_empty() {
+            return None;
+        }
+        Some(if os == "linux" { arch } else { format!("{os}-{arch}") })
+    }
 }
 
 /// Looks at the machine behind `transport`; `workdir` is where its user wants things to be.

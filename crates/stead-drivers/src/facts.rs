@@ -24,7 +24,9 @@ use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 use crate::disk::Disk;
 use files::Files;
 
+pub use account::{binary_sha256, user};
 pub use network::interfaces;
+pub(crate) use os::arch;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "facts",

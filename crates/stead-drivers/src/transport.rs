@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stead_model::transport::TransportSpec;
+use stead_model::transport::{SecretSource, SshSpec, TransportSpec};
 use stead_runner::transport::{Connect, Transport, TransportError, TransportErrorKind};
 
 pub use ssh::{ConfigError, ConfigText, Known, KnownHosts, Outside, Place, Query, SshConfig, Verdict};
@@ -85,6 +85,20 @@ impl Transports {
     pub fn new(surroundings: Surroundings, notices: Notices) -> Self {
         let surroundings = Arc::new(surroundings);
         Self { ssh: ssh::Opener::new(Arc::clone(&surroundings), notices), surroundings }
+    }
+
+    /// Returns the values that hold for `spec`, named as `ssh -G` names them, and the keywords of ssh_config that have
+    /// no effect.
+    pub async fn effective(
+        &self,
+        spec: &SshSpec,
+    ) -> Result<(Vec<(String, String)>, Vec<String>), TransportError> {
+        self.ssh.effective(spec).await
+    }
+
+    /// Returns a secret from where it is, or why it is not there; never the secret in an error.
+    pub fn secret(&self, source: &SecretSource) -> Result<String, String> {
+        ssh::secret::read(source, &self.surroundings)
     }
 }
 

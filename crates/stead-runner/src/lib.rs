@@ -30,5 +30,6 @@ pub use context::{OpOutput, ReportValues, ResultError, ResultOf, RunView, TaskCo
 pub use dispatcher::{Answer, Durability};
 pub use function::{Done, Failure};
 pub use observe::Observer;
+pub use record::GIT_COMMIT;
 pub use resume::{ResumeError, ResumeOptions, plan_changes};
 pub use runner::{Provenance, Runner};

@@ -1,9 +1,100 @@
-//! What connecting to a target, and looking at it, says as checks.
+//! A target: whether it is reached, and what is there for the executor.
 
-use stead_runner::transport::{TransportError, TransportErrorKind};
+use std::ffi::OsString;
+use std::time::Duration;
+
+use stead_model::transport::{Become, BecomeMethod, TransportSpec};
+use stead_runner::transport::{Command, Connect, Exit, Stdin, Transport, TransportError, TransportErrorKind};
 
 use super::Check;
-use crate::examine::Findings;
+use crate::examine::{self, Findings};
+
+/// A target to look at.
+pub struct Target<'a> {
+    /// How it is reached.
+    pub transport: &'a TransportSpec,
+    /// Where its user wants the executor to live.
+    pub workdir: Option<&'a str>,
+    /// Who operations run as, with the password.
+    pub account: Option<(&'a Become, Option<String>)>,
+    /// The hash of the program that would be uploaded.
+    pub sha256: &'a str,
+    /// Whether there is a program for a machine, by the name binaries are kept under.
+    pub has_binary: &'a (dyn Fn(&str) -> bool + Sync),
+    /// How long it may take.
+    pub patience: Duration,
+}
+
+impl std::fmt::Debug for Target<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").field("transport", &self.transport.to_string()).finish_non_exhaustive()
+    }
+}
+
+/// Returns the checks of a target. It is connected to, and nothing stays on it.
+pub async fn target(connect: &dyn Connect, target: &Target<'_>) -> Vec<Check> {
+    let looking = async {
+        let transport = match connect.connect(target.transport).await {
+            Ok(transport) => transport,
+            Err(error) => return unreached(&error),
+        };
+        let mut checks: Vec<Check> = match target.transport {
+            TransportSpec::Ssh(_) => STEPS.iter().map(|step| Check::pass(*step, "ok")).collect(),
+            TransportSpec::Local => Vec::new(),
+        };
+        match examine::examine(&*transport, target.workdir, target.sha256).await {
+            Ok(findings) => checks.extend(reached(&findings, target.has_binary)),
+            Err(error) => {
+                let fix = "look at the account's login shell and its start-up files";
+                checks.push(Check::fail("shell", error.message, fix));
+                return checks;
+            }
+        }
+        if let Some((account, password)) = &target.account {
+            checks.push(change_account(&*transport, account, password.as_deref()).await);
+        }
+        checks
+    };
+    match tokio::time::timeout(target.patience, looking).await {
+        Ok(checks) => checks,
+        Err(_) => {
+            let seconds = target.patience.as_secs();
+            vec![Check::fail(
+                "connection",
+                format!("no answer within {seconds} s"),
+                "try again, or look at the machine",
+            )]
+        }
+    }
+}
+
+/// Tries `sudo` or `doas` with a program that does nothing.
+async fn change_account(transport: &dyn Transport, account: &Become, password: Option<&str>) -> Check {
+    let user = account.user.as_deref().unwrap_or("root");
+    let (program, flags): (&str, &[&str]) = match (account.method, password) {
+        (BecomeMethod::Sudo, None) => ("sudo", &["-n"]),
+        (BecomeMethod::Sudo, Some(_)) => ("sudo", &["-S", "-p", ""]),
+        (BecomeMethod::Doas, _) => ("doas", &["-n"]),
+    };
+    let argv: Vec<OsString> =
+        [program].iter().chain(flags).chain(&["-u", user, "--", "id", "-un"]).map(OsString::from).collect();
+    let stdin = password.map_or(Stdin::Empty, |password| Stdin::Bytes(format!("{password}\n").into_bytes()));
+    let ran = examine::run(transport, Command { argv, stdin, ..Command::default() }).await;
+    let why = match ran {
+        Ok((Exit::Code(0), stdout, _)) if stdout.trim_ascii() == user.as_bytes() => {
+            return Check::pass("become", format!("{program} gives the account {user}"));
+        }
+        Ok((_, _, stderr)) => {
+            let said = String::from_utf8_lossy(&stderr);
+            let last =
+                said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it does not say why").trim();
+            last.to_owned()
+        }
+        Err(error) => error.message,
+    };
+    let fix = "allow the account this without a password, or set `become_password` of the host";
+    Check::fail("become", format!("{program} does not give the account {user}: {why}"), fix)
+}
 
 /// A clock that is further away than this confuses certificates, tokens and people.
 const LARGEST_SKEW_MS: f64 = 5_000.0;
@@ -12,7 +103,7 @@ const LARGEST_SKEW_MS: f64 = 5_000.0;
 const STEPS: [&str; 3] = ["connection", "host-key", "login"];
 
 /// Returns the checks of a machine that could not be reached: the step that failed, those before it and those after.
-pub fn unreached(error: &TransportError) -> Vec<Check> {
+fn unreached(error: &TransportError) -> Vec<Check> {
     use TransportErrorKind as Kind;
     let (failed, fix) = match error.kind {
         Kind::NameNotFound => (0, "check the host's name, or write its address"),
@@ -31,9 +122,10 @@ pub fn unreached(error: &TransportError) -> Vec<Check> {
     steps.collect()
 }
 
-/// Returns the checks of a machine that was reached and looked at; `has_binary`: this driver has a program for it.
-pub fn reached(findings: &Findings, has_binary: bool) -> Vec<Check> {
-    let mut checks: Vec<Check> = STEPS.iter().map(|step| Check::pass(*step, "ok")).collect();
+/// Returns the checks of a machine that was looked at.
+fn reached(findings: &Findings, has_binary: &(dyn Fn(&str) -> bool + Sync)) -> Vec<Check> {
+    let has_binary = findings.binary_name().is_some_and(|name| has_binary(&name));
+    let mut checks = Vec::new();
     if findings.noise == 0 {
         checks.push(Check::pass("shell", "programs run and say nothing of their own"));
     } else {
@@ -117,14 +209,16 @@ mod tests {
             clock_offset_ms: Some(-20.0),
             noise: 0,
         };
-        assert!(reached(&good, true).iter().all(|check| check.status == CheckStatus::Pass));
+        assert!(
+            reached(&good, &|name| name == "x86_64").iter().all(|check| check.status == CheckStatus::Pass)
+        );
         let bad = Findings {
             base: Err(vec!["/a: noexec".to_owned()]),
             clock_offset_ms: Some(60_000.0),
             noise: 12,
             ..good
         };
-        let checks = reached(&bad, false);
+        let checks = reached(&bad, &|_| false);
         let failed: Vec<&str> = statuses(&checks)
             .into_iter()
             .filter(|(_, status)| *status == CheckStatus::Fail)

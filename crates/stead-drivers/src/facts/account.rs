@@ -9,7 +9,8 @@ use stead_model::facts::{Stead, User};
 use super::files;
 use crate::disk::body::hash;
 
-pub(super) fn user() -> User {
+/// Returns the account of this process.
+pub fn user() -> User {
     let uid = rustix::process::geteuid().as_raw();
     let passwd = files::text("/etc/passwd").unwrap_or_default();
     let (name, home) = find(&passwd, uid).unzip();
@@ -32,7 +33,7 @@ pub(super) fn stead() -> Stead {
 }
 
 /// Returns the SHA-256 of the running program's file, found out once per process.
-pub(crate) fn binary_sha256() -> Option<&'static str> {
+pub fn binary_sha256() -> Option<&'static str> {
     static SHA256: OnceLock<Option<String>> = OnceLock::new();
     SHA256
         .get_or_init(|| {
