@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use stead_model::RunId;
 
 mod agent;
 mod bundle;
@@ -103,6 +104,26 @@ pub enum Command {
     /// Print the manual page, or write the pages of all commands
     #[command(after_long_help = MAN_EXAMPLES)]
     Man(ManArgs),
+    /// Carry out operations for a driver elsewhere; started by it
+    #[command(hide = true)]
+    Executor(ExecutorArgs),
+}
+
+/// Arguments of `stead executor`.
+#[derive(Clone, Debug, Args)]
+pub struct ExecutorArgs {
+    /// Attach standard input and output to the session of this run
+    #[arg(long, value_name = "RUN", value_parser = value::run_id, required_unless_present = "session")]
+    pub attach: Option<RunId>,
+    /// Be the session of this run
+    #[arg(long, value_name = "RUN", value_parser = value::run_id, conflicts_with = "attach")]
+    pub session: Option<RunId>,
+    /// Where executors keep their files
+    #[arg(long, value_name = "DIR")]
+    pub base: PathBuf,
+    /// Remove versions that nobody uses
+    #[arg(long)]
+    pub clean: bool,
 }
 
 const SCHEMA_EXAMPLES: &str = "\
@@ -199,7 +220,8 @@ impl Command {
             | Self::Doctor(_)
             | Self::Schema(_)
             | Self::Completions(_)
-            | Self::Man(_) => None,
+            | Self::Man(_)
+            | Self::Executor(_) => None,
         }
     }
 
@@ -224,7 +246,7 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) => false,
+            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
         }
     }
 }

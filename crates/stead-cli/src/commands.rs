@@ -12,6 +12,7 @@ mod bundle;
 mod completions;
 mod doctor;
 mod exec;
+mod executor;
 mod man;
 mod plan;
 mod reach;
@@ -42,5 +43,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
+        Command::Executor(args) => executor::run(&args, settings),
     }
 }

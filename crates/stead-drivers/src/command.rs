@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use stead_model::event::Stream;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
 
@@ -37,15 +37,18 @@ const CWD: ParamSpec = ParamSpec::new(
 );
 const ENV: ParamSpec =
     ParamSpec::new("env", ParamKind::TextMap, "Variables set besides the inherited ones; default: none.")
-        .secret();
+        .secret()
+        .default(ParamDefault::EmptyMap);
 const STDIN: ParamSpec = ParamSpec::new(
     "stdin",
     ParamKind::Text,
     "Text the command reads from its standard input; default: nothing.",
 )
-.secret();
+.secret()
+.default(ParamDefault::Text(""));
 const OK_EXIT: ParamSpec =
-    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].");
+    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].")
+        .default(ParamDefault::Numbers(&[0]));
 const CREATES: ParamSpec = ParamSpec::new(
     "creates",
     ParamKind::NonEmptyText,
@@ -73,7 +76,8 @@ static EXEC: Descriptor = Descriptor {
             "The program: a path, or a name looked for in PATH and the system directories.",
         )
         .required(),
-        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none."),
+        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none.")
+            .default(ParamDefault::Texts(&[])),
         CWD,
         ENV,
         STDIN,
@@ -264,17 +268,7 @@ impl Surroundings {
         if name.contains('\0') || args.iter().any(|arg| arg.as_encoded_bytes().contains(&0)) {
             return Err(OpError::invalid("an argument holds a NUL byte"));
         }
-        let mut env = BTreeMap::from([
-            ("STEAD_TASK".to_owned(), cx.task.to_string()),
-            ("STEAD_HOST".to_owned(), cx.host.to_string()),
-            ("STEAD_ATTEMPT".to_owned(), cx.attempt.to_string()),
-        ]);
-        if let Some(run_id) = &cx.run_id {
-            env.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
-        }
-        if let Some(bundle) = cx.bundle.as_ref().and_then(|path| path.to_str()) {
-            env.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
-        }
+        let mut env = cx.marks();
         env.extend(self.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         let path = match env.get("PATH") {
             Some(path) => Some(OsString::from(path)),

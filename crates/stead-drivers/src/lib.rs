@@ -2,6 +2,7 @@
 //!
 //! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
+mod account;
 pub mod agent;
 mod archive;
 mod assert;
@@ -9,11 +10,14 @@ mod command;
 mod disk;
 pub mod doctor;
 pub mod examine;
+pub mod executor;
 pub mod facts;
 mod file;
 mod git;
 mod http;
+mod package;
 mod ranges;
+mod system;
 pub mod transport;
 mod wait;
 
@@ -30,6 +34,8 @@ impl Drivers {
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
         file::add_to(&mut registry);
+        account::add_to(&mut registry);
+        package::add_to(&mut registry);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         registry.add_action(facts::GatherFacts);
@@ -63,6 +69,44 @@ mod tests {
             }
             assert!(descriptor.result.iter().all(|(_, what)| what.ends_with('.')), "{name}: result");
         }
+    }
+
+    /// Section 11 of plans: what is spelled out as a default has to be one.
+    #[test]
+    fn declared_defaults_fit_their_parameters_and_their_documentation() {
+        let registry = Drivers::standard();
+        let mut problems = Vec::new();
+        for descriptor in registry.descriptors() {
+            for param in descriptor.params {
+                let name = format!("{}.{}", descriptor.name, param.name);
+                let Some(default) = param.default else {
+                    let said = ["default: true", "default: false", "default: none", "(default)"];
+                    if said.iter().any(|said| param.doc.contains(said)) {
+                        problems.push(format!(
+                            "{name}: its documentation names a default, `.default(…)` does not"
+                        ));
+                    }
+                    continue;
+                };
+                let value = default.to_json();
+                if param.required {
+                    problems.push(format!("{name}: required, and yet has a default"));
+                }
+                if let Some(refused) = param.kind.refuse(&value) {
+                    problems.push(format!("{name}: its own default is refused: {refused}"));
+                }
+                if !param.is_default(&value) {
+                    problems.push(format!("{name}: its default is not taken for it"));
+                }
+                if !param.doc.contains("default") {
+                    problems.push(format!("{name}: its documentation does not name the default"));
+                }
+                if descriptor.params_schema()["properties"][param.name]["default"] != value {
+                    problems.push(format!("{name}: the schema does not show the default"));
+                }
+            }
+        }
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
     }
 
     #[test]

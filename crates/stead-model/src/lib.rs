@@ -4,10 +4,12 @@
 //! clock and no async runtime; `stead-engine` decides over these values and the other crates act.
 
 pub mod argv;
+pub mod base64;
 pub mod bundle;
 pub mod diagnostic;
 pub mod duration;
 pub mod event;
+pub mod executor;
 pub mod exit_code;
 pub mod facts;
 pub mod id;

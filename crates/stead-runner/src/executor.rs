@@ -4,7 +4,7 @@
 //! leaves it is already masked.
 
 pub(crate) mod facts;
-mod operate;
+pub mod operate;
 mod output;
 mod publish;
 mod render;
@@ -14,24 +14,31 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use serde_json::Map;
 use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
+use stead_model::inventory::Host;
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
 use stead_model::report::Warning;
-use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
+use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
+use crate::files::LocalFiles;
 use crate::function::{Ended, Failure, Functions, TaskFunction};
-use crate::operation::{Cancel, Entry, OpContext, OpError, Output, Params, Predicted, Registry, Stop};
+use crate::lock::RunLocks;
+use crate::operation::{
+    Cancel, Entry, OpContext, OpError, Output, Params, Predicted, Registry, Stop, UndoStore,
+};
 use crate::record::Recording;
 use crate::redact::Redactor;
+use crate::remote::{self, HostPool, Lost, Sending};
 
 use operate::Ran;
 use output::AttemptOutput;
@@ -64,10 +71,12 @@ pub(crate) enum Message {
 pub(crate) trait HostTable: Send + Sync {
     /// Returns a host's labels.
     fn labels(&self, host: &HostName) -> BTreeMap<String, String>;
+    /// Whether there is such a host.
+    fn has(&self, host: &HostName) -> bool;
     /// Returns the directory operations on a host act below.
     fn root(&self, host: &HostName) -> Option<PathBuf>;
-    /// Returns why operations for a host cannot be carried out: what is meant for it must not be done here.
-    fn out_of_reach(&self, host: &HostName) -> Option<String>;
+    /// Returns what is known of a host; nothing if there is none of this name.
+    fn host(&self, host: &HostName) -> Option<&Host>;
 }
 
 /// Everything attempts share.
@@ -90,7 +99,13 @@ pub(crate) struct Executor {
     pub(crate) run_id: Option<RunId>,
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
+    /// Where copies for `undo: auto` go; of a run that is not recorded there are none.
+    pub(crate) undo: UndoStore,
+    /// The run's locks, while it goes on; dangling if it takes none. Work that outlives the run must not keep them.
+    pub(crate) locks: Option<Weak<RunLocks>>,
     pub(crate) messages: mpsc::Sender<Message>,
+    /// The way to other machines, if there is one.
+    pub(crate) pool: Option<HostPool>,
 }
 
 impl Executor {
@@ -298,13 +313,10 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
-            artifacts: self.recording.as_ref().map(|recording| {
-                recording
-                    .directory
-                    .path()
-                    .join(stead_bundle::ARTIFACTS)
-                    .join(stead_bundle::file_name(host.as_str(), ""))
-            }),
+            files: Arc::new(self.local_files(host)),
+            undo: self.undo.clone().wanted(
+                self.mode == Mode::Run && self.plan.task(attempt.task).settings.undo == Some(Undo::Auto),
+            ),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
@@ -321,6 +333,15 @@ impl Executor {
             Ok(()) => self.run_parts(attempt, cx, scope).await,
             Err(row) => *row,
         }
+    }
+
+    /// Returns the driver's files as operations on `host` see them.
+    fn local_files(&self, host: &HostName) -> LocalFiles {
+        let artifacts = self.recording.as_ref().map(|recording| {
+            let directory = recording.directory.path().join(stead_bundle::ARTIFACTS);
+            directory.join(stead_bundle::file_name(host.as_str(), ""))
+        });
+        LocalFiles { base_dir: self.base_dir.clone(), artifacts }
     }
 
     /// Carries out the operations of a task on one host, in order, stopping at the first failure.
@@ -416,29 +437,82 @@ impl Executor {
             Err(RenderError::NotKnown) => return RowResult::new(Status::Unknown),
             Err(RenderError::Wrong(error)) => return failed(ErrorClass::Invalid, error),
         };
-        let ran = self.carry_out(entry, cx, params, wants_inverse).await;
+        let mut ran = self.carry_out(entry, cx, params, &|| scope.to_names(), wants_inverse).await;
+        if let Ok(ran) = &mut ran {
+            self.say_all(std::mem::take(&mut ran.warnings)).await;
+        }
         match self.mode {
             Mode::DryRun => predicted(part, ran),
             Mode::Run => self.judge_outcome(part, ran, cx, scope).await,
         }
     }
 
-    /// Carries out one operation on its host, wherever that is, and says its warnings.
+    /// Carries out an operation where its host is: in this process, or through the session there.
     async fn carry_out(
         &self,
         entry: &Entry,
         cx: &OpContext,
         params: Params,
+        names: NamesOf<'_>,
         wants_inverse: bool,
     ) -> Result<Ran, OpError> {
-        if let Some(why) = self.hosts.out_of_reach(&cx.host) {
-            return Err(OpError::permanent(why));
+        match self.hosts.host(&cx.host) {
+            Some(host) if remote::is_here(host) => {
+                operate::operate(entry, cx, params, self.mode, wants_inverse).await
+            }
+            Some(host) => self.operate_there(host, entry, cx, params, names, wants_inverse).await,
+            None => Err(OpError::permanent(format!("there is no host `{}` in the inventory", cx.host))),
         }
-        let mut ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
-        if let Ok(ran) = &mut ran {
-            self.say_all(std::mem::take(&mut ran.warnings)).await;
-        }
-        ran
+    }
+
+    /// Carries out an operation on another machine, or under another account of this one.
+    ///
+    /// In a box with a type of its own: it may gather facts first, which comes back to here.
+    fn operate_there<'a>(
+        &'a self,
+        host: &'a Host,
+        entry: &'a Entry,
+        cx: &'a OpContext,
+        params: Params,
+        names: NamesOf<'a>,
+        wants_inverse: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<Ran, OpError>> + Send + 'a>> {
+        Box::pin(async move {
+            let Some(pool) = &self.pool else {
+                return Err(OpError::permanent(format!(
+                    "this program has no way to `{}`; give its runner one with `reach`",
+                    cx.host
+                )));
+            };
+            let files = self.local_files(&cx.host);
+            // A template is rendered over there, where nothing can be asked for any more.
+            if remote::reads_facts(entry, &params, &files) {
+                self.gather(cx).await?;
+            }
+            let sending = Sending {
+                entry,
+                cx,
+                files,
+                names,
+                secrets: self.secrets.values().filter(|secret| params.holds(secret)).cloned().collect(),
+                mode: self.mode,
+                wants_inverse,
+            };
+            let (request, allowed) = sending.prepare(params).await?;
+            let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
+            let done = pool.operate(host, cx, request, allowed, writes).await;
+            done.unwrap_or_else(|Lost { error, begun }| {
+                let task = self.results.graph().index_of(cx.task.as_str());
+                let is_idempotent = task.is_some_and(|task| self.plan.task(task).settings.idempotent);
+                let is_interrupted =
+                    begun && writes && !is_idempotent && error.class == ErrorClass::Unreachable;
+                if is_interrupted {
+                    let message = format!("{}; whether it ended there is not known", error.message);
+                    return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
+                }
+                Err(error)
+            })
+        })
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {
@@ -466,6 +540,7 @@ impl Executor {
         host: HostName,
     ) -> Result<OpOutput, Failure> {
         let part = op.into_part().map_err(Failure::permanent)?;
+        self.reach_in_function(cx, &part.op, &host).await?;
         let attempt =
             Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
@@ -487,6 +562,31 @@ impl Executor {
         }
     }
 
+    /// Makes sure that a closure may carry out `op` on `host`: the host is known, and locked if it may be written to.
+    async fn reach_in_function(&self, cx: &TaskContext, op: &Op, host: &HostName) -> Result<(), Failure> {
+        let refused = |class, message: String| Failure { class, ..Failure::new(message) };
+        if !self.hosts.has(host) {
+            return Err(refused(ErrorClass::Invalid, format!("there is no host `{host}` in the inventory")));
+        }
+        let entry = self.registry.get(op.operation.as_str());
+        let writes = entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read);
+        let Some(locks) = &self.locks else { return Ok(()) };
+        if !writes || self.mode == Mode::DryRun {
+            return Ok(());
+        }
+        let Some(locks) = locks.upgrade() else {
+            return Err(refused(ErrorClass::Locked, format!("host {host} is not locked: the run is over")));
+        };
+        tokio::select! {
+            taken = locks.take(host) => {
+                taken.map_err(|error| refused(ErrorClass::Locked, crate::record::chain(&error)))
+            }
+            () = cx.cancel.at_least(Stop::Ask) => {
+                Err(Failure::new(format!("stopped while waiting for the lock of host {host}")))
+            }
+        }
+    }
+
     /// Tells the dispatcher from a blocking thread.
     pub(crate) fn send_blocking(&self, message: Message) {
         // Without a dispatcher the run's future was dropped: nobody is left to tell.
@@ -501,6 +601,9 @@ impl Executor {
         }
     }
 }
+
+/// Gives the names that a template may use, as data.
+type NamesOf<'a> = &'a (dyn Fn() -> Map<String, serde_json::Value> + Sync);
 
 /// How long after the grace period an operation may take to notice that it was killed.
 const PATIENCE: Duration = Duration::from_millis(800);

@@ -123,22 +123,15 @@ impl HostTable for InventoryHosts {
         self.host(host).map(|host| host.labels.clone()).unwrap_or_default()
     }
 
+    fn has(&self, host: &HostName) -> bool {
+        self.inventory.get(host.as_str()).is_some()
+    }
+
     fn root(&self, host: &HostName) -> Option<PathBuf> {
         self.host(host).and_then(|host| host.root.as_ref()).map(PathBuf::from)
     }
 
-    fn out_of_reach(&self, name: &HostName) -> Option<String> {
-        let Some(host) = self.host(name) else {
-            return Some(format!("there is no host `{name}` in the inventory"));
-        };
-        match (&host.transport, host.account()) {
-            (TransportSpec::Local, None) => None,
-            (TransportSpec::Local, Some(account)) => {
-                Some(format!("`become: {account}` of `{name}` is not supported yet; nothing was done"))
-            }
-            (TransportSpec::Ssh(_), _) => {
-                Some(format!("`{name}` is reached by SSH, which is not supported yet; nothing was done"))
-            }
-        }
+    fn host(&self, name: &HostName) -> Option<&Host> {
+        self.host(name)
     }
 }

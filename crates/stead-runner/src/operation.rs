@@ -17,6 +17,8 @@ use stead_model::report::Warning;
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
 use tokio::sync::watch;
 
+use crate::files::{DriverFiles, Needs};
+
 /// Brings a target to a described state. Runs on a blocking thread.
 pub trait Operation: Send + Sync {
     /// Returns what it declares of itself.
@@ -36,6 +38,11 @@ pub trait Operation: Send + Sync {
 
     /// Returns the operation that restores `before`, if there is one.
     fn inverse(&self, params: &Params, before: &Observed) -> Option<Op>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// Does something and says how it went.
@@ -49,6 +56,11 @@ pub trait Action: Send + Sync {
 
     /// Does it. Ends soon after `cx.cancel` asks it to; dropping the future kills what it started.
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// An operation of either shape.
@@ -66,6 +78,14 @@ impl Entry {
         match self {
             Self::State(operation) => operation.descriptor(),
             Self::Action(action) => action.descriptor(),
+        }
+    }
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    pub fn needs(&self, params: &Params) -> Needs {
+        match self {
+            Self::State(operation) => operation.needs(params),
+            Self::Action(action) => action.needs(params),
         }
     }
 }
@@ -132,10 +152,12 @@ pub struct OpContext {
     pub host: HostName,
     /// From 1.
     pub attempt: u32,
-    /// Directory that relative paths of the driver (`source`, `cwd`) start from.
+    /// Directory that relative paths such as `cwd` start from.
     pub base_dir: PathBuf,
-    /// Where the run keeps files of this host; none if it is not recorded.
-    pub artifacts: Option<PathBuf>,
+    /// Where copies go that `undo: auto` needs of what is too large for the journal.
+    pub undo: UndoStore,
+    /// Files of the driver: what `source` parameters name, and where fetched files go.
+    pub files: Arc<dyn DriverFiles>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
@@ -150,6 +172,69 @@ pub struct OpContext {
     pub cancel: Cancel,
     /// Renders templates and expressions with the names the task knows.
     pub scope: Arc<dyn Render>,
+}
+
+/// Where a run keeps copies of what `undo: auto` may have to bring back, and whether it wants them.
+#[derive(Clone, Debug, Default)]
+pub struct UndoStore {
+    /// Base directories, best first.
+    places: Arc<[PathBuf]>,
+    run: Option<RunId>,
+    wanted: bool,
+}
+
+impl UndoStore {
+    /// Returns the store of `run` in the first of `places` (base directories of this machine) that can be used.
+    pub fn new(places: Arc<[PathBuf]>, run: RunId) -> Self {
+        Self { places, run: Some(run), wanted: false }
+    }
+
+    /// Returns this store for an operation whose inverse is, or is not, wanted.
+    pub fn wanted(mut self, wanted: bool) -> Self {
+        self.wanted = wanted;
+        self
+    }
+
+    /// Whether what is replaced has to be kept, and can be.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted && self.run.is_some() && !self.places.is_empty()
+    }
+
+    /// Returns the run's directory in each place, best first: `BASE/undo/RUN`.
+    pub fn directories(&self) -> impl Iterator<Item = PathBuf> {
+        let run = self.run.as_ref().map(|run| run.as_str()).into_iter();
+        run.flat_map(|run| self.places.iter().map(move |base| base.join("undo").join(run)))
+    }
+}
+
+/// Returns where this machine keeps Stead's own files: for root `/var/lib/stead`, for others the first that can be used.
+pub fn base_places(uid: u32, environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    if uid == 0 {
+        return vec![PathBuf::from("/var/lib/stead")];
+    }
+    let given = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = given("XDG_CACHE_HOME").map(|cache| cache.join("stead"));
+    let home = given("HOME").map(|home| home.join(".cache/stead"));
+    cache.into_iter().chain(home).chain([PathBuf::from(format!("/tmp/stead-{uid}"))]).collect()
+}
+
+impl OpContext {
+    /// Returns the variables that programs started for this attempt get: by them they know their run, and the run
+    /// finds what it left behind.
+    pub fn marks(&self) -> BTreeMap<String, String> {
+        let mut marks = BTreeMap::from([
+            ("STEAD_TASK".to_owned(), self.task.to_string()),
+            ("STEAD_HOST".to_owned(), self.host.to_string()),
+            ("STEAD_ATTEMPT".to_owned(), self.attempt.to_string()),
+        ]);
+        if let Some(run_id) = &self.run_id {
+            marks.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
+        }
+        if let Some(bundle) = self.bundle.as_ref().and_then(|path| path.to_str()) {
+            marks.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
+        }
+        marks
+    }
 }
 
 /// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).
@@ -217,6 +302,30 @@ impl Params {
         items.into_iter().flatten().map(|(key, value)| (key.clone(), to_text(value))).collect()
     }
 
+    /// Whether one of the texts in it holds `text`.
+    pub fn holds(&self, text: &str) -> bool {
+        let mut open: Vec<&Value> = self.0.values().collect();
+        while let Some(value) = open.pop() {
+            match value {
+                Value::String(found) if found.contains(text) => return true,
+                Value::Array(items) => open.extend(items),
+                Value::Object(fields) => {
+                    if fields.keys().any(|key| key.contains(text)) {
+                        return true;
+                    }
+                    open.extend(fields.values());
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Returns all values by name, taken out.
+    pub fn into_map(self) -> Map<String, Value> {
+        self.0
+    }
+
     /// Returns all values by name.
     pub fn as_map(&self) -> &Map<String, Value> {
         &self.0
@@ -238,9 +347,21 @@ impl fmt::Debug for Params {
     }
 }
 
-/// The state of a target that matters to an operation, as data.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The state of a target that matters to an operation, as data. `Debug` shows its kind only: content may be secret.
+#[derive(Clone, Default, PartialEq)]
 pub struct Observed(pub Value);
+
+impl fmt::Debug for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Value::Null => "nothing",
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => "a value",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a map",
+        };
+        f.debug_tuple("Observed").field(&format_args!("{kind}")).finish()
+    }
+}
 
 /// What differs between desired and observed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -370,9 +491,17 @@ impl OpError {
     }
 }
 
-/// What a dry run has predicted on one host, by resource (such as `file:/etc/motd`).
-#[derive(Clone, Debug, Default)]
+/// What a dry run has predicted on one host, by resource (such as `file:/etc/motd`). `Debug` shows resources only:
+/// content may be secret.
+#[derive(Clone, Default)]
 pub struct Predicted(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl fmt::Debug for Predicted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_list().entries(all.keys()).finish()
+    }
+}
 
 impl Predicted {
     /// Returns what was predicted of `resource`.

@@ -217,7 +217,7 @@ impl Runner {
         };
         let secrets = self.read_secrets(&plan).map_err(refused)?;
         let run_id = found.meta.run_id.clone();
-        let locks = self.lock_hosts(&plan, &run_id, Mode::Run).await.map_err(refused)?;
+        let locks = self.lock_hosts(&plan, &run_id, Mode::Run, &found.events).await.map_err(refused)?;
         let (directory, meta) =
             RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
                 OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },

@@ -1,5 +1,6 @@
 //! Running plans: what the library's users and the command line call.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -10,11 +11,12 @@ use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
 use stead_model::bundle::PlanMeta;
-use stead_model::event::{Mode, RunKind};
+use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
 use stead_model::plan::{Plan, TaskIndex};
 use stead_model::report::{ErrorRow, Report, Warning};
-use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus};
+use stead_model::time::Timestamp;
+use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, TaskName};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -26,11 +28,12 @@ use crate::executor::facts::Facts;
 use crate::executor::{Executor, HostTable};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
-use crate::lock::{HostLockError, HostLocks};
+use crate::lock::{HostLockError, HostLocks, RunLocks};
 use crate::observe::Observer;
-use crate::operation::Registry;
+use crate::operation::{Registry, UndoStore, base_places};
 use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
+use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
 
 /// Where a plan came from, for its run's metadata.
@@ -57,6 +60,7 @@ pub struct Runner {
     pub(crate) wait_lock: Option<Duration>,
     pub(crate) parent_run: Option<RunId>,
     pub(crate) provenance: Provenance,
+    pub(crate) undo_base: Option<PathBuf>,
     pub(crate) kind: RunKind,
     pub(crate) run_id: Option<RunId>,
     pub(crate) parallel: Option<u32>,
@@ -65,6 +69,7 @@ pub struct Runner {
     pub(crate) warnings: Vec<Warning>,
     /// What an earlier segment of a resumed run found out about hosts.
     pub(crate) journaled_facts: Vec<(HostName, serde_json::Value)>,
+    pub(crate) reach: Option<Reach>,
 }
 
 impl std::fmt::Debug for Runner {
@@ -90,6 +95,7 @@ impl Runner {
             wait_lock: None,
             parent_run: None,
             provenance: Provenance::default(),
+            undo_base: None,
             kind: RunKind::Plan,
             run_id: None,
             parallel: None,
@@ -97,7 +103,14 @@ impl Runner {
             not_selected: BTreeSet::new(),
             warnings: Vec::new(),
             journaled_facts: Vec::new(),
+            reach: None,
         }
+    }
+
+    /// Sets the way to other machines. Without it only operations on this one can be carried out.
+    pub fn reach(mut self, reach: Reach) -> Self {
+        self.reach = Some(reach);
+        self
     }
 
     /// Records runs in the state directory `dir` and locks their targets there.
@@ -174,6 +187,32 @@ impl Runner {
         self
     }
 
+    /// Sets the base directory below which copies for `undo: auto` are kept, instead of this machine's own.
+    pub fn keep_undo_in(mut self, base: impl Into<PathBuf>) -> Self {
+        self.undo_base = Some(base.into());
+        self
+    }
+
+    fn undo_places(&self) -> Arc<[PathBuf]> {
+        match &self.undo_base {
+            Some(base) => Arc::from([base.clone()]),
+            None => base_places(rustix::process::geteuid().as_raw(), &self.environment_in_use()).into(),
+        }
+    }
+
+    /// Returns the environment that was set, or the process's own.
+    fn environment_in_use(&self) -> Cow<'_, BTreeMap<String, String>> {
+        match &self.environment {
+            Some(environment) => Cow::Borrowed(environment),
+            None => {
+                let pairs = std::env::vars_os();
+                let pairs = pairs
+                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+                Cow::Owned(pairs.collect())
+            }
+        }
+    }
+
     /// Sets which front door the run came through.
     pub fn kind(mut self, kind: RunKind) -> Self {
         self.kind = kind;
@@ -213,8 +252,8 @@ impl Runner {
     /// Runs a plan. The report always has a row for every task. Dropping the future kills children at once.
     pub async fn run(self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::Run).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::Run).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::Run, refusal),
         }
@@ -224,29 +263,35 @@ impl Runner {
     pub async fn dry_run(mut self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
         self.state_dir = None;
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::DryRun).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::DryRun).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::DryRun, refusal),
         }
     }
 
+    /// Starts a run that was asked for at `asked_at`. Its id, its metadata and its first event all say this time, so
+    /// that ids sort as runs start even if many start at once and wait for each other's disk or locks.
     async fn start(
         self,
         plan: &CheckedPlan,
-        run_id: RunId,
+        asked_at: Timestamp,
         mode: Mode,
     ) -> Result<Started, (Refusal, Box<Self>)> {
+        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(asked_at));
         let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
         if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
-            let names: Vec<&str> =
-                self.selected(plan.plan()).filter(|task| asks(task)).map(|task| task.name.as_str()).collect();
+            let asking = self.selected(plan.plan()).filter_map(|task| {
+                let text = task.settings.confirm.as_deref()?;
+                Some(format!("{} ({text})", task.name))
+            });
+            let asking: Vec<String> = asking.collect();
             let refusal = Refusal {
                 exit_code: ExitCode::Confirmation,
                 class: None,
                 message: format!(
-                    "confirmation is needed for {}; answer on a terminal or pass --yes",
-                    names.join(", ")
+                    "confirmation is needed and there is no terminal to ask on: {}; run it on a terminal, or answer all with --yes",
+                    asking.join(", ")
                 ),
             };
             return Err((refusal, Box::new(self)));
@@ -255,11 +300,11 @@ impl Runner {
             Ok(secrets) => secrets,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let locks = match self.lock_hosts(plan, &run_id, mode).await {
+        let locks = match self.lock_hosts(plan, &run_id, mode, &[]).await {
             Ok(locks) => locks,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let recording = match self.create_directory(plan, &run_id) {
+        let recording = match self.create_directory(plan, &run_id, asked_at) {
             Ok(recording) => recording,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
@@ -285,7 +330,7 @@ impl Runner {
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
         self.warnings.iter().cloned().chain(warnings).for_each(|warning| run.say_at_start(warning));
         let mut turn = Turn::default();
-        run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
+        run.begin(Now { wall: asked_at, ..Now::default() }, &mut turn);
         Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
     }
 
@@ -307,36 +352,33 @@ impl Runner {
     }
 
     pub(crate) fn read_secrets(&self, plan: &CheckedPlan) -> Result<Secrets, Refusal> {
-        let own;
-        let environment = match &self.environment {
-            Some(environment) => environment,
-            None => {
-                let pairs = std::env::vars_os();
-                own = pairs
-                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                    .collect();
-                &own
-            }
-        };
-        secrets::read(plan.plan(), environment, &self.base_dir(plan)).map_err(|problems| Refusal {
+        let (environment, base_dir) = (self.environment_in_use().into_owned(), self.base_dir(plan));
+        // One that cannot be read is said when its host is reached.
+        let passwords = self.inventory.hosts.values().filter_map(|host| host.account_password());
+        let passwords =
+            passwords.filter_map(|source| secrets::read_source(source, &environment, &base_dir).ok());
+        let passwords: BTreeSet<String> = passwords.collect();
+        secrets::read(plan.plan(), &environment, &base_dir, passwords).map_err(|problems| Refusal {
             exit_code: ExitCode::Invalid,
             class: Some(ErrorClass::Invalid),
             message: problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; "),
         })
     }
 
-    /// Locks every host that a selected task may write to.
+    /// Locks every host that a selected task may write to, and those it was sent to by the run's `journaled` events:
+    /// a resumed task keeps its hosts, whatever its target means by now.
     pub(crate) async fn lock_hosts(
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
         mode: Mode,
+        journaled: &[Event],
     ) -> Result<Option<HostLocks>, Refusal> {
         let Some(state_dir) = self.state_dir.as_ref().or(self.lock_dir.as_ref()) else { return Ok(None) };
         if mode == Mode::DryRun || !plan.plan().lock {
             return Ok(None);
         }
-        let hosts = self.hosts_written_to(plan.plan(), run_id);
+        let hosts = self.hosts_written_to(plan.plan(), run_id, journaled);
         let holder = Holder::this_process(run_id.clone(), clock::now());
         let mut locks = HostLocks::new(state_dir, holder, self.parent_run.clone());
         let taken = match self.wait_lock {
@@ -366,7 +408,7 @@ impl Runner {
         Ok(Some(locks))
     }
 
-    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
+    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId, journaled: &[Event]) -> BTreeSet<HostName> {
         use stead_engine::run::Hosts as _;
         let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan);
         let writes = |task: &stead_model::Task| {
@@ -386,6 +428,17 @@ impl Runner {
                 hosts.extend(directory.resolve(target, &seed).unwrap_or_default());
             }
         }
+        let mut sent_to: BTreeMap<&TaskName, &[HostName]> = BTreeMap::new();
+        for event in journaled {
+            if let EventKind::TaskStarted { task, hosts, .. } = &event.kind {
+                sent_to.insert(task, hosts);
+            }
+        }
+        if !sent_to.is_empty() {
+            let sent_to =
+                self.selected(plan).filter(|task| writes(task)).filter_map(|task| sent_to.get(&task.name));
+            hosts.extend(sent_to.copied().flatten().cloned());
+        }
         hosts
     }
 
@@ -397,6 +450,7 @@ impl Runner {
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
+        started_at: Timestamp,
     ) -> Result<Option<Arc<Recording>>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         let sources: Vec<(&str, &[u8])> =
@@ -407,7 +461,7 @@ impl Runner {
         let beginning = Beginning {
             run_id: run_id.clone(),
             kind: self.kind,
-            started_at: clock::now(),
+            started_at,
             plan_hash: plan.compiled.hash,
             plan: plan.plan(),
             sources: &sources,
@@ -459,6 +513,20 @@ impl Runner {
         )
         .with_facts(Arc::clone(facts.known()));
         let table: Arc<dyn HostTable> = hosts;
+        let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
+        let pool = self.reach.clone().map(|reach| {
+            let locked = mode == Mode::Run && plan.plan().lock;
+            HostPool::new(PoolSettings {
+                binaries: Binaries::new(reach.executable.clone(), reach.binaries.clone()),
+                reach,
+                run: run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now())),
+                lock: locked.then(|| self.wait_lock.unwrap_or_default()),
+                parent: self.parent_run.clone(),
+                environment: self.environment_in_use().into_owned(),
+                base_dir: self.base_dir(plan),
+                messages: sender.clone(),
+            })
+        });
         let executor = Arc::new(Executor {
             base_dir: self.base_dir(plan),
             plan: Arc::clone(&plan.compiled.plan),
@@ -477,8 +545,14 @@ impl Runner {
             grace: plan.plan().grace,
             wants_output: self.observers.iter().any(|observer| observer.wants_output()),
             recording: recording.clone(),
+            undo: match (&recording, run.run_id()) {
+                (Some(_), Some(run_id)) => UndoStore::new(self.undo_places(), run_id.clone()),
+                (Some(_) | None, _) => UndoStore::default(),
+            },
             registry: self.registry,
+            locks: locks.as_ref().map(Arc::downgrade),
             messages: sender,
+            pool,
         });
         let dispatcher = Dispatcher {
             run,
@@ -538,7 +612,7 @@ pub(crate) struct Started {
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
-    pub(crate) _locks: Option<HostLocks>,
+    pub(crate) _locks: Option<Arc<RunLocks>>,
 }
 
 impl Started {
@@ -546,6 +620,9 @@ impl Started {
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();
         let mut dispatcher = walk(self.dispatcher).await;
+        if let Some(pool) = &dispatcher.executor.pool {
+            pool.close().await;
+        }
         let mut report = dispatcher.run.report();
         let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
         for error in &mut report.errors {

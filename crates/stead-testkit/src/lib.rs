@@ -1,5 +1,7 @@
 //! What Stead's tests share. Never shipped: only ever a development dependency.
 
+pub mod apt_repository;
+pub mod container;
 pub mod context;
 pub mod flow;
 pub mod operation_contract;

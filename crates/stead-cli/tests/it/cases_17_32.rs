@@ -6,6 +6,7 @@
 mod journal_rules;
 pub(crate) mod lab;
 
+mod accounts;
 mod choosing;
 mod commands;
 mod crash_sweep;

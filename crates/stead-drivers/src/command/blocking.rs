@@ -55,17 +55,24 @@ impl Said {
 /// # Errors
 /// Class `permanent` if it is not there, `operation` if it cannot be run or was cancelled.
 pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
+    run_with(cx, program, None)
+}
+
+/// Runs a program that reads `stdin`, to its end: for what must not be in an argument list.
+pub(crate) fn run_with(cx: &OpContext, program: Program, stdin: Option<Vec<u8>>) -> Result<Said, OpError> {
     let path = program.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     let file = program::find(&program.name, &program.cwd, path.as_deref())
         .map_err(|missing| OpError::permanent(missing.message))?;
+    let mut env = cx.marks();
+    env.extend(program.env);
     let start = Start {
         program: file,
         name: program.name.clone(),
         args: program.args,
         cwd: program.cwd,
         hidden_env: cx.hidden_env.to_vec(),
-        env: program.env,
-        stdin: None,
+        env,
+        stdin,
         capture: Capture::Stream,
     };
     let cannot = |error: std::io::Error| OpError::io(format_args!("cannot run `{}`", program.name), &error);

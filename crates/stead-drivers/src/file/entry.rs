@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use stead_model::executor::SourceEntry;
 use stead_runner::operation::OpError;
 
 use crate::disk::Spot;
@@ -36,6 +37,9 @@ pub(crate) struct Want {
     /// The content's bytes where `body` has only their hash and no source.
     #[serde(skip)]
     pub(crate) bytes: Option<Arc<Vec<u8>>>,
+    /// The driver's file that holds them, asked for when they are written.
+    #[serde(skip)]
+    pub(crate) from: Option<Arc<(String, SourceEntry)>>,
 }
 
 impl Want {
@@ -116,6 +120,9 @@ pub(crate) struct Record {
     pub(crate) path: PathBuf,
     pub(crate) seen: Seen,
     pub(crate) want: Want,
+    /// Content that an inverse has no room for is kept before it goes; see [`super::kept`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_kept: bool,
 }
 
 impl Entry {
@@ -126,6 +133,7 @@ impl Entry {
             path: self.spot.path.clone(),
             seen: self.seen.clone(),
             want: self.want.clone(),
+            is_kept: false,
         }
     }
 

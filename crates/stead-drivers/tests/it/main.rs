@@ -1,12 +1,14 @@
 //! The operations against the real machine: processes, files, repositories and sockets.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod accounts;
 mod command;
 mod contract;
 mod facts;
 mod fetched;
 mod file;
 mod network;
+mod packages;
 mod server;
 mod ssh;
 mod state;

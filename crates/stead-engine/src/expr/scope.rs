@@ -129,6 +129,8 @@ pub struct Scope {
     wanted: Wanted,
     item: Option<Inner>,
     vars: Option<Inner>,
+    /// Names that came as data and are all there is, besides `vars`.
+    given: Option<Arc<BTreeMap<String, Inner>>>,
 }
 
 impl Scope {
@@ -149,7 +151,34 @@ impl Scope {
             wanted: Wanted::default(),
             item,
             vars: None,
+            given: None,
         }
+    }
+
+    /// Returns as data the names a file template may use: what it needs where it is rendered on another machine.
+    ///
+    /// Those are `vars`, `env`, `run`, `trigger`, `host`, `item` and `fact`; results of tasks stay here.
+    pub fn to_names(&self) -> Map<String, Value> {
+        let (root, _) = self.root();
+        let names = ["vars", "env", "run", "trigger", "host", "item", "fact"].into_iter();
+        // Reading facts that nobody has would ask for them.
+        let knows_facts = self.names.facts.as_ref().zip(self.host_name.as_ref());
+        let knows_facts = knows_facts.is_some_and(|(facts, host)| facts.knows(host));
+        let known = names.filter(|name| *name != "fact" || knows_facts).filter_map(|name| {
+            let value = root.get_attr(name).ok().filter(|value| !value.is_undefined())?;
+            Some((name.to_owned(), super::bounds::to_json(&value).ok()?))
+        });
+        known.collect()
+    }
+
+    /// Returns a scope of names that came as data.
+    pub fn of_names(names: Map<String, Value>) -> Self {
+        let mut scope = Self::before_run(&BTreeMap::new(), &BTreeMap::new());
+        let mut given: BTreeMap<String, Inner> =
+            names.into_iter().map(|(name, value)| (name, to_inner(value))).collect();
+        scope.vars = given.remove("vars");
+        scope.given = Some(Arc::new(given));
+        scope
     }
 
     /// Returns a scope of variables and environment alone.
@@ -270,6 +299,9 @@ impl Object for Root {
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Inner> {
         let scope = &self.scope;
+        if let Some(given) = scope.given.as_ref().filter(|_| key != "vars") {
+            return given.get(key).cloned();
+        }
         match key {
             "vars" => Some(scope.vars.as_ref().unwrap_or(&scope.names.vars).clone()),
             "env" => Some(scope.names.env.clone()),

@@ -582,3 +582,27 @@ fn facts_are_wanted_before_they_are_known_and_there_afterwards() {
     assert!(error.contains("no host `h3`") && error.contains("did you mean"), "{error}");
     assert!(matches!(evaluate_text("fact.nope", &scope), Err(ExprError::Undefined { .. })));
 }
+
+#[test]
+fn names_that_travelled_as_data_render_as_at_home() {
+    let vars = std::collections::BTreeMap::from([("a".to_owned(), serde_json::json!({"b": [1, 2]}))]);
+    let env = std::collections::BTreeMap::from([("E".to_owned(), "e".to_owned())]);
+    let host = HostScope {
+        name: stead_model::HostName::parse("web1").unwrap(),
+        index: 3,
+        labels: std::collections::BTreeMap::from([("role".to_owned(), "web".to_owned())]),
+    };
+    let home = Scope::before_run(&vars, &env).on_host(&host).with_item("k", &serde_json::json!("v"));
+    let away =
+        Scope::of_names(serde_json::from_str(&serde_json::to_string(&home.to_names()).unwrap()).unwrap());
+    let own = serde_json::json!({"own": true});
+    let own = own.as_object().unwrap();
+    for template in [
+        "{{ vars.a.b[1] }} {{ host.name }} {{ host.labels.role }} {{ item.value }} {{ env.E }}",
+        "{{ vars.own }}",
+    ] {
+        let there = render_text(template, own, &away).unwrap();
+        assert_eq!(there, render_text(template, own, &home).unwrap(), "{template}");
+    }
+    assert!(matches!(render_text("{{ results.x }}", own, &away), Err(ExprError::Undefined { .. })));
+}

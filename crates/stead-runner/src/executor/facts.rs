@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stead_engine::expr::{self, HostFacts, Scope, Verdict};
 use stead_engine::run::Attempt;
 use stead_model::event::RowResult;
@@ -143,7 +143,7 @@ impl Executor {
             let other = OpContext {
                 host: host.clone(),
                 root: self.hosts.root(host),
-                artifacts: None,
+                files: Arc::new(self.local_files(host)),
                 predicted,
                 output: Output::none(),
                 ..cx.clone()
@@ -154,7 +154,7 @@ impl Executor {
     }
 
     /// Gathers the facts of the host of `cx`, unless they are known.
-    async fn gather(&self, cx: &OpContext) -> Result<(), OpError> {
+    pub(super) async fn gather(&self, cx: &OpContext) -> Result<(), OpError> {
         let gate = self.facts.gate(&cx.host);
         let _one_at_a_time = gate.lock().await;
         if self.facts.known.knows(&cx.host) {
@@ -177,7 +177,8 @@ impl Executor {
         let Some(entry) = self.registry.get(OPERATION) else {
             return Err(OpError::invalid(format!("this program has no operation `{OPERATION}`")));
         };
-        let ran = self.carry_out(entry, cx, Params::default(), false).await?;
+        let ran = self.carry_out(entry, cx, Params::default(), &Map::new, false).await?;
+        self.say_all(ran.warnings).await;
         if let Some(failure) = ran.failure {
             return Err(failure);
         }

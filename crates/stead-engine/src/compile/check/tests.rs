@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::plan::{
     Action, CatchUp, Expression, Function, Guard, HostFailure, Item, Mutex, MutexScope, OnError,
     OnlyIfChanged, Op, Overlap, Param, Retry, SecretRef, Size, Trigger, TriggerKind, TriggerRule,
@@ -39,7 +39,7 @@ static EXEC: Descriptor = descriptor(
     Effect::Command,
     &[
         ParamSpec::new("command", ParamKind::NonEmptyText, "program").required(),
-        ParamSpec::new("args", ParamKind::TextList, "arguments"),
+        ParamSpec::new("args", ParamKind::TextList, "arguments").default(ParamDefault::Texts(&[])),
         ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "codes"),
         ENV,
         CREATES,
@@ -423,6 +423,22 @@ fn undo_sequences_and_outcomes_are_checked() {
     assert_eq!(problems(vec![task("t", &[], Action::Sequence([].into()))]), ["plan/bad-value t:sequence"]);
 }
 
+/// Case 25: a parameter spelled out as its operation's default gives the same plan, wherever the operation stands.
+#[test]
+fn spelled_out_parameter_defaults_are_the_same_plan() {
+    let hash = |params: Value| {
+        let op = op("command.exec", params);
+        let named = Part { name: Some(TaskName::parse("p").unwrap()), ..part(op.clone()) };
+        let undone = with(operation("a", &[], op.clone()), |settings| settings.undo = Some(Undo::Op(op)));
+        let sequence = task("b", &[], Action::Sequence([named.clone()].into()));
+        compile(plan(vec![undone, sequence])).unwrap().hash
+    };
+    let short = hash(json!({"command": "true"}));
+    assert_eq!(hash(json!({"command": "true", "args": []})), short);
+    assert_ne!(hash(json!({"command": "true", "args": [""]})), short);
+    assert_ne!(hash(json!({"command": "true", "args": template("{{ host.name }}")})), short);
+}
+
 #[test]
 fn settings_out_of_range_are_refused_all_at_once() {
     let bad = with(run_true("t", &[]), |settings| {
@@ -433,12 +449,14 @@ fn settings_out_of_range_are_refused_all_at_once() {
             Retry::times(1_001).on([ErrorClass::Permanent]).backoff(Duration::ZERO, Duration::ZERO);
         settings.retry.backoff.factor = f64::NAN;
         settings.target = vec!["a,,b".to_owned(), "u@h:0".to_owned()];
+        settings.timeout = Some(Duration::ZERO);
         let mutex = |name: &str| Mutex { name: name.to_owned(), scope: MutexScope::Run };
         settings.mutex = vec![mutex("apt"), mutex("a b"), mutex("apt")];
     });
     let found = problems(vec![bad.clone(), bad]);
     let count = |text: &str| found.iter().filter(|problem| problem.contains(text)).count();
     assert_eq!(count("t:batch"), 2);
+    assert_eq!(count("t:timeout"), 1);
     assert_eq!(count("t:canary"), 1);
     assert_eq!(count("t:host_failure"), 1);
     assert_eq!(count("t:retry"), 3);
@@ -492,6 +510,7 @@ fn triggers_and_limits_are_checked() {
     };
     let mut bad = plan(vec![]);
     bad.limits.parallel = 0;
+    (bad.timeout, bad.finally_timeout) = (Some(Duration::ZERO), Duration::ZERO);
     bad.limits.per_target = Some(10_001);
     bad.triggers = vec![
         trigger(schedule("0 0 * *", "Mars/Base"), json!({"version": "{{ vars.version }}", "nope": 1})),
@@ -507,8 +526,10 @@ fn triggers_and_limits_are_checked() {
     assert_eq!(
         places,
         [
+            "plan:finally_timeout",
             "plan:limits.parallel",
             "plan:limits.per_target",
+            "plan:timeout",
             "plan:triggers.0.schedule.cron",
             "plan:triggers.0.schedule.tz",
             "plan:triggers.0.vars.nope",
