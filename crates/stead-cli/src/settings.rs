@@ -35,7 +35,7 @@ impl Environment {
         self.0.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
     }
 
-    /// Returns all variables as they are, for programs and secrets of transports.
+    /// Returns all variables.
     pub fn to_os_map(&self) -> BTreeMap<OsString, OsString> {
         self.0.clone()
     }

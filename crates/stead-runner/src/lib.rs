@@ -25,6 +25,7 @@ mod resume;
 mod runner;
 mod secrets;
 pub mod transport;
+mod warner;
 
 pub use author::CheckedPlan;
 pub use cancel::Canceller;
@@ -36,3 +37,4 @@ pub use observe::Observer;
 pub use record::GIT_COMMIT;
 pub use resume::{ResumeError, ResumeOptions, plan_changes};
 pub use runner::{Provenance, Runner};
+pub use warner::Warner;

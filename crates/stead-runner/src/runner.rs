@@ -35,6 +35,7 @@ use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
 use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
+use crate::warner::Warner;
 
 /// Where a plan came from, for its run's metadata.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +71,7 @@ pub struct Runner {
     /// What an earlier segment of a resumed run found out about hosts.
     pub(crate) journaled_facts: Vec<(HostName, serde_json::Value)>,
     pub(crate) reach: Option<Reach>,
+    pub(crate) warner: Warner,
 }
 
 impl std::fmt::Debug for Runner {
@@ -104,7 +106,13 @@ impl Runner {
             warnings: Vec::new(),
             journaled_facts: Vec::new(),
             reach: None,
+            warner: Warner::default(),
         }
+    }
+
+    /// Returns what adds warnings to the run, also while it goes on.
+    pub fn warner(&self) -> Warner {
+        self.warner.clone()
     }
 
     /// Sets the way to other machines. Without it only operations on this one can be carried out.
@@ -512,6 +520,7 @@ impl Runner {
             self.provenance.meta.trigger.as_ref(),
         )
         .with_facts(Arc::clone(facts.known()));
+        self.warner.connect(&sender);
         let table: Arc<dyn HostTable> = hosts;
         let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
         let pool = self.reach.clone().map(|reach| {

@@ -2,29 +2,22 @@
 
 use std::path::PathBuf;
 
-use stead_drivers::transport::{Notices, Surroundings, Transports};
+use stead_drivers::transport::{Notices, Transports};
 use stead_model::Inventory;
 
 use crate::args::InventoryArgs;
 use crate::commands::plan::source;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::reach::surroundings;
 use crate::settings::Settings;
 
 /// Returns what opens connections for this command; what it has to say goes to standard error.
 pub(super) fn transports(settings: &Settings, output: &Output) -> Transports {
-    let user = stead_drivers::facts::user();
-    let variable = |name: &str| settings.environment.get(name).filter(|value| !value.is_empty());
-    let home = variable("HOME").map(PathBuf::from).or(user.home.map(PathBuf::from));
-    let surroundings = Surroundings {
-        home: home.unwrap_or_else(|| PathBuf::from("/")),
-        user: user.name.unwrap_or_else(|| user.uid.unwrap_or_default().to_string()),
-        environment: settings.environment.to_os_map(),
-    };
     let err = output.err.clone();
     let notices =
         Notices::new(move |notice| err.print_line(&format!("[warning] {}: {}", notice.code, notice.message)));
-    Transports::new(surroundings, notices)
+    Transports::new(surroundings(settings), notices)
 }
 
 /// Whether this driver has a program for machines called `name`: itself, or one that was put there.
