@@ -11,6 +11,7 @@ mod sample;
 mod shape;
 mod shell;
 mod table;
+mod targets;
 mod terraform;
 mod walker;
 
@@ -42,12 +43,13 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 7] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
     ("shell", shell::measure),
     ("growth", growth::measure),
+    ("targets", targets::measure),
     ("terraform", terraform::measure),
 ];
 

@@ -17,6 +17,7 @@ mod interrupting;
 mod large_undo;
 mod plain;
 mod plans;
+mod reach;
 mod report;
 mod running;
 mod terminal;
