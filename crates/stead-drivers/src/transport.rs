@@ -87,8 +87,11 @@ impl Transports {
         Self { ssh: ssh::Opener::new(Arc::clone(&surroundings), notices), surroundings }
     }
 
-    /// Returns the values that hold for `spec`, named as `ssh -G` names them, and the keywords of ssh_config that have
-    /// no effect.
+    /// Returns what holds for a host: keyword and value as `ssh -G` names them, and the keywords of ssh_config that were
+    /// there and have no effect. Connects to nothing.
+    ///
+    /// # Errors
+    /// If ssh_config cannot be read or has a value that cannot be used.
     pub async fn effective(
         &self,
         spec: &SshSpec,

@@ -1,6 +1,7 @@
 //! The SSH transport against the distribution's own server, and OpenSSH's client as the measure.
 
 mod basics;
+mod contract;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -21,7 +21,7 @@ const LONGEST_KEY: u64 = 1 << 20;
 #[derive(Clone)]
 pub(super) enum Candidate {
     /// A key or certificate that the agent signs with.
-    Agent(AgentIdentity),
+    Agent(Box<AgentIdentity>),
     /// A key of a file.
     Key { path: PathBuf, key: Arc<PrivateKey> },
     /// A certificate for a key of a file.
@@ -34,13 +34,15 @@ impl Candidate {
     /// Returns what it is, without secrets.
     pub(super) fn describe(&self) -> String {
         match self {
-            Self::Agent(AgentIdentity::PublicKey { key, comment }) => {
-                format!("the agent's key {} ({comment})", key.fingerprint(HashAlg::Sha256))
-            }
-            Self::Agent(AgentIdentity::Certificate { certificate, comment }) => {
-                let key = certificate.public_key().fingerprint(HashAlg::Sha256);
-                format!("the agent's certificate of {key} ({comment})")
-            }
+            Self::Agent(identity) => match identity.as_ref() {
+                AgentIdentity::PublicKey { key, comment } => {
+                    format!("the agent's key {} ({comment})", key.fingerprint(HashAlg::Sha256))
+                }
+                AgentIdentity::Certificate { certificate, comment } => {
+                    let key = certificate.public_key().fingerprint(HashAlg::Sha256);
+                    format!("the agent's certificate of {key} ({comment})")
+                }
+            },
             Self::Key { path, key } => {
                 format!("the key {} ({})", key.fingerprint(HashAlg::Sha256), path.display())
             }
@@ -143,7 +145,7 @@ async fn collect_agent(
             AgentIdentity::Certificate { certificate, .. } => certificate.public_key(),
         };
         if !settings.identities_only || wanted.iter().any(|key| key.key_data() == data) {
-            found.list.push(Candidate::Agent(identity));
+            found.list.push(Candidate::Agent(Box::new(identity)));
         }
     }
 }

@@ -287,18 +287,17 @@ async fn make_way(
 /// Whether the server closed the connection without a word.
 fn hung_up(error: &russh::Error) -> bool {
     use std::io::ErrorKind;
-    match error {
-        russh::Error::HUP | russh::Error::Disconnect => true,
-        russh::Error::IO(error) => matches!(
+    if let russh::Error::IO(error) = error {
+        return matches!(
             error.kind(),
             ErrorKind::ConnectionReset
                 | ErrorKind::ConnectionAborted
                 | ErrorKind::BrokenPipe
                 | ErrorKind::UnexpectedEof
                 | ErrorKind::NotConnected
-        ),
-        _ => false,
+        );
     }
+    matches!(error, russh::Error::HUP | russh::Error::Disconnect)
 }
 
 /// Returns between half of `pause` and one and a half.

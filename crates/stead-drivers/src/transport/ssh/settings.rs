@@ -23,8 +23,6 @@ const GLOBAL_KNOWN_HOSTS: &[&str] = &["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_
 /// Everything that decides how a host is reached.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// The host as the user names it.
-    pub(super) original: String,
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) user: String,
@@ -137,7 +135,6 @@ impl Settings {
             agent: place.agent(spec, config)?,
             certificates: place.files(config.all("certificatefile"))?,
             proxy: proxy(spec, config, &tokens)?,
-            original: spec.host.clone(),
             host_key_alias: alias,
             policy,
             softened,

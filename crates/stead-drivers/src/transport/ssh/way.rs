@@ -120,10 +120,8 @@ pub(super) async fn direct(settings: &Settings) -> Result<(Way, Cut), TransportE
 }
 
 fn refused(name: &str, error: &io::Error) -> TransportError {
-    let kind = match error.kind() {
-        io::ErrorKind::TimedOut => TransportErrorKind::TimedOut,
-        _ => TransportErrorKind::Refused,
-    };
+    let late = error.kind() == io::ErrorKind::TimedOut;
+    let kind = if late { TransportErrorKind::TimedOut } else { TransportErrorKind::Refused };
     TransportError::new(kind, format!("{name} cannot be connected to: {error}"))
 }
 
