@@ -6,6 +6,7 @@
 mod engine;
 mod growth;
 mod memory;
+mod reach;
 mod runner;
 mod sample;
 mod shape;
@@ -43,7 +44,7 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 7] = [
+const PARTS: [(&str, Measure); 8] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
@@ -51,6 +52,7 @@ const PARTS: [(&str, Measure); 7] = [
     ("growth", growth::measure),
     ("targets", targets::measure),
     ("terraform", terraform::measure),
+    ("reach", reach::measure),
 ];
 
 fn main() -> ExitCode {

@@ -17,15 +17,15 @@
 
 mod absent;
 mod block;
-mod compare;
+pub(crate) mod compare;
 mod copy;
 mod directory;
-mod edit;
+pub(crate) mod edit;
 pub(crate) mod entry;
 mod fetch;
 mod kept;
 mod line;
-mod owner;
+pub(crate) mod owner;
 pub(crate) mod params;
 pub(crate) mod present;
 pub(crate) mod restored;
@@ -153,16 +153,16 @@ pub(crate) fn missing(seen: &Observed) -> Vec<std::path::PathBuf> {
 
 /// Records what the entries would be.
 pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
-    for entry in entries {
-        for path in &entry.spot.missing {
+    for entry in entries.iter().filter(|entry| entry.differs()) {
+        // Nothing is made on the way to what goes.
+        let made: &[_] = if entry.want.kind == Kind::Absent { &[] } else { &entry.spot.missing };
+        for path in made {
             // An earlier entry may have said more of it.
             if disk.predicted_at(path).is_none_or(|seen| seen.kind != Kind::Directory) {
                 disk.predict(path, &entry::new_directory());
             }
         }
-        if entry.differs() {
-            disk.predict(&entry.spot.path, &entry.want.after(&entry.seen));
-        }
+        disk.predict(&entry.spot.path, &entry.want.after(&entry.seen));
     }
 }
 

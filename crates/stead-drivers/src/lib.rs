@@ -2,11 +2,14 @@
 //!
 //! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
+mod access;
 mod account;
 pub mod agent;
 mod archive;
 mod assert;
+mod certificate;
 mod command;
+mod container;
 mod disk;
 pub mod doctor;
 pub mod examine;
@@ -15,11 +18,24 @@ pub mod facts;
 mod file;
 mod git;
 mod http;
+mod identity;
+mod kernel;
+mod network;
 mod package;
 mod ranges;
+mod reboot;
+mod schedule;
+mod service;
+mod setup;
+mod storage;
 mod system;
+mod systemd_unit;
 pub mod transport;
 mod wait;
+
+pub use network::watch::{
+    confirm as confirm_network_changes, leave_to_driver as leave_network_changes_to_driver,
+};
 
 use stead_runner::operation::Registry;
 
@@ -28,19 +44,41 @@ use stead_runner::operation::Registry;
 pub struct Drivers;
 
 impl Drivers {
-    /// Returns every operation there is.
+    /// Returns every operation there is, for the machine that runs the plan.
     pub fn standard() -> Registry {
+        Self::all(reboot::Reboot::Refused)
+    }
+
+    /// Returns every operation there is, for the executor of a target: another machine than the one that runs the
+    /// plan, so it may be restarted.
+    pub fn on_target() -> Registry {
+        Self::all(reboot::Reboot::Allowed)
+    }
+
+    fn all(reboot: reboot::Reboot) -> Registry {
         let mut registry = Registry::new();
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
         file::add_to(&mut registry);
+        access::add_to(&mut registry);
         account::add_to(&mut registry);
         package::add_to(&mut registry);
+        service::add_to(&mut registry);
+        systemd_unit::add_to(&mut registry);
+        container::add_to(&mut registry);
+        registry.add_action(reboot);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
+        certificate::add_to(&mut registry);
         registry.add_action(facts::GatherFacts);
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
+        identity::add_to(&mut registry);
+        kernel::add_to(&mut registry);
+        network::add_to(&mut registry);
+        schedule::add_to(&mut registry);
+        setup::add_to(&mut registry);
+        storage::add_to(&mut registry);
         registry.add_action(wait::WaitPort);
         registry.add_action(wait::WaitHttp);
         registry.add_action(wait::WaitFile);

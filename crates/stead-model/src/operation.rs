@@ -243,6 +243,8 @@ pub enum ParamKind {
     Map,
     /// One text or a list of texts.
     TextOrList,
+    /// A text or a number, which becomes text.
+    TextOrNumber,
     /// Anything.
     Any,
 }
@@ -367,6 +369,13 @@ impl ParamKind {
                     text("a text or a list of texts")
                 }
             }
+            Self::TextOrNumber => {
+                if value.is_string() || value.is_number() {
+                    None
+                } else {
+                    text("a text or a number")
+                }
+            }
         }
     }
 
@@ -396,6 +405,7 @@ impl ParamKind {
             Self::TextOrList => {
                 json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
             }
+            Self::TextOrNumber => json!({"type": ["string", "number"]}),
         }
     }
 }

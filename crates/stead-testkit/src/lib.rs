@@ -6,5 +6,6 @@ pub mod context;
 pub mod flow;
 pub mod operation_contract;
 pub mod sshd;
+pub mod stand_in;
 pub mod transport_contract;
 pub mod tree;

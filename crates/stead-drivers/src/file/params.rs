@@ -42,7 +42,7 @@ pub(super) const FOLLOW: ParamSpec = ParamSpec::new(
 pub(super) const PARENTS: ParamSpec =
     ParamSpec::new("parents", ParamKind::Bool, "Make missing directories above, 0755; default: false.")
         .default(ParamDefault::Flag(false));
-pub(super) const STATE: ParamSpec =
+pub(crate) const STATE: ParamSpec =
     ParamSpec::new("state", ParamKind::Enum(&["present", "absent"]), "`present` (default) or `absent`.")
         .default(ParamDefault::Text("present"));
 pub(super) const CREATE: ParamSpec = ParamSpec::new(

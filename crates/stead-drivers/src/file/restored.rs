@@ -44,8 +44,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
 /// One recorded path, as the parameter holds it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Recorded {
-    kind: Kind,
+pub(crate) struct Recorded {
+    pub(crate) kind: Kind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,8 @@ impl Desire for Restored {
 }
 
 impl Recorded {
-    fn into_want(self) -> Result<Want, OpError> {
+    /// Returns the wish to have it again.
+    pub(crate) fn into_want(self) -> Result<Want, OpError> {
         let mut want = Want { uid: self.uid, gid: self.gid, to: self.to, ..Want::new(self.kind) };
         if let Some(mode) = self.mode {
             let bits = u32::from_str_radix(&mode, 8);
@@ -171,13 +172,14 @@ pub(crate) fn inverse(records: &[Record], missing: &[PathBuf]) -> Option<Op> {
     Some(Op { operation: OperationName::parse(DESCRIPTOR.name).ok()?, params })
 }
 
-fn changing(records: &[Record]) -> impl Iterator<Item = (usize, &Record)> {
+/// Returns the records that are going to change, with their places.
+pub(crate) fn changing(records: &[Record]) -> impl Iterator<Item = (usize, &Record)> {
     let differs = |record: &Record| !compare::fields(&record.label, &record.seen, &record.want).is_empty();
     records.iter().enumerate().filter(move |(_, record)| differs(record))
 }
 
 /// Returns which records, in order, hold content that goes and that an inverse has no room for: [`WHOLE`] in all.
-pub(super) fn too_long(records: &[Record]) -> Vec<usize> {
+pub(crate) fn too_long(records: &[Record]) -> Vec<usize> {
     let mut room = WHOLE;
     let mut found = Vec::new();
     for (i, record) in changing(records) {
@@ -198,7 +200,7 @@ fn lost_content(record: &Record) -> Option<&Body> {
 }
 
 /// Returns what a record saw, its content by hash if it is `too_long`.
-fn recorded(record: &Record, too_long: bool) -> Option<Recorded> {
+pub(crate) fn recorded(record: &Record, too_long: bool) -> Option<Recorded> {
     let seen = &record.seen;
     let attributes = !matches!(seen.kind, Kind::Absent);
     let mut recorded = Recorded {
