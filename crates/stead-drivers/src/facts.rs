@@ -24,7 +24,9 @@ use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 use crate::disk::Disk;
 use files::Files;
 
+pub use account::{binary_sha256, user};
 pub use network::interfaces;
+pub(crate) use os::arch;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "facts",
@@ -107,6 +109,9 @@ pub async fn gather(cx: &OpContext, selection: &Selection) -> Result<Gathered, O
     let files = Files::new(Disk::open(cx)?, cx.root.is_some());
     let (wanted, below) = (selection.clone(), files.clone());
     let built_in = tokio::task::spawn_blocking(move || built_in(&below, &wanted));
+    // Hashing the program takes as long as everything else: beside it.
+    let wants_stead = selection.wants("stead");
+    let stead = tokio::task::spawn_blocking(move || wants_stead.then(account::stead).unwrap_or_default());
     let custom = async {
         if selection.wants("custom") {
             custom::gather(cx, &files, selection).await
@@ -114,8 +119,10 @@ pub async fn gather(cx: &OpContext, selection: &Selection) -> Result<Gathered, O
             Default::default()
         }
     };
-    let (built_in, (custom, warnings)) = tokio::join!(built_in, custom);
-    let mut facts = built_in.map_err(|_| OpError::operation("gathering facts was stopped"))?;
+    let (built_in, stead, (custom, warnings)) = tokio::join!(built_in, stead, custom);
+    let stopped = |_| OpError::operation("gathering facts was stopped");
+    let mut facts = built_in.map_err(stopped)?;
+    facts.stead = stead.map_err(stopped)?;
     facts.custom = custom;
     Ok(Gathered { facts, warnings })
 }
@@ -163,9 +170,6 @@ fn built_in(files: &Files, selection: &Selection) -> Facts {
     }
     if wants("user") {
         facts.user = account::user();
-    }
-    if wants("stead") {
-        facts.stead = account::stead();
     }
     facts
 }

@@ -4,12 +4,15 @@
 
 mod access;
 mod account;
+pub mod agent;
 mod archive;
 mod assert;
 mod certificate;
 mod command;
 mod container;
 mod disk;
+pub mod doctor;
+pub mod examine;
 pub mod executor;
 pub mod facts;
 mod file;

@@ -234,3 +234,39 @@ tasks:
         .filter(|call| (call.contains("clone") && !call.contains("CLONE_THREAD")) || call.contains("fork("));
     assert_eq!(children.count(), 0, "{log}");
 }
+
+/// A host behind SSH: its facts are gathered there, once, and templates rendered there know them.
+#[test]
+fn facts_of_a_host_behind_ssh_are_gathered_there() {
+    if !stead_testkit::sshd::available() {
+        assert!(std::env::var_os("STEAD_CI").is_none(), "sshd is not installed");
+        return;
+    }
+    let server = stead_testkit::sshd::Sshd::start();
+    let lab = Lab::new("\
+api_version: v1
+name: facts
+tasks:
+  - {name: guarded, target: far, when_host: \"fact.os.family == 'debian' or fact.kernel.name == 'Linux'\", op: file.present,
+     params: {path: \"@/far/guarded\", content: \"{{ fact.stead.version }}\"}}
+  - {name: rendered, target: far, depends_on: guarded, op: file.template, params: {source: motd.j2, path: \"@/far/rendered\"}}
+  - {name: sure, target: far, op: assert, params: {that: \"fact.hostname == facts['far'].hostname\"}}
+  - {name: here, target: local, depends_on: rendered, when: \"facts['far'].arch == facts['local'].arch\", exec: ['true']}
+");
+    fs::create_dir(lab.path("far")).unwrap();
+    lab.write("motd.j2", "{% for _ in [1] %}on {{ fact.hostname }}{% endfor %}\n");
+    lab.write(
+        "inventory.yaml",
+        format!(
+            "api_version: v1\nhosts:\n  far: {{transport: \"{}\", workdir: \"{}\"}}\n",
+            server.spec_text(),
+            server.workdir().display()
+        ),
+    );
+    let report = lab.plan_report(&["--run-id", "r1"], 0);
+    assert_eq!(statuses(&report), ["guarded:changed", "rendered:changed", "sure:unchanged", "here:changed"]);
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(lab.read("far/guarded"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(lab.read("far/rendered"), format!("on {hostname}"));
+    assert_eq!(gathered(&lab.events("r1")), ["far", "local"]);
+}

@@ -5,10 +5,12 @@
 mod events;
 mod process;
 
+mod agents;
 mod asking;
 mod bundles;
 mod cases_01_16;
 mod cases_17_32;
+mod doctor;
 mod executor;
 mod facts;
 mod interrupting;

@@ -9,7 +9,8 @@ use stead_model::facts::{Stead, User};
 use super::files;
 use crate::disk::body::hash;
 
-pub(super) fn user() -> User {
+/// Returns the account of this process.
+pub fn user() -> User {
     let uid = rustix::process::geteuid().as_raw();
     let passwd = files::text("/etc/passwd").unwrap_or_default();
     let (name, home) = find(&passwd, uid).unzip();
@@ -32,10 +33,13 @@ pub(super) fn stead() -> Stead {
 }
 
 /// Returns the SHA-256 of the running program's file, found out once per process.
-pub(crate) fn binary_sha256() -> Option<&'static str> {
+pub fn binary_sha256() -> Option<&'static str> {
     static SHA256: OnceLock<Option<String>> = OnceLock::new();
     SHA256
         .get_or_init(|| {
+            if let Some(named) = std::env::current_exe().ok().as_deref().and_then(hash_in_path) {
+                return Some(named);
+            }
             // Opened by this name it is the running file, even if another took its place since.
             let running = Path::new("/proc/self/exe");
             let file = File::open(running).or_else(|_| File::open(std::env::current_exe()?));
@@ -44,9 +48,30 @@ pub(crate) fn binary_sha256() -> Option<&'static str> {
         .as_deref()
 }
 
+/// Returns the hash in the path of an uploaded program, `…/bin/SHA256/stead`: it was compared when it came there.
+fn hash_in_path(path: &Path) -> Option<String> {
+    let (file, directory) = (path.file_name()?, path.parent()?);
+    let is_kept = file == "stead" && directory.parent()?.file_name()? == "bin";
+    let name = directory.file_name()?.to_str()?;
+    let is_hash = name.len() == 64 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    (is_kept && is_hash).then(|| name.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_uploaded_program_is_named_by_its_hash() {
+        let hash = "0a".repeat(32);
+        let at = |path: &str| hash_in_path(Path::new(&path.replace('#', &hash)));
+        assert_eq!(at("/var/lib/stead/bin/#/stead"), Some(hash.clone()));
+        for other in
+            ["/usr/bin/stead", "/x/bin/#/stead (deleted)", "/x/lib/#/stead", "/bin/abc/stead", "stead"]
+        {
+            assert_eq!(at(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn an_account_is_found_by_its_number() {

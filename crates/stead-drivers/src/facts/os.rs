@@ -57,7 +57,7 @@ fn unquote(value: &str) -> String {
 }
 
 /// Returns the name of an architecture as binaries are called.
-pub(super) fn arch(machine: String) -> String {
+pub(crate) fn arch(machine: String) -> String {
     match machine.as_str() {
         "arm64" => "aarch64".to_owned(),
         "amd64" => "x86_64".to_owned(),
