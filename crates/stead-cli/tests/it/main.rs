@@ -14,6 +14,7 @@ mod plain;
 mod plans;
 mod report;
 mod running;
+mod system;
 mod terminal;
 mod usage;
 
