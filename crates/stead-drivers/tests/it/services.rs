@@ -10,7 +10,7 @@ use stead_model::ErrorClass;
 use stead_testkit::container::{inside, inside_with_systemd};
 use stead_testkit::context::context;
 use stead_testkit::operation_contract::{Case, World};
-use stead_testkit::stand_in;
+use stead_testkit::stand_in::{self, Call};
 use stead_testkit::tree::{Depth, snapshot};
 
 use crate::contract::{BASE, passes, sh, write};
@@ -318,5 +318,48 @@ fn a_real_systemd_starts_stops_enables_and_shows_its_journal() {
         assert!(changed("systemd.unit", json!({"name": "web", "state": "absent"})));
         assert!(!Path::new("/etc/systemd/system/web.service").exists());
         assert_eq!(word("is-active"), "inactive");
+    });
+}
+
+/// OpenRC, by recorded calls.
+#[test]
+fn openrc_starts_and_enables() {
+    inside(|| {
+        let cx = context(Path::new("/"));
+        sh(Path::new("/"), "mkdir -p /run/openrc /etc/init.d /etc/runlevels/default; touch /etc/init.d/web");
+        let up = "echo after >/run/transcript/rc-service/phase";
+        stand_in::transcript(
+            "rc-service",
+            &[
+                Call::fails("web status", 3, " * status: stopped\n", ""),
+                Call::says("web describe", " * web: a server\n"),
+                Call::does("web start", up),
+            ],
+            &[
+                Call::says("web status", " * status: started\n"),
+                Call::does("web stop", "rm /run/transcript/rc-service/phase"),
+            ],
+        );
+        let link = "/etc/runlevels/default/web";
+        stand_in::transcript(
+            "rc-update",
+            &[
+                Call::does("add web default", "ln -s /etc/init.d/web /etc/runlevels/default/web"),
+                Call::does("del web default", "rm /etc/runlevels/default/web"),
+            ],
+            &[],
+        );
+        for (name, opposite) in
+            [("service.started", "service.stopped"), ("service.enabled", "service.disabled")]
+        {
+            assert!(!run(&cx, opposite, json!({"name": "web"})).unwrap().changed, "{opposite}");
+            assert!(run(&cx, name, json!({"name": "web"})).unwrap().changed, "{name}");
+            assert!(!run(&cx, name, json!({"name": "web"})).unwrap().changed, "{name}, again");
+        }
+        assert!(Path::new(link).symlink_metadata().is_ok());
+        assert!(run(&cx, "service.disabled", json!({"name": "web"})).unwrap().changed);
+        assert!(run(&cx, "service.stopped", json!({"name": "web"})).unwrap().changed);
+        let error = run(&cx, "service.started", json!({"name": "nobody"})).unwrap_err();
+        assert!(error.message.contains("no service `nobody`"), "{}", error.message);
     });
 }
