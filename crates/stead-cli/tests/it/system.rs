@@ -68,6 +68,32 @@ tasks:
     assert_ne!(state(), before, "without the failure it is done");
 }
 
+/// A hash that was on the target before is brought back, and is in nothing that the run has recorded.
+#[test]
+fn a_rollback_restores_passwords_without_recording_them() {
+    let Some(container) = Container::start() else { return };
+    let hash = "$6$salt$0123456789abcdef";
+    container.sh(&format!(
+        "useradd -M ann; useradd -M bob; printf '%s\\n' 'ann:{hash}A' 'bob:{hash}B' | chpasswd -e"
+    ));
+    let shadow = || container.sh("grep -E '^(ann|bob):' /etc/shadow");
+    let before = shadow();
+    let plan = "api_version: v1
+name: p
+on_failure: rollback
+tasks:
+  - {name: ann, op: user.present, params: {name: ann, locked: true}, undo: auto}
+  - {name: bob, depends_on: ann, op: user.absent, params: {name: bob}, undo: auto}
+  - {name: last, depends_on: bob, shell: 'cp /etc/shadow /srv/then; exit 1'}
+";
+    let (code, report) = run(&container, plan, &[]);
+    assert_eq!((code, &report["rollback"]["done"]), (1, &serde_json::json!(["ann", "bob"])), "{report:#}");
+    assert_eq!(container.sh("grep -cE '^(ann:[$]|bob:)' /srv/then || true").trim(), "0", "both were changed");
+    assert_eq!(shadow(), before);
+    let recorded = container.sh("grep -rlF 0123456789abcdef /srv/plan || true");
+    assert_eq!(recorded, "", "{report:#}");
+}
+
 /// Case 22 of reach: no service manager runs here, so the row is skipped as unsupported and the run succeeds.
 #[test]
 fn services_are_skipped_where_none_can_run() {
