@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::AtFlags;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_runner::operation::{OpError, Params};
 
 use super::account::Account;
@@ -36,7 +36,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "exclusive",
             ParamKind::Bool,
             "The file holds exactly these, in this order; default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
         ParamSpec::new(
             "path",
             ParamKind::AbsolutePath,
