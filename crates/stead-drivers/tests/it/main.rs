@@ -9,6 +9,7 @@ mod contract;
 mod facts;
 mod fetched;
 mod file;
+mod killed;
 mod network;
 mod packages;
 mod server;
