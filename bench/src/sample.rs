@@ -159,7 +159,13 @@ fn processor_time() -> Duration {
 
 /// Returns a line of this process's memory figures, in bytes.
 fn memory(line: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells a process's memory");
+    memory_of(std::process::id(), line)
+}
+
+/// Returns a line of a process's memory figures, in bytes.
+pub(crate) fn memory_of(process: u32, line: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    let status = status.expect("Linux tells a process's memory");
     let kib = status
         .lines()
         .find_map(|text| text.strip_prefix(line)?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());

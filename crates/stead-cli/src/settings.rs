@@ -35,6 +35,11 @@ impl Environment {
         self.0.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
     }
 
+    /// Returns all variables.
+    pub fn to_os_map(&self) -> BTreeMap<OsString, OsString> {
+        self.0.clone()
+    }
+
     /// Returns the value of the variable called `name` if it is not empty, as the conventions of
     /// `NO_COLOR` and of our own variables want it.
     fn given(&self, name: &str) -> Option<&OsStr> {

@@ -9,6 +9,7 @@
 
 pub(crate) mod blocking;
 mod group;
+mod over;
 pub(crate) mod process;
 pub(crate) mod program;
 mod tail;
@@ -18,10 +19,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use stead_model::event::Stream;
+use stead_model::event::{Mode, Stream};
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass};
-use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
+use stead_runner::operation::{Action, BareAction, OpContext, OpError, Outcome, Params, Stop};
+
+use stead_runner::transport::Transport;
 
 use process::{Capture, Ended, Start};
 use tail::Tail;
@@ -145,6 +148,39 @@ impl Action for Exec {
         let args = params.texts("args").into_iter().map(OsString::from).collect();
         Surroundings::new(cx, params)?.run(cx, params, params.required("command")?, args).await
     }
+
+    fn as_bare(&self) -> Option<&dyn BareAction> {
+        Some(self)
+    }
+}
+
+#[async_trait::async_trait]
+impl BareAction for Exec {
+    async fn act_over(
+        &self,
+        transport: &dyn Transport,
+        cx: &OpContext,
+        params: &Params,
+        mode: Mode,
+    ) -> Result<Outcome, OpError> {
+        let mut argv = vec![OsString::from(params.required("command")?)];
+        argv.extend(params.texts("args").into_iter().map(OsString::from));
+        over::act(transport, cx, params, mode, argv).await
+    }
+}
+
+#[async_trait::async_trait]
+impl BareAction for Shell {
+    async fn act_over(
+        &self,
+        transport: &dyn Transport,
+        cx: &OpContext,
+        params: &Params,
+        mode: Mode,
+    ) -> Result<Outcome, OpError> {
+        let argv = vec![SHELL.into(), "-c".into(), params.required("script")?.into()];
+        over::act(transport, cx, params, mode, argv).await
+    }
 }
 
 #[async_trait::async_trait]
@@ -161,6 +197,10 @@ impl Action for Shell {
         let args = vec!["-c".into(), params.required("script")?.into()];
         Surroundings::new(cx, params)?.run(cx, params, SHELL, args).await
     }
+
+    fn as_bare(&self) -> Option<&dyn BareAction> {
+        Some(self)
+    }
 }
 
 /// Where and with which variables a command runs.
@@ -173,13 +213,7 @@ struct Surroundings {
 
 impl Surroundings {
     fn new(cx: &OpContext, params: &Params) -> Result<Self, OpError> {
-        let env = params.text_map("env");
-        if let Some(name) = env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(OpError::invalid(format!(
-                "`{}` is not a name for an environment variable",
-                name.escape_debug()
-            )));
-        }
+        let env = given_env(params)?;
         // Inside a root prefix a command starts there, and its paths are that system's.
         let start = if cx.root.is_some() { Path::new("/") } else { cx.base_dir.as_path() };
         let inside = start.join(params.text("cwd").unwrap_or(""));
@@ -297,6 +331,18 @@ impl Surroundings {
             return OpError::operation(format!("cwd `{}` is not a directory", self.cwd.display()));
         }
         OpError::io(format_args!("cannot run `{program}`"), error)
+    }
+}
+
+/// Returns the variables of parameter `env`.
+fn given_env(params: &Params) -> Result<BTreeMap<String, String>, OpError> {
+    let env = params.text_map("env");
+    match env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        Some(name) => Err(OpError::invalid(format!(
+            "`{}` is not a name for an environment variable",
+            name.escape_debug()
+        ))),
+        None => Ok(env),
     }
 }
 

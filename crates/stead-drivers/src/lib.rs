@@ -8,6 +8,7 @@ mod archive;
 mod assert;
 mod certificate;
 mod command;
+mod container;
 mod disk;
 pub mod executor;
 pub mod facts;
@@ -19,10 +20,13 @@ mod kernel;
 mod network;
 mod package;
 mod ranges;
+mod reboot;
 mod schedule;
+mod service;
 mod setup;
 mod storage;
 mod system;
+mod systemd_unit;
 pub mod transport;
 mod wait;
 
@@ -37,8 +41,18 @@ use stead_runner::operation::Registry;
 pub struct Drivers;
 
 impl Drivers {
-    /// Returns every operation there is.
+    /// Returns every operation there is, for the machine that runs the plan.
     pub fn standard() -> Registry {
+        Self::all(reboot::Reboot::Refused)
+    }
+
+    /// Returns every operation there is, for the executor of a target: another machine than the one that runs the
+    /// plan, so it may be restarted.
+    pub fn on_target() -> Registry {
+        Self::all(reboot::Reboot::Allowed)
+    }
+
+    fn all(reboot: reboot::Reboot) -> Registry {
         let mut registry = Registry::new();
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
@@ -46,6 +60,10 @@ impl Drivers {
         access::add_to(&mut registry);
         account::add_to(&mut registry);
         package::add_to(&mut registry);
+        service::add_to(&mut registry);
+        systemd_unit::add_to(&mut registry);
+        container::add_to(&mut registry);
+        registry.add_action(reboot);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
         certificate::add_to(&mut registry);

@@ -11,6 +11,7 @@ use stead_model::{Op, OperationName};
 use stead_runner::operation::{FieldDiff, OpContext, OpError, Stop};
 
 use crate::command::blocking::{self, Program, Said};
+use crate::command::process::Capture;
 use crate::command::program;
 
 /// How long another program may hold the lock of the package or account database.
@@ -25,13 +26,14 @@ pub(crate) struct Tool<'a> {
     args: Vec<OsString>,
     env: BTreeMap<String, String>,
     stdin: Option<Vec<u8>>,
+    capture: Capture,
 }
 
 impl<'a> Tool<'a> {
     /// Returns the program called `name`, without arguments.
     pub(crate) fn new(cx: &'a OpContext, name: &'a str) -> Self {
         let env = BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]);
-        Self { cx, name, args: Vec::new(), env, stdin: None }
+        Self { cx, name, args: Vec::new(), env, stdin: None, capture: Capture::Stream }
     }
 
     /// Adds an argument.
@@ -69,6 +71,12 @@ impl<'a> Tool<'a> {
         self
     }
 
+    /// Lets what it leaves running keep no pipe of ours.
+    pub(crate) fn without_output(mut self) -> Self {
+        self.capture = Capture::Discard;
+        self
+    }
+
     /// Runs it to its end, however that is.
     pub(crate) fn run(&self) -> Result<Said, OpError> {
         let program = Program {
@@ -77,7 +85,7 @@ impl<'a> Tool<'a> {
             cwd: "/".into(),
             env: self.env.clone(),
         };
-        blocking::run_with(self.cx, program, self.stdin.clone())
+        blocking::run_with(self.cx, program, self.stdin.clone(), self.capture)
     }
 
     /// Runs it and returns what it printed; a failure is an error with the end of what it said.
@@ -106,10 +114,8 @@ impl<'a> Tool<'a> {
         }
         let failed = format!("`{}`: {}", self.name, said.describe());
         let text = said.stderr.to_lowercase();
-        if text.contains("permission denied")
-            || text.contains("are you root")
-            || text.contains("access denied")
-        {
+        let refused = ["permission denied", "are you root", "access denied", "authentication required"];
+        if refused.iter().any(|words| text.contains(words)) {
             return Err(OpError::permanent(format!(
                 "{failed}; another account can, by `become` on the host"
             )));

@@ -98,7 +98,7 @@ impl Descriptor {
             "root": match self.root { RootSupport::Full => "full", RootSupport::Files => "files", RootSupport::None => "none" },
             "privilege": if self.needs_root { "root" } else { "any" },
             "params": self.params_schema(), "secrets": secrets,
-            "result": {"type": "object", "properties": result},
+            "result": {"type": "object", "properties": result, "additionalProperties": false},
         })
     }
 }

@@ -22,7 +22,7 @@ use serde_json::Map;
 use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
-use stead_model::inventory::Host;
+use stead_model::inventory::{ExecutorMode, Host};
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
 use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
@@ -106,6 +106,8 @@ pub(crate) struct Executor {
     pub(crate) messages: mpsc::Sender<Message>,
     /// The way to other machines, if there is one.
     pub(crate) pool: Option<HostPool>,
+    /// Hosts for which the plan has operations that need the executor.
+    pub(crate) executor_hosts: BTreeSet<HostName>,
 }
 
 impl Executor {
@@ -484,6 +486,11 @@ impl Executor {
                     cx.host
                 )));
             };
+            let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
+            if self.goes_bare(pool, host, entry, &cx.host) {
+                let done = pool.act_bare(host, entry, cx, &params, self.mode).await;
+                return done.unwrap_or_else(|lost| self.lost(lost, cx, writes));
+            }
             let files = self.local_files(&cx.host);
             // A template is rendered over there, where nothing can be asked for any more.
             if remote::reads_facts(entry, &params, &files) {
@@ -499,20 +506,38 @@ impl Executor {
                 wants_inverse,
             };
             let (request, allowed) = sending.prepare(params).await?;
-            let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
             let done = pool.operate(host, cx, request, allowed, writes).await;
-            done.unwrap_or_else(|Lost { error, begun }| {
-                let task = self.results.graph().index_of(cx.task.as_str());
-                let is_idempotent = task.is_some_and(|task| self.plan.task(task).settings.idempotent);
-                let is_interrupted =
-                    begun && writes && !is_idempotent && error.class == ErrorClass::Unreachable;
-                if is_interrupted {
-                    let message = format!("{}; whether it ended there is not known", error.message);
-                    return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
-                }
-                Err(error)
-            })
+            done.unwrap_or_else(|lost| self.lost(lost, cx, writes))
         })
+    }
+
+    /// Whether an operation is carried out without the executor: where it is forbidden, and where nothing needs it.
+    fn goes_bare(&self, pool: &HostPool, host: &Host, entry: &Entry, name: &HostName) -> bool {
+        match host.executor {
+            ExecutorMode::Never => true,
+            ExecutorMode::Always => false,
+            // Another account and another root are the executor's business.
+            ExecutorMode::Auto => {
+                entry.as_bare().is_some()
+                    && host.account().is_none()
+                    && host.root.is_none()
+                    && !self.executor_hosts.contains(name)
+                    && !pool.has_session(name)
+            }
+        }
+    }
+
+    /// Returns the failure of an operation whose host was lost: if it may have begun and cannot simply be done
+    /// again, a person has to decide.
+    fn lost(&self, lost: Lost, cx: &OpContext, writes: bool) -> Result<Ran, OpError> {
+        let Lost { error, begun } = lost;
+        let task = self.results.graph().index_of(cx.task.as_str());
+        let is_idempotent = task.is_some_and(|task| self.plan.task(task).settings.idempotent);
+        if begun && writes && !is_idempotent && error.class == ErrorClass::Unreachable {
+            let message = format!("{}; whether it ended there is not known", error.message);
+            return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
+        }
+        Err(error)
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {

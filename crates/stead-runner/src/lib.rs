@@ -25,6 +25,7 @@ mod resume;
 mod runner;
 mod secrets;
 pub mod transport;
+mod warner;
 
 pub use author::CheckedPlan;
 pub use cancel::Canceller;
@@ -35,3 +36,4 @@ pub use function::{Done, Failure};
 pub use observe::Observer;
 pub use resume::{ResumeError, ResumeOptions, plan_changes};
 pub use runner::{Provenance, Runner};
+pub use warner::Warner;

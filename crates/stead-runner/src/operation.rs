@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use stead_model::event::Stream;
+use stead_model::event::{Mode, Stream};
 use stead_model::report::Warning;
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
 use tokio::sync::watch;
 
 use crate::files::{DriverFiles, Needs};
+use crate::transport::Transport;
 
 /// Brings a target to a described state. Runs on a blocking thread.
 pub trait Operation: Send + Sync {
@@ -61,6 +62,24 @@ pub trait Action: Send + Sync {
     fn needs(&self, params: &Params) -> Needs {
         Needs::of(self.descriptor(), params)
     }
+
+    /// Returns this action as one that can do without the executor, if it can.
+    fn as_bare(&self) -> Option<&dyn BareAction> {
+        None
+    }
+}
+
+/// An action that needs nothing on the target but what a connection offers.
+#[async_trait::async_trait]
+pub trait BareAction: Send + Sync {
+    /// Does it over `transport`, or in a dry run returns what it would do.
+    async fn act_over(
+        &self,
+        transport: &dyn Transport,
+        cx: &OpContext,
+        params: &Params,
+        mode: Mode,
+    ) -> Result<Outcome, OpError>;
 }
 
 /// An operation of either shape.
@@ -78,6 +97,14 @@ impl Entry {
         match self {
             Self::State(operation) => operation.descriptor(),
             Self::Action(action) => action.descriptor(),
+        }
+    }
+
+    /// Returns the action that can do without the executor, if this is one.
+    pub fn as_bare(&self) -> Option<&dyn BareAction> {
+        match self {
+            Self::State(_) => None,
+            Self::Action(action) => action.as_bare(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! What an operation means is decided here as on this machine: parameters are rendered before, verdicts given after.
 //! Only carrying it out happens elsewhere, by the same function ([`crate::operate::operate`]).
 
+mod bare;
 mod become_account;
 mod binary;
 mod open;

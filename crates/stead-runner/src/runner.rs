@@ -13,7 +13,7 @@ use stead_engine::target::TargetExpr;
 use stead_model::bundle::PlanMeta;
 use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
-use stead_model::plan::{Plan, TaskIndex};
+use stead_model::plan::{Plan, TaskIndex, Undo};
 use stead_model::report::{ErrorRow, Report, Warning};
 use stead_model::time::Timestamp;
 use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, TaskName};
@@ -35,6 +35,7 @@ use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
 use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
+use crate::warner::Warner;
 
 /// Where a plan came from, for its run's metadata.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +71,7 @@ pub struct Runner {
     /// What an earlier segment of a resumed run found out about hosts.
     pub(crate) journaled_facts: Vec<(HostName, serde_json::Value)>,
     pub(crate) reach: Option<Reach>,
+    pub(crate) warner: Warner,
 }
 
 impl std::fmt::Debug for Runner {
@@ -104,7 +106,13 @@ impl Runner {
             warnings: Vec::new(),
             journaled_facts: Vec::new(),
             reach: None,
+            warner: Warner::default(),
         }
+    }
+
+    /// Returns what adds warnings to the run, also while it goes on.
+    pub fn warner(&self) -> Warner {
+        self.warner.clone()
     }
 
     /// Sets the way to other machines. Without it only operations on this one can be carried out.
@@ -409,7 +417,6 @@ impl Runner {
     }
 
     fn hosts_written_to(&self, plan: &Plan, run_id: &RunId, journaled: &[Event]) -> BTreeSet<HostName> {
-        use stead_engine::run::Hosts as _;
         let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan);
         let writes = |task: &stead_model::Task| {
             task.action.parts().iter().any(|part| {
@@ -417,17 +424,7 @@ impl Runner {
                 entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read)
             })
         };
-        let mut hosts = BTreeSet::new();
-        let mut seen: BTreeSet<&[String]> = BTreeSet::new();
-        for task in self.selected(plan).filter(|task| writes(task)) {
-            let target = task.settings.target.as_slice();
-            // `_any` depends on the task; everything else on the target alone.
-            if seen.insert(target) || target.iter().any(|text| text.contains("_any")) {
-                let seed = format!("{run_id}/{}", task.name);
-                // A target that does not resolve fails its task, not the run.
-                hosts.extend(directory.resolve(target, &seed).unwrap_or_default());
-            }
-        }
+        let mut hosts = self.hosts_of(plan, run_id, &directory, &writes);
         let mut sent_to: BTreeMap<&TaskName, &[HostName]> = BTreeMap::new();
         for event in journaled {
             if let EventKind::TaskStarted { task, hosts, .. } = &event.kind {
@@ -438,6 +435,47 @@ impl Runner {
             let sent_to =
                 self.selected(plan).filter(|task| writes(task)).filter_map(|task| sent_to.get(&task.name));
             hosts.extend(sent_to.copied().flatten().cloned());
+        }
+        hosts
+    }
+
+    /// Returns the hosts for which the plan has operations that need the executor.
+    fn hosts_with_executor(
+        &self,
+        plan: &Plan,
+        run_id: &RunId,
+        directory: &InventoryHosts,
+    ) -> BTreeSet<HostName> {
+        let needs =
+            |operation: &str| self.registry.get(operation).is_some_and(|entry| entry.as_bare().is_none());
+        let uses = |task: &stead_model::Task| {
+            let undo = match &task.settings.undo {
+                Some(Undo::Op(op)) => needs(op.operation.as_str()),
+                Some(Undo::Auto | Undo::Function) | None => false,
+            };
+            undo || task.action.parts().iter().any(|part| needs(part.op.operation.as_str()))
+        };
+        self.hosts_of(plan, run_id, directory, &uses)
+    }
+
+    fn hosts_of(
+        &self,
+        plan: &Plan,
+        run_id: &RunId,
+        directory: &InventoryHosts,
+        picks: &dyn Fn(&stead_model::Task) -> bool,
+    ) -> BTreeSet<HostName> {
+        use stead_engine::run::Hosts as _;
+        let mut hosts = BTreeSet::new();
+        let mut seen: BTreeSet<&[String]> = BTreeSet::new();
+        for task in self.selected(plan).filter(|task| picks(task)) {
+            let target = task.settings.target.as_slice();
+            // `_any` depends on the task; everything else on the target alone.
+            if seen.insert(target) || target.iter().any(|text| text.contains("_any")) {
+                let seed = format!("{run_id}/{}", task.name);
+                // A target that does not resolve fails its task, not the run.
+                hosts.extend(directory.resolve(target, &seed).unwrap_or_default());
+            }
         }
         hosts
     }
@@ -512,6 +550,12 @@ impl Runner {
             self.provenance.meta.trigger.as_ref(),
         )
         .with_facts(Arc::clone(facts.known()));
+        self.warner.connect(&sender);
+        let session_run = run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now()));
+        let executor_hosts = match &self.reach {
+            Some(_) => self.hosts_with_executor(plan.plan(), &session_run, &hosts),
+            None => BTreeSet::new(),
+        };
         let table: Arc<dyn HostTable> = hosts;
         let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
         let pool = self.reach.clone().map(|reach| {
@@ -519,7 +563,7 @@ impl Runner {
             HostPool::new(PoolSettings {
                 binaries: Binaries::new(reach.executable.clone(), reach.binaries.clone()),
                 reach,
-                run: run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now())),
+                run: session_run,
                 lock: locked.then(|| self.wait_lock.unwrap_or_default()),
                 parent: self.parent_run.clone(),
                 environment: self.environment_in_use().into_owned(),
@@ -553,6 +597,7 @@ impl Runner {
             locks: locks.as_ref().map(Arc::downgrade),
             messages: sender,
             pool,
+            executor_hosts,
         });
         let dispatcher = Dispatcher {
             run,

@@ -81,7 +81,7 @@ const CAPABILITIES: &[(&str, u32)] = &[
 /// # Panics
 /// If the body does, with what it said.
 pub fn inside<F: FnOnce()>(body: F) {
-    if std::env::var_os(INSIDE).is_some() {
+    if is_inside() {
         return body();
     }
     let Some(machine) = Machine::prepare() else { return };
@@ -93,6 +93,11 @@ pub fn inside<F: FnOnce()>(body: F) {
     let said = started.read_all();
     let status = started.finish();
     assert!(status && said.contains("1 passed"), "`{test}` inside a container failed:\n{said}");
+}
+
+/// Whether this process runs inside a container that [`inside`] started.
+pub fn is_inside() -> bool {
+    std::env::var_os(INSIDE).is_some()
 }
 
 /// Returns the name of the test whose closure is called `closure`: `it::module::test::{{closure}}`.

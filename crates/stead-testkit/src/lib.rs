@@ -6,4 +6,5 @@ pub mod context;
 pub mod flow;
 pub mod operation_contract;
 pub mod sshd;
+pub mod stand_in;
 pub mod tree;

@@ -21,6 +21,7 @@ use crate::commands::plan::present::Shown;
 use crate::commands::plan::source;
 use crate::failure::{Failure, FailureKind, Source};
 use crate::output::{Output, Paint};
+use crate::reach;
 use crate::render::hosts::{self, HostLines};
 use crate::settings::Settings;
 
@@ -51,6 +52,7 @@ pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> 
         .limit(limit)
         .environment(settings.environment.to_map())
         .lock_in(&settings.state_dir.path);
+    runner = reach::connect(runner, settings)?;
     if let Some(wait) = args.wait_lock {
         runner = runner.wait_lock(wait);
     }

@@ -17,6 +17,7 @@ use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Given};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::reach;
 use crate::render::Differences;
 use crate::settings::Settings;
 
@@ -55,6 +56,7 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
             meta: meta.plan.clone(),
             sources: bytes.into_iter().map(|bytes| ("plan.yaml".to_owned(), bytes)).collect(),
         });
+    runner = reach::connect(runner, settings)?;
     if let Some(wait) = args.wait_lock {
         runner = runner.wait_lock(wait);
     }

@@ -15,6 +15,7 @@ mod interrupting;
 mod large_undo;
 mod plain;
 mod plans;
+mod reach;
 mod report;
 mod running;
 mod terminal;

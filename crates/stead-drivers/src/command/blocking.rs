@@ -55,21 +55,17 @@ impl Said {
 /// # Errors
 /// Class `permanent` if it is not there, `operation` if it cannot be run or was cancelled.
 pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
-    run_with(cx, program, None)
-}
-
-/// Runs a program that reads `stdin`, to its end: for what must not be in an argument list.
-pub(crate) fn run_with(cx: &OpContext, program: Program, stdin: Option<Vec<u8>>) -> Result<Said, OpError> {
-    run_captured(cx, program, stdin, Capture::Stream)
+    run_with(cx, program, None, Capture::Stream)
 }
 
 /// Runs a program to its end that leaves another one behind, which must not hold its output open. Nothing of what it
 /// says is kept.
 pub(crate) fn run_apart(cx: &OpContext, program: Program) -> Result<Said, OpError> {
-    run_captured(cx, program, None, Capture::Discard)
+    run_with(cx, program, None, Capture::Discard)
 }
 
-fn run_captured(
+/// Runs a program that reads `stdin`, to its end: for what must not be in an argument list.
+pub(crate) fn run_with(
     cx: &OpContext,
     program: Program,
     stdin: Option<Vec<u8>>,

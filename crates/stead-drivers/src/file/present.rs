@@ -42,7 +42,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ..WRITE
 };
 
-pub(super) struct Present;
+pub(crate) struct Present;
 
 impl Desire for Present {
     fn descriptor(&self) -> &'static Descriptor {

@@ -380,6 +380,8 @@ fn cases() -> Vec<Case> {
     cases.extend_from_slice(crate::accounts::CASES);
     cases.extend_from_slice(crate::packages::CASES);
     cases.extend(crate::configuration::cases());
+    cases.extend_from_slice(crate::services::CASES);
+    cases.extend_from_slice(crate::containers::CASES);
     cases
 }
 

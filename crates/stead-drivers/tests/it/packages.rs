@@ -8,15 +8,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stead_model::ErrorClass;
-use stead_runner::operation::{Entry, OpContext, Outcome};
 use stead_testkit::apt_repository::AptRepository;
 use stead_testkit::container::inside;
-use stead_testkit::context::{context, params};
+use stead_testkit::context::context;
 use stead_testkit::operation_contract::{Case, World};
 use stead_testkit::tree::{Depth, snapshot};
 
 use crate::contract::{BASE, passes, sh, write};
-use crate::state::{check, run};
+use crate::state::{act, check, run};
 
 const REPOSITORY: &str = "/var/tmp/repository";
 
@@ -160,13 +159,6 @@ fn removing_packages_keeps_the_contract() {
     inside(|| passes(&CASES[2..]));
 }
 
-fn act(cx: &OpContext, name: &str, values: Value) -> Outcome {
-    let registry = stead_drivers::Drivers::standard();
-    let Some(Entry::Action(action)) = registry.get(name) else { panic!("{name} is no action") };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(action.run(cx, &params(values))).unwrap()
-}
-
 fn version(name: &str) -> Option<String> {
     packages(Path::new("/")).get(name).and_then(|row| row.strip_prefix("installed ")).map(str::to_owned)
 }
@@ -253,7 +245,7 @@ fn apt_refreshes_its_index_when_it_has_to() {
         fresh(root);
         let cx = context(root);
         let lists = || snapshot(Path::new("/var/lib/apt/lists"), Depth::Everything);
-        assert!(!act(&cx, "package.refresh", json!({})).changed, "same bytes");
+        assert!(!act(&cx, "package.refresh", json!({})).unwrap().changed, "same bytes");
         repository().add("st-new", "1.0", &["Depends: st-lib"], &[]);
         repository().add("st-lib", "1.2", &[], &[]);
         repository().publish();
@@ -283,9 +275,9 @@ fn apt_refreshes_its_index_when_it_has_to() {
         assert_eq!(version("st-lib").as_deref(), Some("1.3"));
         repository().add("st-lib", "1.4", &[], &[]);
         repository().publish();
-        let young = act(&cx, "package.refresh", json!({"max_age": "1h"}));
+        let young = act(&cx, "package.refresh", json!({"max_age": "1h"})).unwrap();
         assert!(!young.changed && young.reason.is_some());
-        assert!(act(&cx, "package.refresh", json!({"max_age": "0s"})).changed);
+        assert!(act(&cx, "package.refresh", json!({"max_age": "0s"})).unwrap().changed);
     });
 }
 

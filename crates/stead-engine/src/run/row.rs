@@ -34,6 +34,8 @@ pub struct Row {
     pub inverse: Vec<Op>,
     /// How it ended.
     pub result: Option<Box<RowResult>>,
+    /// Hosts of `_any` that could not be reached, and whose place `host` has taken.
+    pub(super) passed_over: Vec<HostName>,
     /// Whether the delay before its next attempt is over.
     pub(super) due: bool,
     /// When the first attempt of this segment began.
@@ -84,8 +86,13 @@ impl Row {
             let done = self.parts_done();
             self.parts.truncate(done);
         }
-        if let EventKind::AttemptFailed { changed, .. } = &event.kind {
+        if let EventKind::AttemptFailed { changed, instead, .. } = &event.kind {
             self.changed |= changed;
+            if let Some(next) = instead {
+                // Nothing was done there, so that it uses up no retry.
+                self.uncounted += 1;
+                self.passed_over.extend(self.host.replace(next.clone()));
+            }
         }
         if let EventKind::PartFinished { part, status, changed, error, inverse, .. } = &event.kind {
             self.changed |= changed;
@@ -184,6 +191,14 @@ impl Live {
         match host {
             Some(host) if !self.by_host.is_empty() => self.by_host.get(host).copied(),
             _ => self.rows.iter().zip(0..).find(|(row, _)| row.host.as_ref() == host).map(|(_, i)| i),
+        }
+    }
+
+    /// Has the table know that `row` is on another host now.
+    pub(super) fn moved(&mut self, row: u32, from: Option<&HostName>, to: &HostName) {
+        if !self.by_host.is_empty() {
+            from.map(|host| self.by_host.remove(host));
+            self.by_host.insert(to.clone(), row);
         }
     }
 

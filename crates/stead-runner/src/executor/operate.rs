@@ -10,7 +10,7 @@ use stead_model::plan::Op;
 use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass};
 
-use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Params};
+use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Outcome, Params};
 
 /// How an operation went.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -98,8 +98,13 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
         Mode::DryRun => action.check(cx, params).await?,
         Mode::Run => action.run(cx, params).await?,
     };
-    let is_read = action.descriptor().effect == Effect::Read;
-    Ok(Ran {
+    Ok(from_outcome(outcome, action.descriptor().effect))
+}
+
+/// Returns how an action went, as all operations are judged.
+pub(crate) fn from_outcome(outcome: Outcome, effect: Effect) -> Ran {
+    let is_read = effect == Effect::Read;
+    Ran {
         changed: outcome.changed && !is_read,
         passed_over: outcome.reason.is_some()
             && outcome.exit_code.is_none()
@@ -113,7 +118,7 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
         data: outcome.data,
         warnings: outcome.warnings,
         ..Ran::default()
-    })
+    }
 }
 
 /// Observes, compares, applies the difference, and looks whether it is gone.

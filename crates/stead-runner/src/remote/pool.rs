@@ -21,6 +21,7 @@ use crate::secrets;
 use crate::transport::Transport;
 
 use super::Reach;
+use super::bare::{Line, Lines, line};
 use super::become_account::Account;
 use super::binary::Binaries;
 use super::open::{Attached, Opening, unreachable};
@@ -47,6 +48,7 @@ pub(crate) struct Target {
     pub(crate) host: HostName,
     record: Host,
     settings: Arc<PoolSettings>,
+    line: Arc<Line>,
 }
 
 impl Target {
@@ -63,8 +65,18 @@ impl Target {
         Ok(Some(Account { to, password: password.transpose()? }))
     }
 
-    /// Returns a connection to the host.
+    /// Returns the run's connection to the host.
     pub(crate) async fn connect(&self) -> Result<Arc<dyn Transport>, OpError> {
+        self.line.connect(self).await
+    }
+
+    /// Lets go of the run's connection to the host: it is of no use any more.
+    pub(crate) async fn hang_up(&self) {
+        self.line.forget().await;
+    }
+
+    /// Opens a connection.
+    pub(super) async fn dial(&self) -> Result<Arc<dyn Transport>, OpError> {
         let connected = self.settings.reach.connect.connect(&self.record.transport).await;
         connected.map_err(|error| unreachable(&self.host, &error))
     }
@@ -72,6 +84,10 @@ impl Target {
     /// Connects and opens the session; `received` is what is known of an earlier connection.
     pub(crate) async fn open(&self, received: Option<Vec<Received>>) -> Result<Attached, OpError> {
         let account = self.account()?;
+        if received.is_some() {
+            // What was lost may be the channel or all of the connection; a new one is sure.
+            self.hang_up().await;
+        }
         let transport = self.connect().await?;
         let opening = Opening {
             host: &self.host,
@@ -83,7 +99,11 @@ impl Target {
             lease: self.lease(),
             received,
         };
-        opening.open(transport).await
+        let opened = opening.open(transport).await;
+        if opened.as_ref().is_err_and(|error| error.class == ErrorClass::Unreachable) {
+            self.hang_up().await;
+        }
+        opened
     }
 }
 
@@ -101,6 +121,7 @@ pub(crate) struct HostPool {
     slots: Arc<Mutex<BTreeMap<HostName, Slot>>>,
     openings: Mutex<JoinSet<()>>,
     conversations: Arc<Mutex<JoinSet<()>>>,
+    lines: Lines,
 }
 
 impl HostPool {
@@ -110,7 +131,23 @@ impl HostPool {
             slots: Arc::default(),
             openings: Mutex::default(),
             conversations: Arc::default(),
+            lines: Lines::default(),
         }
+    }
+
+    /// Returns the host with its connection.
+    pub(super) fn target(&self, record: &Host, host: &HostName) -> Target {
+        Target {
+            host: host.clone(),
+            record: record.clone(),
+            settings: Arc::clone(&self.settings),
+            line: line(&self.lines, host),
+        }
+    }
+
+    /// Whether the host has a session.
+    pub(crate) fn has_session(&self, host: &HostName) -> bool {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).contains_key(host)
     }
 
     /// Carries out an operation on a host; `begun` of the error says whether it may have begun there.
@@ -158,12 +195,7 @@ impl HostPool {
                 Some(Slot::Open(session)) if !session.is_over() => return Ok(Arc::clone(session)),
                 Some(Slot::Opening(opening)) => opening.clone(),
                 Some(Slot::Open(_)) | None => {
-                    let target = Target {
-                        host: host.clone(),
-                        record: record.clone(),
-                        settings: Arc::clone(&self.settings),
-                    };
-                    let opening = self.begin_opening(target);
+                    let opening = self.begin_opening(self.target(record, host));
                     slots.insert(host.clone(), Slot::Opening(opening.clone()));
                     opening
                 }
@@ -214,6 +246,7 @@ impl HostPool {
         let mut conversations =
             std::mem::take(&mut *self.conversations.lock().unwrap_or_else(PoisonError::into_inner));
         while conversations.join_next().await.is_some() {}
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 

@@ -11,6 +11,7 @@ use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Loaded};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::reach;
 use crate::render::Differences;
 use crate::settings::Settings;
 
@@ -33,6 +34,7 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
         .environment(settings.environment.to_map())
         .durability(durability(args.durability))
         .leave_out(left_out.clone());
+    runner = reach::connect(runner, settings)?;
     if matches!(recorded, Recorded::Below(_)) {
         runner = runner.record_in(&settings.state_dir.path);
     }

@@ -166,12 +166,22 @@ impl Place {
 
     /// Returns a runner that reaches `hosts` here.
     pub(super) fn runner_for(&self, hosts: &[(&str, Host)]) -> Runner {
+        self.runner_to(hosts, |_| {})
+    }
+
+    /// Returns a runner that reaches `web1` as `change` says.
+    pub(super) fn runner_with(&self, change: impl FnOnce(&mut Reach)) -> Runner {
+        self.runner_to(&[("web1", self.host())], change)
+    }
+
+    fn runner_to(&self, hosts: &[(&str, Host)], change: impl FnOnce(&mut Reach)) -> Runner {
         let mut inventory = Inventory::default();
         for (name, host) in hosts {
             inventory.hosts.insert(HostName::parse(name).unwrap(), host.clone());
         }
         let mut reach = Reach::new(Arc::new(Direct(Arc::clone(&self.world))), env!("CARGO_BIN_EXE_stead"));
         (reach.user, reach.driver, reach.lease) = ("ann".to_owned(), "laptop".to_owned(), self.lease);
+        change(&mut reach);
         let environment = BTreeMap::from([("TOKEN".to_owned(), "s3cret-value".to_owned())]);
         Runner::new(Drivers::standard())
             .inventory(inventory)
@@ -190,6 +200,7 @@ impl Place {
 
     pub(super) fn plan(&self, build: impl FnOnce(&mut stead_runner::author::PlanBuilder)) -> CheckedPlan {
         let mut plan = Plan::builder("p");
+        plan.operations(&Drivers::standard());
         build(&mut plan);
         plan.build().unwrap().with_base_dir(self.dir.path().to_owned())
     }
@@ -199,6 +210,46 @@ impl Place {
         self.path("target").join(name).display().to_string()
     }
 
+    /// Waits until something is so.
+    #[track_caller]
+    pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !is_so() {
+            assert!(std::time::Instant::now() < deadline, "never: {what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// How often a program was brought to the target.
+    pub(super) fn uploads(&self) -> usize {
+        let started = self.world.started.lock().unwrap();
+        started
+            .iter()
+            .filter(|argv| argv.iter().any(|word| word.contains("Takes the program from its input")))
+            .count()
+    }
+
+    /// Kills every channel to the target.
+    pub(super) fn cut(&self) {
+        for group in self.world.groups.lock().unwrap().drain(..) {
+            if let Some(pid) = Pid::from_raw(group as i32) {
+                kill_process_group(pid, Number::KILL).ok();
+            }
+        }
+    }
+
+    /// Writes a program that stands in for one of the system's.
+    pub(super) fn stand_in(&mut self, name: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let bin = self.path("bin");
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::write(bin.join(name), script).unwrap();
+        std::fs::set_permissions(bin.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:/usr/bin:/bin:/usr/sbin:/sbin", bin.display());
+        let world = Arc::get_mut(&mut self.world).unwrap();
+        world.environment.insert("PATH".into(), path.into());
+    }
+
     /// Whether a session's directory is left on the target.
     pub(super) fn sessions_left(&self) -> usize {
         std::fs::read_dir(self.base().join("run"))
@@ -206,11 +257,25 @@ impl Place {
     }
 }
 
+/// Returns the processes whose environment holds `mark`.
+pub(super) fn processes_with(mark: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| entry == mark.as_bytes())
+    })
+    .collect()
+}
+
 /// Returns an operation with these parameters.
 pub(super) fn op(name: &str, params: serde_json::Value) -> Op {
     let mut op = Op::new(name);
     for (name, value) in params.as_object().unwrap() {
-        op = op.param(name.as_str(), value.clone());
+        op = match value.as_str().filter(|text| text.contains("{{")) {
+            Some(template) => op.template(name, template),
+            None => op.param(name.as_str(), value.clone()),
+        };
     }
     op
 }
