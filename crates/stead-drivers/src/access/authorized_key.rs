@@ -166,9 +166,12 @@ mod tests {
     fn keys_are_known_by_blob_and_follow_the_given_line() {
         let text = format!("# mine\nno-pty {ANN} old\n{BOB} bob\n\n{ANN}");
         let new = format!("{ANN} new");
-        assert_eq!(edited(&text, &[new.clone()], false, false), format!("# mine\n{ANN} new\n{BOB} bob\n"));
-        assert_eq!(edited(&text, &[new.clone()], true, false), format!("# mine\n{BOB} bob\n"));
-        assert_eq!(edited("# c", &[new.clone()], false, false), format!("# c\n{ANN} new"));
+        assert_eq!(
+            edited(&text, std::slice::from_ref(&new), false, false),
+            format!("# mine\n{ANN} new\n{BOB} bob\n")
+        );
+        assert_eq!(edited(&text, std::slice::from_ref(&new), true, false), format!("# mine\n{BOB} bob\n"));
+        assert_eq!(edited("# c", std::slice::from_ref(&new), false, false), format!("# c\n{ANN} new"));
         let both = [format!("{BOB} b"), new];
         assert_eq!(edited(&text, &both, false, true), format!("{BOB} b\n{ANN} new\n"));
         assert_eq!(edited(&text, &[], false, true), "");
