@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 use super::client::{Client, ClientError, Shared};
 use super::config_files::ConfigFiles;
 use super::connection::{Connection, Parts};
-use super::host_key::HostKeyCheck;
-use super::identity::{collect, connect_agent};
+use super::host_key::{HostKeyCheck, KnownFiles};
+use super::identity::{KeyFiles, collect, connect_agent};
 use super::login::{Login, Step};
 use super::settings::{Proxy, Settings, effective};
 use super::way::{self, Cut, ProxyProcess, Way};
@@ -33,6 +33,8 @@ pub(in crate::transport) struct Opener {
     around: Arc<Surroundings>,
     notices: Notices,
     files: Arc<ConfigFiles>,
+    keys: KeyFiles,
+    known: KnownFiles,
 }
 
 /// What is being done, for the message of a timeout.
@@ -47,7 +49,13 @@ struct Shaken {
 
 impl Opener {
     pub(in crate::transport) fn new(around: Arc<Surroundings>, notices: Notices) -> Self {
-        Self { around, notices, files: Arc::new(ConfigFiles::default()) }
+        Self {
+            around,
+            notices,
+            files: Arc::default(),
+            keys: KeyFiles::default(),
+            known: KnownFiles::default(),
+        }
     }
 
     /// Connects and logs in. Dropping the future gives up and leaves nothing behind.
@@ -122,12 +130,13 @@ impl Opener {
                 (Proxy::Direct | Proxy::Command(_), None) => None,
             };
             let name = settings.name();
+            say(doing, format!("reading the keys for {name} was not done"));
             let (mut agent, problem) = match connect_agent(settings).await {
                 None => (None, None),
                 Some(Ok(agent)) => (Some(agent), None),
                 Some(Err(problem)) => (None, Some(problem)),
             };
-            let mut candidates = collect(settings, &self.around, agent.as_mut()).await;
+            let mut candidates = collect(settings, &self.around, &self.keys, agent.as_mut()).await;
             candidates.problems.extend(problem);
             let mut login = Login::default();
             loop {
@@ -217,7 +226,8 @@ impl Opener {
         settings: &Settings,
         way: Way,
     ) -> Result<(Handle<Client>, Arc<Shared>), ClientError> {
-        let check = HostKeyCheck::new(settings, self.notices.clone()).map_err(ClientError::HostKey)?;
+        let check =
+            HostKeyCheck::new(settings, &self.known, self.notices.clone()).map_err(ClientError::HostKey)?;
         let preferred = algorithms::preferred(&settings.lists, &check.kinds(), check.takes_certificates())
             .map_err(ClientError::HostKey)?;
         let config = russh::client::Config {

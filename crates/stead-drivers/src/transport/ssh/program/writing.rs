@@ -85,6 +85,11 @@ impl Writing {
         let running = self.end.borrow().is_none();
         match self.on_drop {
             OnDrop::Kill if running => {
+                if self.pid.borrow().is_none() {
+                    // Given up while it was being started: a shell that still reads its line ends here.
+                    self.writes.eof().await.ok();
+                    tokio::time::timeout(KILL_GRACE, self.pid.wait_for(Option::is_some)).await.ok();
+                }
                 // Without an answer here the connection is gone, and with it all that could be done.
                 tokio::time::timeout(KILL_GRACE, self.signal(Signal::Kill)).await.ok();
                 tokio::time::timeout(KILL_GRACE, self.end.wait_for(Option::is_some)).await.ok();
