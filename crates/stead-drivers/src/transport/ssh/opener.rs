@@ -28,12 +28,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(40);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
 
 /// Opens connections for one run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::transport) struct Opener {
     around: Arc<Surroundings>,
     notices: Notices,
     files: Arc<ConfigFiles>,
-    keys: KeyFiles,
+    keys: Arc<KeyFiles>,
     known: KnownFiles,
 }
 
@@ -49,35 +49,36 @@ struct Shaken {
 
 impl Opener {
     pub(in crate::transport) fn new(around: Arc<Surroundings>, notices: Notices) -> Self {
-        Self {
-            around,
-            notices,
-            files: Arc::default(),
-            keys: KeyFiles::default(),
-            known: KnownFiles::default(),
-        }
+        Self { around, notices, files: Arc::default(), keys: Arc::default(), known: KnownFiles::default() }
     }
 
     /// Connects and logs in. Dropping the future gives up and leaves nothing behind.
     pub(in crate::transport) async fn open(&self, spec: &SshSpec) -> Result<Ssh, TransportError> {
+        let connection = self.connect(spec).await?;
+        let (opener, own) = (self.clone(), spec.clone());
+        connection.set_another(Box::new(move || {
+            let (opener, spec) = (opener.clone(), own.clone());
+            Box::pin(async move { opener.connect(&spec).await })
+        }));
+        Ok(Ssh { spec: TransportSpec::Ssh(Box::new(spec.clone())), connection })
+    }
+
+    async fn connect(&self, spec: &SshSpec) -> Result<Arc<Connection>, TransportError> {
         let settings = self.settings(spec).await?;
         let doing = Doing::default();
         let limit = settings.connect_timeout;
-        let connection = match timeout(limit, self.reach(spec, &settings, None, &doing, 0)).await {
-            Ok(connection) => connection?,
-            Err(_) => {
-                let doing = doing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                return Err(TransportError::new(
-                    TransportErrorKind::TimedOut,
-                    format!(
-                        "{} was not reached within {}: {doing} (`connect_timeout` sets the limit)",
-                        settings.name(),
-                        stead_model::duration::to_exact(limit),
-                    ),
-                ));
-            }
-        };
-        Ok(Ssh { spec: TransportSpec::Ssh(Box::new(spec.clone())), connection })
+        let reached = timeout(limit, self.reach(spec, &settings, None, &doing, 0)).await;
+        reached.unwrap_or_else(|_| {
+            let doing = doing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Err(TransportError::new(
+                TransportErrorKind::TimedOut,
+                format!(
+                    "{} was not reached within {}: {doing} (`connect_timeout` sets the limit)",
+                    settings.name(),
+                    stead_model::duration::to_exact(limit),
+                ),
+            ))
+        })
     }
 
     /// Returns the values that hold for `spec`, named and ordered as `ssh -G` does, and the keywords without effect.
