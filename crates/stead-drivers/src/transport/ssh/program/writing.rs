@@ -42,8 +42,8 @@ pub(in crate::transport::ssh) enum Input {
 pub(in crate::transport::ssh) enum Content {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// The rest of this file.
-    File(tokio::fs::File),
+    /// The pieces of a file.
+    Pieces(mpsc::Receiver<std::io::Result<bytes::Bytes>>),
 }
 
 /// The task that writes to a channel.
@@ -147,15 +147,20 @@ async fn feed(writes: &ChannelWriteHalf<russh::client::Msg>, launch: Launch, inp
                 writes.data_bytes(first).await?;
                 match later.await {
                     Ok(Content::Bytes(bytes)) => writes.data_bytes(bytes).await?,
-                    Ok(Content::File(file)) => copy(writes, file).await?,
+                    Ok(Content::Pieces(mut pieces)) => {
+                        while let Some(piece) = pieces.recv().await {
+                            writes.data_bytes(piece?).await?;
+                        }
+                    }
                     Err(_) => {}
                 }
             }
         }
-        writes.eof().await
+        Ok::<_, russh::Error>(())
     };
-    // The reading task notices what is wrong with the channel.
+    // The reading task notices what is wrong with the channel; an input that failed must end all the same.
     all.await.ok();
+    writes.eof().await.ok();
 }
 
 /// Sends what `from` gives, in pieces as large as the channel takes.
