@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stead_model::transport::TransportSpec;
+use stead_model::transport::{SshSpec, TransportSpec};
 use stead_runner::transport::{Connect, Transport, TransportError, TransportErrorKind};
 
 pub use ssh::{ConfigError, ConfigText, Known, KnownHosts, Outside, Place, Query, SshConfig, Verdict};
@@ -85,6 +85,18 @@ impl Transports {
     pub fn new(surroundings: Surroundings, notices: Notices) -> Self {
         let surroundings = Arc::new(surroundings);
         Self { ssh: ssh::Opener::new(Arc::clone(&surroundings), notices), surroundings }
+    }
+
+    /// Returns what holds for a host: keyword and value as `ssh -G` names them, and the keywords of ssh_config that were
+    /// there and have no effect. Connects to nothing.
+    ///
+    /// # Errors
+    /// If ssh_config cannot be read or has a value that cannot be used.
+    pub async fn effective(
+        &self,
+        spec: &SshSpec,
+    ) -> Result<(Vec<(String, String)>, Vec<String>), TransportError> {
+        self.ssh.effective(spec).await
     }
 }
 

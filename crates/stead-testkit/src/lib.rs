@@ -4,4 +4,5 @@ pub mod context;
 pub mod flow;
 pub mod operation_contract;
 pub mod sshd;
+pub mod transport_contract;
 pub mod tree;

@@ -14,7 +14,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// A socket that listens. Dropping it removes its file, if it has one.
 pub(super) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    Unix { listener: UnixListener, _file: SocketFile },
 }
 
 /// The file of a socket; removed when dropped.
@@ -39,7 +39,7 @@ impl Listener {
                 }
                 Endpoint::Unix(path) => {
                     let listener = UnixListener::bind(path)?;
-                    (Self::Unix(listener, SocketFile(path.clone())), at.clone())
+                    (Self::Unix { listener, _file: SocketFile(path.clone()) }, at.clone())
                 }
             })
         };
@@ -59,7 +59,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 Box::new(stream)
             }
-            Self::Unix(listener, _) => Box::new(listener.accept().await?.0),
+            Self::Unix { listener, .. } => Box::new(listener.accept().await?.0),
         })
     }
 }

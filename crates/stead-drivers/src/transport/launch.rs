@@ -28,8 +28,8 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Returns how `command` is started. Once it is at the program's door it prints `nonce` and its process id on
-    /// stdout, and `nonce` on stderr; whatever comes before is noise of the login shell.
+    /// Returns how `command` is started. Once it is at the program's door it prints `nonce`, its process id
+    /// and `root` or `user` on stdout, and `nonce` on stderr; whatever comes before is noise of the login shell.
     ///
     /// # Errors
     /// If there is no program, a NUL anywhere, or a variable name that no shell can set.
@@ -38,9 +38,11 @@ impl Launch {
         let mut script = Script::default();
         script.cwd(command, nonce);
         script.find(command);
-        script.push("printf '%s %s\\n' ");
+        // A builtin tells root from others; where it does not exist, root is the safe answer.
+        script
+            .push("stead_account=root; [ ! -O / ] 2>/dev/null && stead_account=user; printf '%s %s %s\\n' ");
         script.push(nonce);
-        script.push(" $$; echo ");
+        script.push(" $$ $stead_account; echo ");
         script.push(nonce);
         script.push(" >&2; ");
         script.refuse(command);

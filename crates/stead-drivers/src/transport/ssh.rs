@@ -2,7 +2,7 @@
 //!
 //! [`Opener`] resolves a spec against ssh_config, makes the way to the host, checks its key and logs in; [`Ssh`] is the
 //! transport over that one connection. Only this module and those below name the SSH library.
-#![deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic))]
 
 mod algorithms;
 mod client;

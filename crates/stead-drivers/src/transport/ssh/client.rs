@@ -209,10 +209,12 @@ impl Handler for Client {
                 (error.message.clone(), Err(ClientError::HostKey(error)))
             }
             DisconnectReason::Error(ClientError::Protocol(error)) => {
-                let text = match &error {
-                    russh::Error::KeepaliveTimeout => "it answers no keepalive".to_owned(),
-                    russh::Error::HUP | russh::Error::Disconnect => "the other side closed it".to_owned(),
-                    other => other.to_string(),
+                let text = if matches!(error, russh::Error::KeepaliveTimeout) {
+                    "it answers no keepalive".to_owned()
+                } else if matches!(error, russh::Error::HUP | russh::Error::Disconnect) {
+                    "the other side closed it".to_owned()
+                } else {
+                    error.to_string()
                 };
                 (text, Err(ClientError::Protocol(error)))
             }

@@ -143,10 +143,7 @@ impl Script<'_> {
         }
         let mut said = String::new();
         (&mut self.stderr).take(LONGEST_WORD).read_to_string(&mut said).await.ok();
-        let reason = match answer.strip_prefix("fail ") {
-            Some(reason) => reason,
-            None => "its script ended without a word",
-        };
+        let reason = answer.strip_prefix("fail ").unwrap_or("its script ended without a word");
         let said = said.lines().last().map(|line| format!(" ({line})")).unwrap_or_default();
         files::failed(format!("{} of {name} cannot be written: {reason}{said}", self.path.display()))
     }

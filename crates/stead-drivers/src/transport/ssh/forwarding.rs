@@ -169,10 +169,6 @@ async fn carry(channel: Channel<Msg>, stream: Box<dyn Stream>) {
     let receiving = async {
         let mut spool = Some(spool);
         loop {
-            #[expect(
-                clippy::wildcard_enum_match_arm,
-                reason = "the enum is open; the rest means nothing here"
-            )]
             match reads.wait().await {
                 Some(ChannelMsg::Data { data }) => {
                     if let Some(spool) = &spool {

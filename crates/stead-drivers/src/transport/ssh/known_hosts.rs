@@ -129,13 +129,13 @@ impl KnownHosts {
 }
 
 /// Returns a host as known_hosts names it.
-pub fn host_name(host: &str, port: u16) -> String {
+pub(super) fn host_name(host: &str, port: u16) -> String {
     let host = host.to_lowercase();
     if port == 22 { host } else { format!("[{host}]:{port}") }
 }
 
 /// Returns a line that names `key` for `name`; with a salt of 20 bytes, hashed.
-pub fn new_line(name: &str, key: &str, salt: Option<&[u8]>) -> String {
+pub(super) fn new_line(name: &str, key: &str, salt: Option<&[u8]>) -> String {
     match salt {
         None => format!("{name} {key}\n"),
         Some(salt) => format!("|1|{}|{} {key}\n", BASE64.encode(salt), BASE64.encode(host_hash(salt, name))),

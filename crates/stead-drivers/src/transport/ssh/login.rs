@@ -130,12 +130,12 @@ async fn attempt(
     match candidate {
         Candidate::Agent(identity) => {
             let Some(agent) = agent else { return Err("the agent is gone".to_owned()) };
-            let algorithm = match identity {
+            let algorithm = match identity.as_ref() {
                 AgentIdentity::PublicKey { key, .. } => key.algorithm(),
                 AgentIdentity::Certificate { certificate, .. } => certificate.algorithm(),
             };
             let hash = hash_for(handle, &algorithm, list).await?;
-            match identity {
+            match identity.as_ref() {
                 AgentIdentity::PublicKey { key, .. } => {
                     handle.authenticate_publickey_with(user, key.clone(), hash, agent).await
                 }

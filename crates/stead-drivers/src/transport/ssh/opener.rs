@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 use super::client::{Client, ClientError, Shared};
 use super::config_files::ConfigFiles;
 use super::connection::{Connection, Parts};
-use super::host_key::HostKeyCheck;
-use super::identity::{collect, connect_agent};
+use super::host_key::{HostKeyCheck, KnownFiles};
+use super::identity::{KeyFiles, collect, connect_agent};
 use super::login::{Login, Step};
 use super::settings::{Proxy, Settings, effective};
 use super::way::{self, Cut, ProxyProcess, Way};
@@ -33,6 +33,8 @@ pub(in crate::transport) struct Opener {
     around: Arc<Surroundings>,
     notices: Notices,
     files: Arc<ConfigFiles>,
+    keys: KeyFiles,
+    known: KnownFiles,
 }
 
 /// What is being done, for the message of a timeout.
@@ -47,7 +49,13 @@ struct Shaken {
 
 impl Opener {
     pub(in crate::transport) fn new(around: Arc<Surroundings>, notices: Notices) -> Self {
-        Self { around, notices, files: Arc::new(ConfigFiles::default()) }
+        Self {
+            around,
+            notices,
+            files: Arc::default(),
+            keys: KeyFiles::default(),
+            known: KnownFiles::default(),
+        }
     }
 
     /// Connects and logs in. Dropping the future gives up and leaves nothing behind.
@@ -122,12 +130,13 @@ impl Opener {
                 (Proxy::Direct | Proxy::Command(_), None) => None,
             };
             let name = settings.name();
+            say(doing, format!("reading the keys for {name} was not done"));
             let (mut agent, problem) = match connect_agent(settings).await {
                 None => (None, None),
                 Some(Ok(agent)) => (Some(agent), None),
                 Some(Err(problem)) => (None, Some(problem)),
             };
-            let mut candidates = collect(settings, &self.around, agent.as_mut()).await;
+            let mut candidates = collect(settings, &self.around, &self.keys, agent.as_mut()).await;
             candidates.problems.extend(problem);
             let mut login = Login::default();
             loop {
@@ -190,7 +199,7 @@ impl Opener {
             if refusals == 0 {
                 say(doing, format!("connecting to {name} was not done"));
             }
-            let (way, cut, proxy) = make_way(settings, through).await?;
+            let (way, cut, mut proxy) = make_way(settings, through).await?;
             if refusals == 0 {
                 say(doing, format!("{name} did not finish the key exchange"));
             }
@@ -207,7 +216,7 @@ impl Opener {
                     sleep(jittered(pause)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                Err(error) => return Err(explain(settings, error, proxy.as_ref())),
+                Err(error) => return Err(explain(settings, error, proxy.as_mut()).await),
             }
         }
     }
@@ -217,7 +226,8 @@ impl Opener {
         settings: &Settings,
         way: Way,
     ) -> Result<(Handle<Client>, Arc<Shared>), ClientError> {
-        let check = HostKeyCheck::new(settings, self.notices.clone()).map_err(ClientError::HostKey)?;
+        let check =
+            HostKeyCheck::new(settings, &self.known, self.notices.clone()).map_err(ClientError::HostKey)?;
         let preferred = algorithms::preferred(&settings.lists, &check.kinds(), check.takes_certificates())
             .map_err(ClientError::HostKey)?;
         let config = russh::client::Config {
@@ -287,18 +297,17 @@ async fn make_way(
 /// Whether the server closed the connection without a word.
 fn hung_up(error: &russh::Error) -> bool {
     use std::io::ErrorKind;
-    match error {
-        russh::Error::HUP | russh::Error::Disconnect => true,
-        russh::Error::IO(error) => matches!(
+    if let russh::Error::IO(error) = error {
+        return matches!(
             error.kind(),
             ErrorKind::ConnectionReset
                 | ErrorKind::ConnectionAborted
                 | ErrorKind::BrokenPipe
                 | ErrorKind::UnexpectedEof
                 | ErrorKind::NotConnected
-        ),
-        _ => false,
+        );
     }
+    matches!(error, russh::Error::HUP | russh::Error::Disconnect)
 }
 
 /// Returns between half of `pause` and one and a half.
@@ -309,7 +318,11 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause * u32::from(u16::from_ne_bytes(random)) / u32::from(u16::MAX)
 }
 
-fn explain(settings: &Settings, error: ClientError, proxy: Option<&ProxyProcess>) -> TransportError {
+async fn explain(
+    settings: &Settings,
+    error: ClientError,
+    proxy: Option<&mut ProxyProcess>,
+) -> TransportError {
     let name = settings.name();
     let (kind, text) = match error {
         ClientError::HostKey(error) => return error,
@@ -332,7 +345,10 @@ fn explain(settings: &Settings, error: ClientError, proxy: Option<&ProxyProcess>
             (TransportErrorKind::Refused, format!("the key exchange with {name} failed: {error}"))
         }
     };
-    let said = proxy.map(ProxyProcess::last_words).filter(|words| !words.is_empty());
-    let said = said.map(|words| format!("; the ProxyCommand said: {words}")).unwrap_or_default();
+    let words = match proxy {
+        Some(proxy) => proxy.last_words().await,
+        None => String::new(),
+    };
+    let said = if words.is_empty() { String::new() } else { format!("; the ProxyCommand said: {words}") };
     TransportError::new(kind, text + &said)
 }

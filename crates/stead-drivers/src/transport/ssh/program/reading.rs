@@ -15,6 +15,20 @@ use crate::transport::ssh::spool::{SpoolReader, SpoolWriter, stream};
 /// As much of a login shell's last words as an error repeats.
 const LAST_WORDS: usize = 2048;
 
+/// What a started program said of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Started {
+    pub(super) pid: u32,
+    pub(super) is_root: bool,
+}
+
+impl Started {
+    fn parse(line: &str) -> Option<Self> {
+        let (pid, account) = line.split_once(' ')?;
+        Some(Self { pid: pid.parse().ok()?, is_root: account != "user" })
+    }
+}
+
 /// The task that reads a channel. It waits for nothing else.
 pub(super) struct Reading {
     connection: Arc<Connection>,
@@ -23,8 +37,9 @@ pub(super) struct Reading {
     started: Option<oneshot::Sender<Result<(), TransportError>>>,
     ended: watch::Sender<End>,
     closed: watch::Sender<bool>,
-    pid: watch::Sender<Option<u32>>,
+    pid: watch::Sender<Option<Started>>,
     refused: bool,
+    no_directory: bool,
     // Held until the channel is closed.
     _slot: Slot,
 }
@@ -54,13 +69,14 @@ impl Reading {
             closed,
             pid: watch::channel(None).0,
             refused: false,
+            no_directory: false,
             _slot: slot,
         };
         (reading, stdout, stderr)
     }
 
     /// Where the process id will be.
-    pub(super) fn pid(&self) -> watch::Receiver<Option<u32>> {
+    pub(super) fn pid(&self) -> watch::Receiver<Option<Started>> {
         self.pid.subscribe()
     }
 
@@ -121,14 +137,15 @@ impl Reading {
             Step::Marked(line, rest) => {
                 self.connection.note_noise(self.out.preamble.noise().len());
                 self.out.spool.write(Bytes::from(rest));
-                match line.parse() {
-                    Ok(pid) => {
-                        self.pid.send_replace(Some(pid));
+                match Started::parse(&line) {
+                    Some(started) => {
+                        self.pid.send_replace(Some(started));
                         if let Some(started) = self.started.take() {
                             started.send(Ok(())).ok();
                         }
                     }
-                    Err(_) => self.fail_start(self.no_directory()),
+                    // Why is on its way, on the other stream.
+                    None => self.no_directory = true,
                 }
             }
         }
@@ -178,6 +195,10 @@ impl Reading {
             return self.connection.lost("a program was being started");
         }
         let words = self.last_words();
+        if self.no_directory {
+            let message = format!("the working directory on {name} cannot be entered: {words}");
+            return TransportError::new(TransportErrorKind::Failed, message);
+        }
         let end = match &*self.ended.borrow() {
             Some(Ok(Exit::Code(code))) => format!("ended with code {code}"),
             Some(Ok(Exit::Signal(signal))) => format!("was ended by signal {signal}"),
@@ -191,14 +212,6 @@ impl Reading {
                 "the login shell on {name} {end} before any program was started: the account needs a shell that runs \
                  commands{said}"
             ),
-        )
-    }
-
-    fn no_directory(&self) -> TransportError {
-        let (name, words) = (self.connection.name(), self.last_words());
-        TransportError::new(
-            TransportErrorKind::Failed,
-            format!("the working directory on {name} cannot be entered: {words}"),
         )
     }
 

@@ -8,6 +8,7 @@ use stead_runner::transport::{Signal, TransportError};
 use tokio::io::{AsyncRead, AsyncReadExt, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::reading::Started;
 use super::{End, OnDrop};
 use crate::transport::launch::Launch;
 use crate::transport::ssh::connection::Connection;
@@ -51,7 +52,7 @@ pub(super) struct Writing {
     pub(super) writes: ChannelWriteHalf<russh::client::Msg>,
     pub(super) end: watch::Receiver<End>,
     pub(super) closed: watch::Receiver<bool>,
-    pub(super) pid: watch::Receiver<Option<u32>>,
+    pub(super) pid: watch::Receiver<Option<Started>>,
     pub(super) on_drop: OnDrop,
     pub(super) stop: watch::Sender<bool>,
 }
@@ -84,8 +85,13 @@ impl Writing {
         let running = self.end.borrow().is_none();
         match self.on_drop {
             OnDrop::Kill if running => {
+                if self.pid.borrow().is_none() {
+                    // Given up while it was being started: a shell that still reads its line ends here.
+                    self.writes.eof().await.ok();
+                    tokio::time::timeout(KILL_GRACE, self.pid.wait_for(Option::is_some)).await.ok();
+                }
                 // Without an answer here the connection is gone, and with it all that could be done.
-                self.signal(Signal::Kill).await.ok();
+                tokio::time::timeout(KILL_GRACE, self.signal(Signal::Kill)).await.ok();
                 tokio::time::timeout(KILL_GRACE, self.end.wait_for(Option::is_some)).await.ok();
             }
             OnDrop::EndInput if running => {
@@ -105,7 +111,9 @@ impl Writing {
         if self.end.borrow().is_some() {
             return Ok(());
         }
-        if self.connection.server_signals() {
+        let started = *self.pid.borrow();
+        // OpenSSH signals for no session of root: those run without privilege separation.
+        if self.connection.server_signals() && started.is_some_and(|started| !started.is_root) {
             let signal = match signal {
                 Signal::Interrupt => Sig::INT,
                 Signal::Terminate => Sig::TERM,
@@ -114,9 +122,8 @@ impl Writing {
             let sent = self.writes.signal(signal).await;
             return sent.map_err(|_| self.connection.lost("a program was being signalled"));
         }
-        let pid = *self.pid.borrow();
-        match pid {
-            Some(pid) => Arc::clone(&self.connection).kill_group(pid, signal).await,
+        match started {
+            Some(started) => Arc::clone(&self.connection).kill_group(started.pid, signal).await,
             None => Ok(()),
         }
     }
