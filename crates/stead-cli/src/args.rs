@@ -10,12 +10,16 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use stead_model::RunId;
 
+mod agent;
 mod bundle;
+mod doctor;
 mod exec;
 mod plan;
 mod value;
 
+pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
 pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
+pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
@@ -85,6 +89,12 @@ pub enum Command {
     /// Check and look at what runs left behind
     #[command(subcommand)]
     Bundle(BundleCommand),
+    /// Look at this machine and others as places where roles run
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Check what this machine, a driver and hosts have of what is needed
+    #[command(after_long_help = doctor::EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Print the JSON Schema of a file format or operation
     #[command(subcommand, after_long_help = SCHEMA_EXAMPLES)]
     Schema(SchemaCommand),
@@ -206,6 +216,8 @@ impl Command {
             Self::Plan(_)
             | Self::Exec(_)
             | Self::Bundle(_)
+            | Self::Agent(_)
+            | Self::Doctor(_)
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
@@ -228,6 +240,12 @@ impl Command {
                 BundleCommand::Info(args) => args.json,
                 BundleCommand::List(args) => args.json,
             },
+            Self::Agent(command) => match command {
+                AgentCommand::Status(args) => args.json,
+                AgentCommand::Check(args) => args.json,
+                AgentCommand::List(args) => args.json,
+            },
+            Self::Doctor(args) => args.json,
             Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
         }
     }

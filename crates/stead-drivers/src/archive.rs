@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::files::Needs;
 use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params};
@@ -48,7 +48,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "strip",
             ParamKind::Int(0, 64),
             "Leading directories to leave off each name; default: 0.",
-        ),
+        )
+        .default(ParamDefault::Number(0)),
         ParamSpec::new("creates", ParamKind::AbsolutePath, "If this path exists nothing is done."),
         OWNER,
         crate::http::CA,
@@ -108,7 +109,7 @@ impl Operation for Unpacked {
         let mut seen = Seen { exists: work.exists()?, ..Seen::default() };
         if !work.is_settled()? {
             match work.known()? {
-                Known::Items(items) => seen.entries = file::observe(&work.entries(&items)?)?.0,
+                Known::Items(items) => seen.entries = file::observe_keeping(cx, &work.entries(&items)?)?.0,
                 Known::Other(unpacked) => {
                     seen.other = true;
                     seen.unpacked = unpacked;

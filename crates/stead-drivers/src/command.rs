@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use stead_model::event::{Mode, Stream};
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass};
 use stead_runner::operation::{Action, BareAction, OpContext, OpError, Outcome, Params, Stop};
 
@@ -40,15 +40,18 @@ const CWD: ParamSpec = ParamSpec::new(
 );
 const ENV: ParamSpec =
     ParamSpec::new("env", ParamKind::TextMap, "Variables set besides the inherited ones; default: none.")
-        .secret();
+        .secret()
+        .default(ParamDefault::EmptyMap);
 const STDIN: ParamSpec = ParamSpec::new(
     "stdin",
     ParamKind::Text,
     "Text the command reads from its standard input; default: nothing.",
 )
-.secret();
+.secret()
+.default(ParamDefault::Text(""));
 const OK_EXIT: ParamSpec =
-    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].");
+    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].")
+        .default(ParamDefault::Numbers(&[0]));
 const CREATES: ParamSpec = ParamSpec::new(
     "creates",
     ParamKind::NonEmptyText,
@@ -76,7 +79,8 @@ static EXEC: Descriptor = Descriptor {
             "The program: a path, or a name looked for in PATH and the system directories.",
         )
         .required(),
-        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none."),
+        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none.")
+            .default(ParamDefault::Texts(&[])),
         CWD,
         ENV,
         STDIN,
@@ -353,6 +357,7 @@ fn outcome(ended: &Ended, ok_exit: &ExitCodes, message: String, stdout: String, 
         signal: ended.signal,
         stopped: ended.stopped,
         data: Some(json!({"exit_code": ended.exit_code, "stdout": stdout, "stderr": stderr})),
+        warnings: Vec::new(),
     }
 }
 

@@ -4,7 +4,7 @@ pub(crate) mod client;
 
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
 use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
@@ -25,7 +25,8 @@ pub(crate) const EXPECT_STATUS: ParamSpec = ParamSpec::new(
     "expect_status",
     ParamKind::IntList(100, 599),
     "Status codes and ranges that are success; default: [\"200-299\"].",
-);
+)
+.default(ParamDefault::Texts(&["200-299"]));
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "http.request",
@@ -39,13 +40,17 @@ static DESCRIPTOR: Descriptor = Descriptor {
     needs_root: false,
     params: &[
         URL,
-        ParamSpec::new("method", ParamKind::Enum(METHODS), "The method; default: GET."),
-        ParamSpec::new("headers", ParamKind::TextMap, "Headers to send.").secret(),
+        ParamSpec::new("method", ParamKind::Enum(METHODS), "The method; default: GET.")
+            .default(ParamDefault::Text("GET")),
+        ParamSpec::new("headers", ParamKind::TextMap, "Headers to send; default: none.")
+            .secret()
+            .default(ParamDefault::EmptyMap),
         ParamSpec::new("body", ParamKind::Text, "What to send, as text.").secret(),
         ParamSpec::new("json", ParamKind::Any, "What to send, as JSON; sets the content type.").secret(),
         EXPECT_STATUS,
         CA,
-        ParamSpec::new("timeout", ParamKind::Duration, "For the whole exchange; default: 30s."),
+        ParamSpec::new("timeout", ParamKind::Duration, "For the whole exchange; default: 30s.")
+            .default(ParamDefault::Text("30s")),
     ],
     exclusive: &[&["body", "json"]],
     one_of: &[],

@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use stead_model::transport::{SshSpec, TransportSpec};
+use stead_model::transport::{SecretSource, SshSpec, TransportSpec};
 use stead_runner::transport::{Connect, Transport, TransportError, TransportErrorKind};
 
 pub use ssh::{ConfigError, ConfigText, Known, KnownHosts, Outside, Place, Query, SshConfig, Verdict};
@@ -97,6 +97,11 @@ impl Transports {
         spec: &SshSpec,
     ) -> Result<(Vec<(String, String)>, Vec<String>), TransportError> {
         self.ssh.effective(spec).await
+    }
+
+    /// Returns a secret from where it is, or why it is not there; never the secret in an error.
+    pub fn secret(&self, source: &SecretSource) -> Result<String, String> {
+        ssh::secret::read(source, &self.surroundings)
     }
 }
 

@@ -289,6 +289,39 @@ pub fn resolve(exprs: &[TargetExpr], hosts: &HostSet, seed: &str) -> Result<Vec<
     Ok(order)
 }
 
+/// Returns the host that takes the place of `host`: the next one, by name and around, of the set that `_any` chose it
+/// from and that is not taken.
+///
+/// None if something else than `_any` chose it.
+pub fn instead_of(
+    exprs: &[TargetExpr],
+    hosts: &HostSet,
+    host: &HostName,
+    is_taken: &dyn Fn(&HostName) -> bool,
+) -> Option<HostName> {
+    let at = hosts.position(host.as_str())?;
+    let elements = || exprs.iter().flat_map(|expr| expr.elements()).filter(|element| !element.excluded);
+    let is_meant = |element: &Element| !element.any && element.chosen(hosts, "").contains(&at);
+    let is_ad_hoc = |expr: &TargetExpr| expr.ad_hoc().is_some_and(|ad_hoc| ad_hoc.name == *host);
+    if elements().any(is_meant) || exprs.iter().any(is_ad_hoc) {
+        return None;
+    }
+    exprs.iter().find_map(|expr| {
+        let excluded: BTreeSet<usize> = expr
+            .elements()
+            .iter()
+            .filter(|element| element.excluded)
+            .flat_map(|it| it.chosen(hosts, ""))
+            .collect();
+        let one_of = expr.elements().iter().filter(|element| element.any);
+        one_of.map(|element| element.members(hosts)).filter(|members| members[at]).find_map(|members| {
+            let around = (at + 1..members.len()).chain(0..at);
+            let free = around.filter(|next| members[*next] && !excluded.contains(next));
+            free.map(|next| hosts.name_at(next)).find(|next| !is_taken(next))
+        })
+    })
+}
+
 /// Returns one of `members`, by hash of the seed and the set: spread, and the same again.
 fn pick(seed: &str, members: &[usize], hosts: &HostSet) -> usize {
     let mut hash = Sha256::new();

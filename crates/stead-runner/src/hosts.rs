@@ -106,6 +106,19 @@ impl Hosts for InventoryHosts {
         if left.is_empty() { Err(Unresolved::LeftOut) } else { Ok(left) }
     }
 
+    fn instead_of(
+        &self,
+        target: &[String],
+        host: &HostName,
+        is_taken: &dyn Fn(&HostName) -> bool,
+    ) -> Option<HostName> {
+        let exprs: Vec<TargetExpr> =
+            target.iter().map(|text| TargetExpr::parse(text).ok()).collect::<Option<_>>()?;
+        let limit = target::resolve(&self.limit, &self.set, "").ok()?;
+        let left_out = |host: &HostName| !self.limit.is_empty() && !limit.contains(host);
+        target::instead_of(&exprs, &self.set, host, &|other| is_taken(other) || left_out(other))
+    }
+
     fn slots(&self, host: &HostName, per_target: Option<u32>) -> u32 {
         let own = self.host(host);
         if let Some(limit) = own.and_then(|host| host.parallel).or(per_target) {
@@ -121,6 +134,10 @@ impl Hosts for InventoryHosts {
 impl HostTable for InventoryHosts {
     fn labels(&self, host: &HostName) -> BTreeMap<String, String> {
         self.host(host).map(|host| host.labels.clone()).unwrap_or_default()
+    }
+
+    fn has(&self, host: &HostName) -> bool {
+        self.inventory.get(host.as_str()).is_some()
     }
 
     fn root(&self, host: &HostName) -> Option<PathBuf> {

@@ -27,7 +27,7 @@ use crate::transport::Connect;
 pub(crate) use binary::Binaries;
 pub(crate) use pending::Lost;
 pub(crate) use pool::{HostPool, PoolSettings, is_here};
-pub(crate) use request::Sending;
+pub(crate) use request::{Sending, reads_facts};
 
 /// How a run gets to its hosts.
 #[derive(Clone)]

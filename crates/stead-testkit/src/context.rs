@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use stead_model::event::Stream;
 use stead_model::{HostName, RunId, TaskName};
 use stead_runner::files::LocalFiles;
-use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Render};
+use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Render, UndoStore};
 
 /// Returns a context whose relative paths start at `base_dir`.
 ///
@@ -22,6 +22,7 @@ pub fn context(base_dir: &Path) -> OpContext {
         host: HostName::parse("local").expect("a valid name"),
         attempt: 1,
         base_dir: base_dir.to_owned(),
+        undo: UndoStore::default(),
         files: Arc::new(LocalFiles { base_dir: base_dir.to_owned(), artifacts: None }),
         root: None,
         hidden_env: Arc::from([]),

@@ -1,8 +1,11 @@
 //! What Stead's tests share. Never shipped: only ever a development dependency.
 
+pub mod apt_repository;
+pub mod container;
 pub mod context;
 pub mod flow;
 pub mod operation_contract;
 pub mod sshd;
+pub mod stand_in;
 pub mod transport_contract;
 pub mod tree;

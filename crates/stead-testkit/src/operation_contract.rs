@@ -8,28 +8,45 @@
 //! * the first run is changed, the second is not and writes nothing;
 //! * drift made by hand in any field is repaired;
 //! * what is not specified is kept;
+//! * spelling out the declared defaults of its parameters changes nothing;
 //! * the inverse restores the state before, byte for byte, and is itself idempotent.
+//!
+//! A case acts on a directory of its own, or on the whole system it runs in ([`World`]): the latter only inside a
+//! container (`container::inside`), where its functions get `/`, or under a root prefix, where they get that.
 //!
 //! [`violations`] returns what was not kept, so that the suite can be shown to fail.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stead_model::Effect;
 use stead_model::operation::RootSupport;
+use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Entry, OpContext, Operation, Params, Predicted, Registry};
 
 use crate::context::{context, params};
 use crate::flow;
 use crate::tree::{Depth, difference, snapshot};
 
-/// One way to use a write operation. Functions get the target directory.
+/// What a case acts on, and what is compared before and after.
+#[derive(Clone, Copy)]
+pub enum World {
+    /// A directory of its own: everything in it.
+    Directory,
+    /// The system: what this function returns of the one whose root it gets. `fresh` has to bring every walk to
+    /// the same start, on `/` and on an empty root prefix alike.
+    System(fn(&Path) -> BTreeMap<String, String>),
+}
+
+/// One way to use a write operation. Functions get the target directory; with [`World::System`] the root of the system.
 #[derive(Clone)]
 pub struct Case {
     /// The operation.
     pub operation: &'static str,
     /// What this case shows.
     pub name: &'static str,
+    /// What it acts on.
+    pub world: World,
     /// Its parameters; `{dir}` stands for the target directory, `{sources}` for the driver's.
     pub params: fn() -> Value,
     /// Fills the driver's directory.
@@ -75,8 +92,10 @@ pub fn violations(registry: &Registry, case: &Case) -> Vec<String> {
         return vec![format!("{} is not an operation that describes a state", case.operation)];
     };
     let mut placements = vec![Placement::Machine];
-    if operation.descriptor().root == RootSupport::Full {
-        placements.push(Placement::Root);
+    match (operation.descriptor().root, case.world) {
+        // A directory's case may show what only a running system has.
+        (RootSupport::Full, _) | (RootSupport::Files, World::System(_)) => placements.push(Placement::Root),
+        (RootSupport::Files, World::Directory) | (RootSupport::None, _) => {}
     }
     let mut found = Vec::new();
     for placement in placements {
@@ -119,7 +138,11 @@ impl Suite<'_> {
         let keep = tempfile::tempdir().expect("a temporary directory");
         let base = keep.path().canonicalize().expect("it is there");
         let (sources, root) = (base.join("sources"), base.join("root"));
-        let dir = root.join("target");
+        let dir = match (self.case.world, self.placement) {
+            (World::Directory, _) => root.join("target"),
+            (World::System(_), Placement::Machine) => PathBuf::from("/"),
+            (World::System(_), Placement::Root) => root.clone(),
+        };
         std::fs::create_dir_all(&sources).expect("a directory");
         std::fs::create_dir_all(&dir).expect("a directory");
         (self.case.sources)(&sources);
@@ -129,17 +152,24 @@ impl Suite<'_> {
             Placement::Machine => dir.clone(),
             Placement::Root => {
                 cx.root = Some(root);
-                PathBuf::from("/target")
+                PathBuf::from(if matches!(self.case.world, World::System(_)) { "/" } else { "/target" })
             }
         };
         let values = fill((self.case.params)(), &shown, &sources);
         Target { _keep: keep, dir, cx, params: params(values) }
     }
 
-    fn state(&self, target: &Target) -> std::collections::BTreeMap<String, String> {
-        let mut tree = snapshot(&target.dir, Depth::State);
+    fn state(&self, target: &Target) -> BTreeMap<String, String> {
+        let mut tree = self.everything(target, Depth::State);
         tree.retain(|path, _| !(self.case.ignore)(path));
         tree
+    }
+
+    fn everything(&self, target: &Target, depth: Depth) -> BTreeMap<String, String> {
+        match self.case.world {
+            World::Directory => snapshot(&target.dir, depth),
+            World::System(state) => state(&target.dir),
+        }
     }
 
     fn broken(&mut self, what: impl std::fmt::Display) {
@@ -157,6 +187,7 @@ impl Suite<'_> {
         if predicted.is_empty() {
             self.broken(format!("{start}: check predicts no change"));
         }
+        self.defaults(&target, start, &predicted);
         let ran = match flow::run(self.operation, &target.cx, &target.params) {
             Ok(ran) => ran,
             Err(error) => return self.broken(format!("{start}: the run failed: {error}")),
@@ -185,7 +216,7 @@ impl Suite<'_> {
 
     /// Checks without writing, twice: the second sees the prediction of the first.
     fn check(&mut self, target: &Target, start: &str) -> Option<stead_runner::operation::Diff> {
-        let before = snapshot(&target.dir, Depth::Everything);
+        let before = self.everything(target, Depth::Everything);
         let cx = OpContext { predicted: Predicted::default(), ..target.cx.clone() };
         let predicted = match flow::check(self.operation, &cx, &target.params) {
             Ok(diff) => diff,
@@ -201,15 +232,32 @@ impl Suite<'_> {
             }
             Err(error) => self.broken(format!("{start}: a second check failed: {error}")),
         }
-        for line in difference(&before, &snapshot(&target.dir, Depth::Everything)) {
+        for line in difference(&before, &self.everything(target, Depth::Everything)) {
             self.broken(format!("{start}: check wrote: {line}"));
         }
         Some(predicted)
     }
 
+    /// What is declared as a default is what happens without the parameter.
+    fn defaults(&mut self, target: &Target, start: &str, predicted: &stead_runner::operation::Diff) {
+        let cx = OpContext { predicted: Predicted::default(), ..target.cx.clone() };
+        let spelled = with_defaults(self.operation.descriptor(), &target.params);
+        match flow::check(self.operation, &cx, &spelled) {
+            Ok(diff) if diff.to_json() == predicted.to_json() => {}
+            Ok(diff) => self.broken(format!(
+                "{start}: check says {}, with the defaults spelled out {}",
+                predicted.to_json(),
+                diff.to_json()
+            )),
+            Err(error) => {
+                self.broken(format!("{start}: check with the defaults spelled out failed: {error}"))
+            }
+        }
+    }
+
     /// A converged target: check and run say unchanged and write nothing.
     fn converged(&mut self, target: &Target, start: &str) {
-        let before = snapshot(&target.dir, Depth::Everything);
+        let before = self.everything(target, Depth::Everything);
         if let Some(diff) = self.check(target, "converged")
             && !diff.is_empty()
         {
@@ -222,7 +270,7 @@ impl Suite<'_> {
             Ok(_) => {}
             Err(error) => self.broken(format!("{start}: the second run failed: {error}")),
         }
-        for line in difference(&before, &snapshot(&target.dir, Depth::Everything)) {
+        for line in difference(&before, &self.everything(target, Depth::Everything)) {
             self.broken(format!("{start}: the second run wrote: {line}"));
         }
     }
@@ -232,7 +280,7 @@ impl Suite<'_> {
         target: &Target,
         start: &str,
         seen: &stead_runner::operation::Observed,
-        before: &std::collections::BTreeMap<String, String>,
+        before: &BTreeMap<String, String>,
     ) {
         if !self.operation.descriptor().undo {
             return;
@@ -277,6 +325,24 @@ impl Suite<'_> {
             self.broken(format!("drift in {field}: not repaired: {line}"));
         }
     }
+}
+
+/// Returns `params` with every declared default that is neither given nor excluded by what is.
+pub fn with_defaults(descriptor: &Descriptor, params: &Params) -> Params {
+    let mut values = params.as_map().clone();
+    let excluded = |name: &str| {
+        let mut groups = descriptor.exclusive.iter().filter(|group| group.contains(&name));
+        groups.any(|group| group.iter().any(|other| params.get(other).is_some()))
+    };
+    for spec in descriptor.params {
+        if let Some(default) = spec.default
+            && !values.contains_key(spec.name)
+            && !excluded(spec.name)
+        {
+            values.insert(spec.name.to_owned(), default.to_json());
+        }
+    }
+    Params::new(values)
 }
 
 /// Puts the real directories in the place of `{dir}` and `{sources}`.

@@ -27,6 +27,9 @@ stead exec [OPTIONS] <TARGET>... -- <CMD>...
        stead exec [OPTIONS] [TARGET]... --list";
 
 /// Arguments of `stead exec`.
+///
+/// Flags of one way to use it are refused with the others by name: `requires` alone is waived where the required flag
+/// is in conflict with what was given.
 #[derive(Clone, Debug, Args)]
 #[command(override_usage = USAGE, group = ArgGroup::new("what").required(true).args(["command", "op", "facts", "list"]))]
 pub struct ExecArgs {
@@ -40,13 +43,13 @@ pub struct ExecArgs {
     #[arg(long, num_args = 1.., value_name = "NAME [K=V]", help_heading = "Instead of a command")]
     pub op: Vec<String>,
     /// The parameters of --op as one JSON object
-    #[arg(long, value_name = "JSON", requires = "op", help_heading = "Instead of a command")]
+    #[arg(long, value_name = "JSON", requires = "op", conflicts_with_all = ["command", "facts", "list"], help_heading = "Instead of a command")]
     pub params: Option<String>,
     /// Print what is known of the hosts
     #[arg(long, help_heading = "Instead of a command")]
     pub facts: bool,
     /// With --facts: only this part, such as `os.family`; may be repeated
-    #[arg(long, value_name = "PATH", requires = "facts", help_heading = "Instead of a command")]
+    #[arg(long, value_name = "PATH", requires = "facts", conflicts_with_all = ["command", "op", "list"], help_heading = "Instead of a command")]
     pub only: Vec<String>,
     /// List the hosts and reach none [default TARGET: _all]
     #[arg(long, help_heading = "Instead of a command")]
@@ -55,10 +58,10 @@ pub struct ExecArgs {
     #[arg(long, conflicts_with_all = ["facts", "list"])]
     pub dry_run: bool,
     /// With --op: show what differs
-    #[arg(long, requires = "op")]
+    #[arg(long, requires = "op", conflicts_with_all = ["command", "facts", "list"])]
     pub diff: bool,
     /// With --op: wait so long for targets a run holds [default: do not wait]
-    #[arg(long, value_name = "D", value_parser = value::duration, requires = "op")]
+    #[arg(long, value_name = "D", value_parser = value::duration, requires = "op", conflicts_with_all = ["command", "facts", "list"])]
     pub wait_lock: Option<Duration>,
     /// Which hosts there are.
     #[command(flatten)]

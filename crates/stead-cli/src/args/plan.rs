@@ -68,7 +68,7 @@ pub struct PlanRunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub parallel: Option<u32>,
     /// Limit of the main part, such as 30s or 1h30m [default: the plan's]
-    #[arg(long, value_name = "D", value_parser = value::duration)]
+    #[arg(long, value_name = "D", value_parser = value::timeout)]
     pub timeout: Option<Duration>,
     /// Predict what would change; write nothing
     #[arg(long)]

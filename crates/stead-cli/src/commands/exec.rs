@@ -65,10 +65,9 @@ pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> 
     let shown = Shown { renderers: vec![Box::new(lines)], pauser: None };
     let plan = CheckedPlan::from(compiled).with_base_dir(&settings.current_dir);
     let dry_run = args.dry_run;
-    let report =
-        drive::drive(runner, shown, &[], Person::Absent, settings, output, move |runner| async move {
-            if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
-        })?;
+    let report = drive::drive(runner, shown, &[], Person::Absent, move |runner| async move {
+        if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
+    })?;
     Ok(results::show(&report, task.asked, args, &written, settings, output))
 }
 

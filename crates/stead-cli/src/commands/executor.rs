@@ -14,7 +14,7 @@ pub(super) fn run(args: &ExecutorArgs, settings: &Settings) -> Result<ExitCode, 
     match (&args.attach, &args.session) {
         (_, Some(run)) => {
             let home = settings.environment.get("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-            executor::serve(Drivers::standard(), run.clone(), &base, home)
+            executor::serve(Drivers::on_target(), run.clone(), &base, home)
                 .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
             Ok(ExitCode::Success)
         }

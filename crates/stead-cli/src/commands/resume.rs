@@ -72,10 +72,9 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     let questions = drive::questions(selected.map(|(_, task)| task));
     let person = Person::find(args.yes, settings);
     let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
-    let ended =
-        drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
-            runner.resume_at(&bundle, plan, options).await
-        })?;
+    let ended = drive::drive(runner, shown, &questions, person, move |runner| async move {
+        runner.resume_at(&bundle, plan, options).await
+    })?;
     let report = ended.map_err(refused)?;
     Ok(present::finish(&report, &args.output, settings, output))
 }

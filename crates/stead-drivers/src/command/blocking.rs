@@ -55,6 +55,22 @@ impl Said {
 /// # Errors
 /// Class `permanent` if it is not there, `operation` if it cannot be run or was cancelled.
 pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
+    run_with(cx, program, None, Capture::Stream)
+}
+
+/// Runs a program to its end that leaves another one behind, which must not hold its output open. Nothing of what it
+/// says is kept.
+pub(crate) fn run_apart(cx: &OpContext, program: Program) -> Result<Said, OpError> {
+    run_with(cx, program, None, Capture::Discard)
+}
+
+/// Runs a program that reads `stdin`, to its end: for what must not be in an argument list.
+pub(crate) fn run_with(
+    cx: &OpContext,
+    program: Program,
+    stdin: Option<Vec<u8>>,
+    capture: Capture,
+) -> Result<Said, OpError> {
     let path = program.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     let file = program::find(&program.name, &program.cwd, path.as_deref())
         .map_err(|missing| OpError::permanent(missing.message))?;
@@ -67,8 +83,8 @@ pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
         cwd: program.cwd,
         hidden_env: cx.hidden_env.to_vec(),
         env,
-        stdin: None,
-        capture: Capture::Stream,
+        stdin,
+        capture,
     };
     let cannot = |error: std::io::Error| OpError::io(format_args!("cannot run `{}`", program.name), &error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;

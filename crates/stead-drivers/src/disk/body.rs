@@ -1,5 +1,6 @@
 //! What is in a file, as data: short content whole, long content by size and hash.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use super::base64;
 pub(crate) const WHOLE: u64 = 1 << 20;
 
 /// What is in a file. Two are equal if and only if the bytes are (for long content: their SHA-256).
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Body {
     /// In bytes.
     pub(crate) size: u64,
@@ -30,6 +31,13 @@ pub(crate) struct Body {
     /// A file of this machine that holds these bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<PathBuf>,
+}
+
+/// Size only: content may be secret, and so may be the hash of a short one.
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("size", &self.size).finish_non_exhaustive()
+    }
 }
 
 impl PartialEq for Body {
@@ -84,7 +92,8 @@ impl Body {
         self
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether the bytes are in it.
+    pub(crate) fn is_whole(&self) -> bool {
         self.text.is_some() || self.base64.is_some()
     }
 

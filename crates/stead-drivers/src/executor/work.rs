@@ -9,7 +9,9 @@ use stead_model::event::{Mode, Stream};
 use stead_model::executor::{OpRequest, OpResult, Pipe};
 use stead_model::{ErrorClass, HostName, RunId, TaskName};
 use stead_runner::operate::{operate_safely, to_result};
-use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Registry, Stop};
+use stead_runner::operation::{
+    Cancel, OpContext, OpError, Output, Params, Predicted, Registry, Stop, UndoStore,
+};
 use stead_runner::redact::{MaskingStream, Redactor};
 use tokio::sync::{mpsc, watch};
 
@@ -109,7 +111,11 @@ async fn run(
     };
     let mark = |name: &str| request.env.get(name).map(String::as_str).unwrap_or_default();
     let bad = |what: &str| OpError::invalid(format!("the driver sent no valid {what}"));
+    // The session's directory is `BASE/run/RUN`.
+    let base = around.directory.ancestors().nth(2).map(PathBuf::from);
+    let undo = UndoStore::new(base.into_iter().collect(), around.run.clone());
     let context = OpContext {
+        undo: undo.wanted(request.undo && !request.check),
         run_id: Some(around.run),
         bundle: None,
         task: TaskName::parse(mark("STEAD_TASK")).map_err(|_| bad("task"))?,

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use stead_model::Descriptor;
 use stead_model::executor::{EntryKind, SourceEntry, SourceTree};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::files::{Exclude, Needs};
 use stead_runner::operation::{OpContext, OpError, Params};
 
-use super::absent::join;
+use super::absent::{join, see};
 use super::entry::{Want, expect};
 use super::params::{BACKUP, FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, VALIDATE, WRITE};
 use super::present::{read_source, want_source};
@@ -30,12 +30,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     params: &[
         PATH,
         ParamSpec::new("source", ParamKind::SourcePath, "A file or directory on the driver.").required(),
-        ParamSpec::new("delete", ParamKind::Bool, "Remove what is not in the source; default: false."),
+        ParamSpec::new("delete", ParamKind::Bool, "Remove what is not in the source; default: false.").default(ParamDefault::Flag(false)),
         ParamSpec::new(
             "exclude",
             ParamKind::TextList,
-            "Paths in the source, relative to it, that are left out, with all below; `*` and `?` match within a name.",
-        ),
+            "Paths in the source, relative to it, that are left out, with all below; `*` and `?` match within a name; default: none.",
+        ).default(ParamDefault::Texts(&[])),
         MODE,
         OWNER,
         GROUP,
@@ -91,7 +91,7 @@ impl Desire for Copy {
             entries.push(entry);
         }
         if params.flag("delete", false) {
-            let extra = extra(disk, &spot, &sources, &mut budget)?;
+            let extra = extra(cx, disk, &spot, &sources, &mut budget)?;
             entries.extend(extra);
         }
         Ok(entries)
@@ -170,6 +170,7 @@ fn keep_whole(cx: &OpContext, disk: &Disk, entry: &mut Entry, budget: &mut u64) 
 
 /// Returns what is on the target and not in the source, to be removed.
 fn extra(
+    cx: &OpContext,
     disk: &Disk,
     spot: &crate::disk::Spot,
     sources: &Sources,
@@ -178,17 +179,14 @@ fn extra(
     let mut entries = Vec::new();
     let mut todo = vec![(String::new(), spot.clone())];
     while let Some((label, spot)) = todo.pop() {
-        let mut seen: Seen = disk.see(&spot, Depth::Attributes)?;
+        let seen: Seen = disk.see(&spot, Depth::Attributes)?;
         if seen.kind == Kind::Directory {
             todo.extend(disk.children(&spot)?.into_iter().map(|child| (join(&label, &child), child)));
         }
         if sources.0.contains_key(Path::new(&label)) || seen.kind == Kind::Absent {
             continue;
         }
-        if seen.kind == Kind::File && *budget > 0 {
-            seen = disk.see(&spot, Depth::Content)?;
-            *budget = budget.saturating_sub(seen.body.as_ref().map_or(0, |body| body.size));
-        }
+        let seen = see(cx, disk, &spot, budget)?;
         entries.push(Entry { label, spot, seen, want: Want::new(Kind::Absent) });
     }
     Ok(entries)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Effect};
 use stead_runner::files::{Content, Needs, Place};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
@@ -24,7 +24,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::SourcePath,
             "Where it goes on the driver, relative to the plan file; default: the run's artifacts/HOST/PATH.",
         ),
-        ParamSpec::new("required", ParamKind::Bool, "A missing file is a failure; default: true."),
+        ParamSpec::new("required", ParamKind::Bool, "A missing file is a failure; default: true.")
+            .default(ParamDefault::Flag(true)),
     ],
     result: &[
         ("to", "Where it is on the driver."),

@@ -13,12 +13,12 @@ use crate::disk::{Disk, Last};
 const LARGEST: u64 = 16 << 20;
 
 /// Returns the user id that parameter `name` means.
-pub(super) fn uid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
+pub(crate) fn uid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
     params.get(name).map(|value| resolve(cx, disk, value, "passwd", "user")).transpose()
 }
 
 /// Returns the group id that parameter `name` means.
-pub(super) fn gid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
+pub(crate) fn gid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
     params.get(name).map(|value| resolve(cx, disk, value, "group", "group")).transpose()
 }
 
@@ -30,6 +30,20 @@ fn resolve(cx: &OpContext, disk: &Disk, value: &Value, database: &str, kind: &st
     };
     if let Ok(id) = name.parse() {
         return Ok(id);
+    }
+    match cx.predicted.get(&format!("{kind}:{name}")) {
+        Some(Value::Null) => return Err(unknown(name)),
+        Some(predicted) => {
+            let id = predicted[if kind == "user" { "uid" } else { "gid" }].as_u64();
+            let not_known = || OpError {
+                not_known: true,
+                ..OpError::operation(format!(
+                    "an earlier task would make {kind} `{name}`; its id is not known yet"
+                ))
+            };
+            return id.and_then(|id| u32::try_from(id).ok()).ok_or_else(not_known);
+        }
+        None => {}
     }
     let spot = disk.locate(&Path::new("/etc").join(database), Last::Follow)?;
     let seen = disk.see(&spot, Depth::Content)?;

@@ -42,7 +42,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ..WRITE
 };
 
-pub(super) struct Present;
+pub(crate) struct Present;
 
 impl Desire for Present {
     fn descriptor(&self) -> &'static Descriptor {
@@ -94,7 +94,7 @@ pub(super) fn want_source(
 }
 
 /// Returns the content of a driver's file.
-pub(super) fn read_source(cx: &OpContext, source: &str, entry: &SourceEntry) -> Result<Body, OpError> {
+pub(crate) fn read_source(cx: &OpContext, source: &str, entry: &SourceEntry) -> Result<Body, OpError> {
     let path = cx.files.content(source, entry)?;
     let body = File::open(&path).and_then(|mut file| Body::read(&mut file));
     let body = body

@@ -1,7 +1,7 @@
 //! `file.template`: a file whose content is rendered.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::files::Needs;
 use stead_runner::operation::{OpContext, OpError, Params};
 
@@ -24,9 +24,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new(
             "vars",
             ParamKind::Map,
-            "Values known as `vars` in the template, over the plan's own.",
+            "Values known as `vars` in the template, over the plan's own; default: none.",
         )
-        .secret(),
+        .secret()
+        .default(ParamDefault::EmptyMap),
         MODE,
         OWNER,
         GROUP,

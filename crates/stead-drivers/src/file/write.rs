@@ -39,6 +39,7 @@ pub(crate) fn apply(
     params: &Params,
     entries: Vec<Entry>,
 ) -> Result<Written, OpError> {
+    super::kept::keep(cx, &entries)?;
     let mut writer = Writer { cx, disk, params, written: Written::default(), changed: false };
     match writer.apply(entries) {
         Ok(()) => Ok(writer.written),
@@ -212,7 +213,7 @@ impl Writer<'_> {
             rustix::fs::fchmod(temporary.file(), Mode::from_raw_mode(mode)).map_err(says)?;
         }
         temporary.file().sync_all().map_err(failed)?;
-        self.validate(spot, &temporary)?;
+        self.validate(spot, want, &temporary)?;
         if let Some(old) = &old
             && self.params.flag("backup", false)
         {
@@ -255,8 +256,9 @@ impl Writer<'_> {
         self.set_attributes(spot, &entry.want, false)
     }
 
-    fn validate(&self, spot: &Spot, temporary: &Temporary) -> Result<(), OpError> {
-        let argv = self.params.texts("validate");
+    fn validate(&self, spot: &Spot, want: &Want, temporary: &Temporary) -> Result<(), OpError> {
+        let argv =
+            if want.validate.is_empty() { self.params.texts("validate") } else { want.validate.clone() };
         let Some((name, args)) = argv.split_first() else { return Ok(()) };
         if argv.iter().filter(|arg| arg.as_str() == "{}").count() != 1 {
             return Err(OpError::invalid("`validate` needs exactly one argument `{}` for the new file"));

@@ -19,7 +19,7 @@ mod opener;
 mod pattern;
 mod preamble;
 mod program;
-mod secret;
+pub(in crate::transport) mod secret;
 mod settings;
 mod spool;
 mod way;

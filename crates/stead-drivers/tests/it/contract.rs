@@ -9,9 +9,9 @@ use stead_model::{Descriptor, Effect, Op};
 use stead_runner::operation::{
     Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params, Registry,
 };
-use stead_testkit::operation_contract::{Case, nothing, nothing_kept, uncovered, violations};
+use stead_testkit::operation_contract::{Case, World, nothing, nothing_kept, uncovered, violations};
 
-fn write(path: impl AsRef<Path>, text: &str) {
+pub(crate) fn write(path: impl AsRef<Path>, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
@@ -37,9 +37,10 @@ fn disown(path: impl AsRef<Path>) {
     }
 }
 
-const BASE: Case = Case {
+pub(crate) const BASE: Case = Case {
     operation: "",
     name: "",
+    world: World::Directory,
     params: || json!({}),
     sources: nothing,
     fresh: nothing,
@@ -375,7 +376,13 @@ pub(crate) fn make_repository(path: &Path) {
 }
 
 fn cases() -> Vec<Case> {
-    [PRESENT, SHAPES, EDITS, FETCHED].concat()
+    let mut cases = [PRESENT, SHAPES, EDITS, FETCHED].concat();
+    cases.extend_from_slice(crate::accounts::CASES);
+    cases.extend_from_slice(crate::packages::CASES);
+    cases.extend(crate::configuration::cases());
+    cases.extend_from_slice(crate::services::CASES);
+    cases.extend_from_slice(crate::containers::CASES);
+    cases
 }
 
 #[test]
@@ -383,7 +390,7 @@ fn archives_and_checkouts_keep_the_contract() {
     passes(FETCHED);
 }
 
-fn passes(cases: &[Case]) {
+pub(crate) fn passes(cases: &[Case]) {
     let registry = stead_drivers::Drivers::standard();
     let found: Vec<String> = cases.iter().flat_map(|case| violations(&registry, case)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));

@@ -1,14 +1,23 @@
 //! The operations against the real machine: processes, files, repositories and sockets.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod accounts;
 mod command;
+mod configuration;
+mod configured;
+mod containers;
 mod contract;
+mod facts;
 mod fetched;
 mod file;
+mod managers;
 mod network;
+mod packages;
 mod server;
+mod services;
 mod ssh;
 mod state;
+mod watched;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
 #[test]

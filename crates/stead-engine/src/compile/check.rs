@@ -14,6 +14,7 @@ use super::{Catalogue, CompiledPlan};
 use crate::expr::{ExprError, References};
 use crate::graph::Graph;
 
+mod defaults;
 mod finish;
 mod names;
 mod operations;
@@ -80,6 +81,7 @@ pub fn check(
     let diagnostics = checker.diagnostics;
     match built {
         Ok(graph) if !diagnostics.has_errors() => {
+            defaults::leave_out(&mut plan, catalogue);
             let hash = finish::hash(&mut plan);
             let warnings = diagnostics.sorted().0;
             Ok(CompiledPlan { plan: Arc::new(plan), graph: Arc::new(graph), hash, warnings })

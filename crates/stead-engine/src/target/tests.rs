@@ -161,6 +161,27 @@ fn any_is_one_host_the_same_again_and_spread_over_seeds() {
 }
 
 #[test]
+fn another_host_takes_the_place_of_one_that_any_chose() {
+    let next = |text: &str, host: &str, taken: &[&str]| {
+        let exprs: Vec<TargetExpr> = text.split('|').map(|part| TargetExpr::parse(part).unwrap()).collect();
+        let host = HostName::parse(host).unwrap();
+        let is_taken = |other: &HostName| other == &host || taken.contains(&other.as_str());
+        instead_of(&exprs, &three(), &host, &is_taken).map(|host| host.to_string())
+    };
+    let some = |name: &str| Some(name.to_owned());
+    assert_eq!(next("_any", "a1", &[]), some("a2"));
+    assert_eq!(next("_any", "b1", &[]), some("a1"));
+    assert_eq!(next("_any", "a2", &["b1"]), some("a1"));
+    assert_eq!(next("_any", "a2", &["b1", "a1"]), None);
+    assert_eq!(next("role:web&_any", "a2", &[]), some("a1"));
+    assert_eq!(next("_any,!a2", "a1", &[]), some("b1"));
+    // Who is named, or in a set that is meant as a whole, is not replaced.
+    assert_eq!(next("a1|_any", "a1", &[]), None);
+    assert_eq!(next("role:web,_any", "a1", &[]), None);
+    assert_eq!(next("a1", "a1", &[]), None);
+}
+
+#[test]
 fn a_described_local_is_part_of_all() {
     let hosts = hosts(&[("local", "role=web"), ("a", "")]);
     let resolve = |text: &str| resolve(&[TargetExpr::parse(text).unwrap()], &hosts, "").unwrap().len();

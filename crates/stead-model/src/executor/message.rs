@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::plan::Op;
+use crate::report::Warning;
 use crate::status::ErrorClass;
 use crate::{OperationName, RunId};
 
@@ -430,6 +431,9 @@ pub struct OpResult {
     /// Nothing ran, because `creates` or `unless` said so.
     #[serde(default)]
     pub passed_over: bool,
+    /// What a person should know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<Warning>,
 }
 
 /// Why a body is no message.

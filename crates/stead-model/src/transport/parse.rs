@@ -264,6 +264,7 @@ pub fn secret_ranges(text: &str) -> Vec<Range<usize>> {
     let authority = whole.text.split('?').next().unwrap_or_default();
     let end = authority.rfind('@').unwrap_or(authority.len());
     if let Some(colon) = authority[..end].find(':')
+        && (scheme(text).is_some() || text.contains('@'))
         && !host_and_port(Part { text: authority, at: 0 }, true).is_ok_and(|_| end == authority.len())
     {
         // An unencoded `?` in a password ends the account early: up to the `@` it is still the password.

@@ -253,9 +253,16 @@ fn errors_and_shown_text_repeat_no_secret() {
         }
         assert!(!shown.contains("hun") && !shown.contains("ter2"), "{shown}");
     }
-    for text in
-        ["ssh://u@h:22?key=/k", "u@fd00::7", "ssh://h:2222", "u@h?password=env:P", "local", "ssh://[::1]:22"]
-    {
+    for text in [
+        "ssh://u@h:22?key=/k",
+        "u@fd00::7",
+        "ssh://h:2222",
+        "u@h?password=env:P",
+        "local",
+        "ssh://[::1]:22",
+        "role:web,",
+        "a:b:c",
+    ] {
         assert!(secret_ranges(text).is_empty(), "{text}");
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use stead_model::event::Mode;
 use stead_model::executor::{OpResult, OpStatus};
+use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
+use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass};
 
 use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Outcome, Params};
@@ -35,6 +37,8 @@ pub struct Ran {
     pub diff: Option<Value>,
     /// The operation that restores what was before.
     pub inverse: Option<Op>,
+    /// What a person should know.
+    pub warnings: Vec<Warning>,
 }
 
 /// Carries out an operation as [`operate`] does; a panic in it is its failure.
@@ -63,6 +67,12 @@ pub async fn operate(
             "{} needs {}",
             descriptor.name,
             descriptor.platforms.join(" or ")
+        )));
+    }
+    if cx.root.is_some() && descriptor.root == RootSupport::None {
+        return Err(OpError::unsupported(format!(
+            "{} needs the running system: it does not work below a root directory",
+            descriptor.name
         )));
     }
     if mode == Mode::DryRun && !descriptor.check {
@@ -106,6 +116,7 @@ pub(crate) fn from_outcome(outcome: Outcome, effect: Effect) -> Ran {
         exit_code: outcome.exit_code,
         signal: outcome.signal,
         data: outcome.data,
+        warnings: outcome.warnings,
         ..Ran::default()
     }
 }
@@ -193,6 +204,7 @@ pub fn to_result(ran: Result<Ran, OpError>) -> OpResult {
         exit_code: ran.exit_code,
         signal: ran.signal,
         passed_over: ran.passed_over,
+        warnings: ran.warnings,
     }
 }
 
@@ -204,6 +216,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         unsupported: result.status == OpStatus::Skipped,
         not_known: result.status == OpStatus::Unknown,
         changed: result.error_changed,
+        not_started: false,
     });
     if let (true, Some(error)) = (result.refused, &failure) {
         return Err(error.clone());
@@ -220,6 +233,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         data: result.data,
         diff: result.diff,
         inverse: result.before,
+        warnings: result.warnings,
     })
 }
 

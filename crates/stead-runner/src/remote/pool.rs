@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stead_model::executor::{OpRequest, Received, Reply, Request};
 use stead_model::inventory::Host;
+use stead_model::report::Warning;
 use stead_model::transport::TransportSpec;
 use stead_model::{ErrorClass, HostName, RunId};
 use tokio::sync::{mpsc, watch};
@@ -253,7 +254,7 @@ fn warn_of_noise(attached: &Attached, host: &HostName, messages: &mpsc::Sender<M
     if attached.noise > 0 {
         let text = format!("{host}: its login prints {} bytes before a command begins", attached.noise);
         // A dispatcher that is too busy for it has worse things to say.
-        drop(messages.try_send(Message::Warning("reach/noise", text)));
+        drop(messages.try_send(Message::Warning(Warning { code: "reach/noise".to_owned(), text })));
     }
 }
 

@@ -75,3 +75,15 @@ impl Sending<'_> {
         Ok((request, allowed))
     }
 }
+
+/// Whether an operation renders a template whose text mentions facts.
+pub(crate) fn reads_facts(entry: &Entry, params: &Params, files: &LocalFiles) -> bool {
+    let needs = entry.needs(params);
+    let mentions = |text: &[u8]| text.windows(4).any(|word| word == b"fact");
+    needs.names
+        && (params.as_map().values().filter_map(|value| value.as_str()).any(|text| mentions(text.as_bytes()))
+            || needs.sources.iter().any(|(source, _)| {
+                // What cannot be read fails where it is sent.
+                std::fs::read(files.base_dir.join(source)).is_ok_and(|text| mentions(&text))
+            }))
+}

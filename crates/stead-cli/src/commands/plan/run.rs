@@ -79,10 +79,9 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     let person = Person::find(args.yes, settings);
     let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
     let dry_run = args.dry_run;
-    let mut report =
-        drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
-            if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
-        })?;
+    let mut report = drive::drive(runner, shown, &questions, person, move |runner| async move {
+        if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
+    })?;
     if args.fail_on_change {
         fail_on_change(&mut report);
     }

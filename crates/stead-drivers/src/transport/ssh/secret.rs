@@ -12,7 +12,7 @@ use crate::transport::Surroundings;
 const LONGEST: u64 = 64 << 10;
 
 /// Returns the secret, or why there is none; never the secret in an error.
-pub(super) fn read(source: &SecretSource, around: &Surroundings) -> Result<String, String> {
+pub(in crate::transport) fn read(source: &SecretSource, around: &Surroundings) -> Result<String, String> {
     match source {
         SecretSource::Literal(text) => Ok(text.clone()),
         SecretSource::Env(name) => match around.variable(name).map(|value| value.to_str()) {

@@ -1,12 +1,15 @@
 //! What the settings of a task may say by themselves: ranges, targets, mutexes, `finally`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use stead_model::plan::{HostFailure, OnError, Section, Size, TaskIndex};
 use stead_model::{Task, TaskName};
 
 use super::Checker;
 
+/// Said of a time limit that leaves no time.
+pub(super) const NO_TIMEOUT: &str = "give it some time, or leave it out for no limit";
 /// Most retries of one attempt.
 const MAX_RETRIES: u32 = 1_000;
 
@@ -73,6 +76,11 @@ impl<'a> Checker<'a> {
                 message,
                 "possible: exit, operation, unreachable, timeout, panic",
             );
+        }
+        if settings.timeout == Some(Duration::ZERO) {
+            let message =
+                format!("`timeout` of task `{name}` is 0: every attempt would be over before it began");
+            self.error(index, "timeout", bad, message, NO_TIMEOUT);
         }
         let mut held = BTreeSet::new();
         for (i, mutex) in settings.mutex.iter().enumerate() {

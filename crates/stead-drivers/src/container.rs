@@ -1,0 +1,68 @@
+//! `container.present` and `container.absent`: containers of podman or docker, by their command lines.
+//!
+//! What is given is compared with what the engine says of the container; where something differs the container is
+//! replaced under the same name, with what was not given taken over from the old one. The old one is kept aside until
+//! the new one is up. Containers that Stead made carry the label `dev.stead`; others are not touched unless `adopt`.
+
+mod absent;
+mod engine;
+mod inspected;
+mod present;
+mod wish;
+
+use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::{Descriptor, Effect};
+use stead_runner::operation::{OpError, Registry};
+
+/// Adds both operations.
+pub(crate) fn add_to(registry: &mut Registry) {
+    registry.add_operation(present::Present);
+    registry.add_operation(absent::Absent);
+}
+
+/// What marks a container that Stead made.
+const LABEL: &str = "dev.stead";
+
+const WRITE: Descriptor = Descriptor {
+    name: "",
+    summary: "",
+    effect: Effect::Write,
+    idempotent: true,
+    check: true,
+    undo: true,
+    platforms: &[],
+    root: RootSupport::None,
+    needs_root: false,
+    params: &[],
+    exclusive: &[],
+    one_of: &[],
+    result: &[],
+};
+
+const NAME: ParamSpec = ParamSpec::new("name", ParamKind::NonEmptyText, "Its name.").required();
+const ENGINE: ParamSpec = ParamSpec::new(
+    "engine",
+    ParamKind::Enum(&["auto", "podman", "docker"]),
+    "Which engine; default: auto, podman before docker.",
+);
+const ADOPT: ParamSpec = ParamSpec::new(
+    "adopt",
+    ParamKind::Bool,
+    "Also if it has no label `dev.stead`, so was made by somebody else; default: false.",
+);
+
+/// Refuses what an engine would not take as a name.
+fn check_name(name: &str) -> Result<&str, OpError> {
+    let first = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if first && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
+        return Ok(name);
+    }
+    Err(OpError::invalid(format!("`{}` is not the name of a container", name.escape_debug())))
+}
+
+/// Returns the error of touching a container that is not ours.
+fn foreign(name: &str) -> OpError {
+    OpError::permanent(format!(
+        "container `{name}` has no label `{LABEL}`: somebody else made it; `adopt: true` takes it over"
+    ))
+}
