@@ -192,9 +192,9 @@ impl Live {
 
     /// Has the table know that `row` is on another host now.
     pub(super) fn moved(&mut self, row: u32, from: Option<&HostName>, to: &HostName) {
-        if !self.by_host.is_empty() {
-            from.map(|host| self.by_host.remove(host));
-            self.by_host.insert(to.clone(), row);
+        if let Some(by_host) = &mut self.by_host {
+            from.map(|host| by_host.remove(host));
+            by_host.insert(to.clone(), row);
         }
     }
 
