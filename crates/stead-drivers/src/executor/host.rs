@@ -315,7 +315,11 @@ impl HostSession {
                 self.begin_lock(id, holder, parent, Duration::from_millis(wait_ms));
             }
             Request::Cancel { signal, grace_ms: _ } => self.cancel(id, &signal),
-            Request::Ack { id } => drop(self.works.remove(&id)),
+            Request::Ack { id } => {
+                drop(self.works.remove(&id));
+                // The driver has heard of what was done since: it reaches this machine as it is now.
+                crate::network::watch::confirm(&self.shared.run).ok();
+            }
             Request::Beat { received } => {
                 for Received { id, stdout, stderr, file: _ } in received {
                     if let Some(work) = self.works.get(&id) {

@@ -49,6 +49,7 @@ pub fn serve(registry: Registry, run: RunId, base: &Path, account_home: PathBuf)
     // As a child of `attach` it is no group's leader, so this works; where it does not, a lost terminal may end it.
     rustix::process::setsid().ok();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap_or(());
+    crate::network::watch::leave_to_driver();
     let home = Home::new(base, &run);
     let executable = std::env::current_exe()?;
     let directory = executable.parent().map(Path::to_owned).unwrap_or_default();
