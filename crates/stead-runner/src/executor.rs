@@ -385,6 +385,11 @@ impl Executor {
             if cx.cancel.now() > Stop::No {
                 return RowResult { status: Status::Cancelled, ..whole };
             }
+            // A host that took the place of another of `_any` was not among those locked when the run began.
+            let late = task.settings.target.iter().any(|text| text.contains("_any"));
+            if late && let Err(error) = self.lock_for(&part.op, &cx.host, &cx.cancel).await {
+                return failed(error.class, error.message);
+            }
             let mut result = self.run_part(part, cx, &scope, wants_inverse).await;
             if self.mode == Mode::DryRun
                 && is_failed_check(&result)
@@ -614,10 +619,17 @@ impl Executor {
 
     /// Makes sure that a closure may carry out `op` on `host`: the host is known, and locked if it may be written to.
     async fn reach_in_function(&self, cx: &TaskContext, op: &Op, host: &HostName) -> Result<(), Failure> {
-        let refused = |class, message: String| Failure { class, ..Failure::new(message) };
         if !self.hosts.has(host) {
-            return Err(refused(ErrorClass::Invalid, format!("there is no host `{host}` in the inventory")));
+            let message = format!("there is no host `{host}` in the inventory");
+            return Err(Failure { class: ErrorClass::Invalid, ..Failure::new(message) });
         }
+        let locked = self.lock_for(op, host, &cx.cancel).await;
+        locked.map_err(|error| Failure { class: error.class, ..Failure::new(error.message) })
+    }
+
+    /// Makes sure that `host` is locked if `op` may write to it. Most hosts are, since the run began; those that only
+    /// became known since are not.
+    async fn lock_for(&self, op: &Op, host: &HostName, cancel: &Cancel) -> Result<(), OpError> {
         let entry = self.registry.get(op.operation.as_str());
         let writes = entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read);
         let Some(locks) = &self.locks else { return Ok(()) };
@@ -625,14 +637,15 @@ impl Executor {
             return Ok(());
         }
         let Some(locks) = locks.upgrade() else {
-            return Err(refused(ErrorClass::Locked, format!("host {host} is not locked: the run is over")));
+            let message = format!("host {host} is not locked: the run is over");
+            return Err(OpError::new(ErrorClass::Locked, message));
         };
         tokio::select! {
             taken = locks.take(host) => {
-                taken.map_err(|error| refused(ErrorClass::Locked, crate::record::chain(&error)))
+                taken.map_err(|error| OpError::new(ErrorClass::Locked, crate::record::chain(&error)))
             }
-            () = cx.cancel.at_least(Stop::Ask) => {
-                Err(Failure::new(format!("stopped while waiting for the lock of host {host}")))
+            () = cancel.at_least(Stop::Ask) => {
+                Err(OpError::operation(format!("stopped while waiting for the lock of host {host}")))
             }
         }
     }
