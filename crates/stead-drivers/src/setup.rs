@@ -106,10 +106,10 @@ impl<'a> Setup<'a> {
     pub(crate) fn read(&self, path: &Path) -> Result<Option<Vec<u8>>, OpError> {
         let (spot, seen) = self.look(path)?;
         expect_file(&spot, &seen)?;
-        match seen.kind {
-            Kind::Absent => Ok(None),
-            _ => self.disk.read(&spot, &seen, LARGEST).map(Some),
+        if seen.kind == Kind::Absent {
+            return Ok(None);
         }
+        self.disk.read(&spot, &seen, LARGEST).map(Some)
     }
 
     /// Returns the bytes that `path` leads to, links followed; nothing if that is not a file.
@@ -197,10 +197,7 @@ impl<'a> Setup<'a> {
         for step in steps {
             step.prepare()?;
         }
-        let watched = settle.iter().find_map(|step| match step {
-            Settle::Watch { seconds } => Some(*seconds),
-            _ => None,
-        });
+        let watched = settle.iter().find_map(Settle::watched);
         let watch =
             watched.map(|seconds| Watch::start(cx, disk, seconds, &entries, &wishes, &settle)).transpose()?;
         let mut changed = false;

@@ -70,11 +70,10 @@ pub trait Hosts: Send + Sync {
     /// all others are taken, or if it was not `_any` that chose it.
     fn instead_of(
         &self,
-        target: &[String],
-        host: &HostName,
-        is_taken: &dyn Fn(&HostName) -> bool,
+        _target: &[String],
+        _host: &HostName,
+        _is_taken: &dyn Fn(&HostName) -> bool,
     ) -> Option<HostName> {
-        let _ = (target, host, is_taken);
         None
     }
 

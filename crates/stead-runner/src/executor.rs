@@ -16,6 +16,7 @@ use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use serde_json::Map;
@@ -31,7 +32,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
 use crate::files::LocalFiles;
-use crate::function::{Ended, Failure, Functions, TaskFunction};
+use crate::function::{Ended, Failure, Functions, TaskFunction, TaskFuture};
 use crate::lock::RunLocks;
 use crate::operation::{
     Cancel, Entry, OpContext, OpError, Output, Params, Predicted, Registry, Stop, UndoStore,
@@ -145,19 +146,23 @@ impl Executor {
     }
 
     /// Makes an attempt and returns how it ended. Never panics; a panic inside becomes the attempt's failure.
+    ///
+    /// The future is small; see [`Self::tell`] and [`Self::call`].
     pub(crate) async fn attempt(
-        self: Arc<Self>,
-        attempt: Attempt,
+        self: &Arc<Self>,
+        attempt: &Attempt,
         cancel: Cancel,
         run_status: Option<RunStatus>,
-    ) -> RowResult {
+    ) -> Box<RowResult> {
         let mut result = match &attempt.host {
             // In a box of its own: a closure's attempt need not carry its size.
-            Some(host) => Box::pin(self.attempt_on_host(&attempt, host, cancel, run_status)).await,
-            None => self.attempt_function(&attempt, cancel, run_status).await,
+            Some(host) => Box::pin(self.attempt_on_host(attempt, host, cancel, run_status)).await,
+            None => self.attempt_function(attempt, cancel, run_status).await,
         };
         self.mask(&mut result);
-        self.keep_long_data(&attempt, &mut result).await;
+        if result.data.is_some() {
+            Box::pin(self.keep_long_data(attempt, &mut result)).await;
+        }
         result
     }
 
@@ -166,7 +171,7 @@ impl Executor {
         attempt: &Attempt,
         cancel: Cancel,
         run_status: Option<RunStatus>,
-    ) -> RowResult {
+    ) -> Box<RowResult> {
         let closures = self.functions.of(attempt.task);
         let function = match (self.mode, closures) {
             (Mode::Run, Some(closures)) => closures.run.clone(),
@@ -174,13 +179,13 @@ impl Executor {
             (Mode::Run | Mode::DryRun, None) => None,
         };
         let Some(function) = function else {
-            return match self.mode {
+            return Box::new(match self.mode {
                 Mode::DryRun => RowResult::new(Status::Unknown),
                 Mode::Run => failed(ErrorClass::Invalid, "the task's closure is not part of this program"),
-            };
+            });
         };
         let ended = self.call(function, attempt.task, attempt.attempt, cancel, run_status).await;
-        let mut result = match ended {
+        let mut result = Box::new(match ended {
             Called::Ended(Ok(done)) => RowResult {
                 data: done.value,
                 ..RowResult::new(if done.changed { Status::Changed } else { Status::Unchanged })
@@ -193,7 +198,7 @@ impl Executor {
             Called::Panicked(message) => failed(ErrorClass::Panic, format!("panicked: {message}")),
             Called::TimedOut(after) => timed_out(after),
             Called::Cancelled => RowResult::new(Status::Cancelled),
-        };
+        });
         if self.mode == Mode::DryRun && result.status != Status::Failed {
             result.prediction = Some(Prediction::Exact);
         }
@@ -217,14 +222,24 @@ impl Executor {
             Err(panic) => return Called::Panicked(panic_text(&*panic)),
         };
         let mut future = CatchPanic(future);
+        // Most closures that do little are done at once and need nobody to watch over them.
+        let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx))).await;
+        match first {
+            Poll::Ready(ended) => called(ended, &cancel),
+            Poll::Pending => Box::pin(self.watch_over(future, task, cancel)).await,
+        }
+    }
+
+    async fn watch_over(
+        &self,
+        mut future: CatchPanic<TaskFuture>,
+        task: TaskIndex,
+        cancel: Cancel,
+    ) -> Called {
         let timeout = self.plan.task(task).settings.timeout;
         tokio::select! {
             biased;
-            ended = &mut future => match ended {
-                Ok(Err(_)) if cancel.now() > Stop::No => Called::Cancelled,
-                Ok(ended) => Called::Ended(ended),
-                Err(message) => Called::Panicked(message),
-            },
+            ended = &mut future => called(ended, &cancel),
             () = sleep_if(timeout) => Called::TimedOut(timeout.unwrap_or_default()),
             () = async {
                 cancel.at_least(Stop::Ask).await;
@@ -239,12 +254,22 @@ impl Executor {
         host: &HostName,
         cancel: Cancel,
         run_status: Option<RunStatus>,
+    ) -> Box<RowResult> {
+        Box::new(self.carry_out_on_host(attempt, host, cancel, run_status).await)
+    }
+
+    async fn carry_out_on_host(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        host: &HostName,
+        cancel: Cancel,
+        run_status: Option<RunStatus>,
     ) -> RowResult {
         let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
         let output = AttemptOutput::new(self, attempt);
         // Cancellation and the task's timeout reach the operation through one channel of its own.
-        let (stop, stopped) = tokio::sync::watch::channel(Stop::No);
-        let context = self.op_context(attempt, host, Cancel::new(stopped), output.sink(), scope.clone());
+        let (stop, stopped) = Cancel::signal();
+        let context = self.op_context(attempt, host, stopped, output.sink(), scope.clone());
         let timeout = self.plan.task(attempt.task).settings.timeout;
         let mut work = CatchPanic(Box::pin(self.judge_and_run(attempt, &context, scope)));
         let mut flush = tokio::time::interval(output::FLUSH_EVERY);
@@ -262,15 +287,15 @@ impl Executor {
                 _ = flush.tick() => output.flush_some(),
                 () = &mut timer, if !too_late => {
                     too_late = true;
-                    stop.send_replace(Stop::Ask);
+                    stop.stop(Stop::Ask);
                     end_of_patience = Some(tokio::time::Instant::now() + self.grace + PATIENCE);
                 }
-                () = cancel.at_least(Stop::Ask), if *stop.borrow() == Stop::No => {
-                    stop.send_replace(Stop::Ask);
+                () = cancel.at_least(Stop::Ask), if stop.now() == Stop::No => {
+                    stop.stop(Stop::Ask);
                     end_of_patience = Some(tokio::time::Instant::now() + self.grace + PATIENCE);
                 }
-                () = cancel.at_least(Stop::Kill), if *stop.borrow() < Stop::Kill => {
-                    stop.send_replace(Stop::Kill);
+                () = cancel.at_least(Stop::Kill), if stop.now() < Stop::Kill => {
+                    stop.stop(Stop::Kill);
                     end_of_patience = Some(tokio::time::Instant::now() + PATIENCE);
                 }
                 // An operation that does not listen is left behind; dropping it kills what it started.
@@ -279,7 +304,7 @@ impl Executor {
         };
         output.finish().await;
         // What ended before it was asked to stop has ended by itself, even if the request is on its way.
-        let asked = *stop.borrow();
+        let asked = stop.now();
         self.settle(result, too_late.then_some(timeout).flatten(), asked)
     }
 
@@ -537,7 +562,7 @@ impl Executor {
             let message = format!("{}; whether it ended there is not known", error.message);
             return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
         }
-        Err(error)
+        Err(OpError { not_started: !begun, ..error })
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {
@@ -618,6 +643,20 @@ impl Executor {
         drop(self.messages.blocking_send(message));
     }
 
+    /// Tells the dispatcher at once, or returns the wait for room. So the caller's future need not hold the message.
+    pub(crate) fn tell(
+        self: &Arc<Self>,
+        message: Message,
+    ) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        match self.messages.try_send(message) {
+            Ok(()) => None,
+            Err(mpsc::error::TrySendError::Full(message) | mpsc::error::TrySendError::Closed(message)) => {
+                let executor = Arc::clone(self);
+                Some(Box::pin(async move { executor.send(message).await }))
+            }
+        }
+    }
+
     /// Tells the dispatcher.
     pub(crate) async fn send(&self, message: Message) {
         // The dispatcher outlives its executor's work unless the run's future was dropped.
@@ -639,6 +678,15 @@ enum Called {
     Panicked(String),
     TimedOut(Duration),
     Cancelled,
+}
+
+/// Returns how a closure whose future has ended did; one that fails when it is asked to stop has stopped.
+fn called(ended: Result<Ended, String>, cancel: &Cancel) -> Called {
+    match ended {
+        Ok(Err(_)) if cancel.now() > Stop::No => Called::Cancelled,
+        Ok(ended) => Called::Ended(ended),
+        Err(message) => Called::Panicked(message),
+    }
 }
 
 /// A future whose panic is a value.

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use serde_json::{Map, Value};
 use stead_model::event::{Mode, Stream};
 use stead_model::report::Warning;
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::files::{DriverFiles, Needs};
 use crate::transport::Transport;
@@ -479,12 +480,21 @@ pub struct OpError {
     pub not_known: bool,
     /// Whether something may be different already.
     pub changed: bool,
+    /// Whether the host was lost before the operation began there.
+    pub not_started: bool,
 }
 
 impl OpError {
     /// Returns an error of `class`.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), unsupported: false, not_known: false, changed: false }
+        Self {
+            class,
+            message: message.into(),
+            unsupported: false,
+            not_known: false,
+            changed: false,
+            not_started: false,
+        }
     }
 
     /// Returns an error of class `operation`.
@@ -595,29 +605,148 @@ pub enum Stop {
 
 /// Says when an attempt should stop. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Cancel(watch::Receiver<Stop>);
+pub struct Cancel(Told);
 
-impl Cancel {
-    /// Returns a cancel that `sender` drives.
-    pub fn new(receiver: watch::Receiver<Stop>) -> Self {
-        Self(receiver)
+/// Who says it.
+#[derive(Clone, Debug)]
+enum Told {
+    Nobody,
+    Signal(Arc<Signal>),
+    Channel(watch::Receiver<Stop>),
+}
+
+/// A word, and who waits for it. Every attempt has one, so it is small: a watch channel costs several times as much to
+/// make and to drop.
+#[derive(Debug, Default)]
+struct Signal {
+    stop: AtomicU8,
+    waiting: Notify,
+}
+
+impl Signal {
+    fn now(&self) -> Stop {
+        match self.stop.load(Ordering::SeqCst) {
+            0 => Stop::No,
+            1 => Stop::Ask,
+            _ => Stop::Kill,
+        }
     }
 
-    /// Returns a cancel that never comes.
-    pub fn never() -> Self {
-        Self(watch::channel(Stop::No).1)
+    async fn at_least(&self, stop: Stop) {
+        loop {
+            let mut told = std::pin::pin!(self.waiting.notified());
+            // Waits before it looks: what is said in between is not missed.
+            told.as_mut().enable();
+            if self.now() >= stop {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+/// Drives a [`Cancel`].
+#[derive(Debug)]
+pub struct Stopper(Arc<Signal>);
+
+impl Stopper {
+    /// Stops, at least as urgently as `stop`: an urgent stop is never taken back.
+    pub fn stop(&self, stop: Stop) {
+        let level = match stop {
+            Stop::No => 0,
+            Stop::Ask => 1,
+            Stop::Kill => 2,
+        };
+        self.0.stop.fetch_max(level, Ordering::SeqCst);
+        self.0.waiting.notify_waiters();
     }
 
     /// Returns how urgent it is now.
     pub fn now(&self) -> Stop {
-        *self.0.borrow()
+        self.0.now()
+    }
+}
+
+impl Cancel {
+    /// Returns a cancel, and what drives it.
+    pub fn signal() -> (Stopper, Self) {
+        let signal = Arc::new(Signal::default());
+        (Stopper(Arc::clone(&signal)), Self(Told::Signal(signal)))
+    }
+
+    /// Returns a cancel that the sender of `receiver` drives.
+    pub fn new(receiver: watch::Receiver<Stop>) -> Self {
+        Self(Told::Channel(receiver))
+    }
+
+    /// Returns a cancel that never comes.
+    pub fn never() -> Self {
+        Self(Told::Nobody)
+    }
+
+    /// Returns how urgent it is now.
+    pub fn now(&self) -> Stop {
+        match &self.0 {
+            Told::Nobody => Stop::No,
+            Told::Signal(signal) => signal.now(),
+            Told::Channel(receiver) => *receiver.borrow(),
+        }
     }
 
     /// Resolves when stopping is at least as urgent as `stop`; never, if that cannot come any more. Cancel safe.
     pub async fn at_least(&self, stop: Stop) {
-        let mut receiver = self.0.clone();
-        if receiver.wait_for(|now| *now >= stop).await.is_err() {
-            std::future::pending::<()>().await;
+        match &self.0 {
+            Told::Nobody => std::future::pending().await,
+            Told::Signal(signal) => signal.at_least(stop).await,
+            Told::Channel(receiver) => {
+                let mut receiver = receiver.clone();
+                if receiver.wait_for(|now| *now >= stop).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stop_reaches_who_waits_and_is_not_taken_back() {
+        let (stopper, cancel) = Cancel::signal();
+        assert_eq!((cancel.now(), Cancel::never().now()), (Stop::No, Stop::No));
+        let waiting = {
+            let cancel = cancel.clone();
+            async move {
+                cancel.at_least(Stop::Ask).await;
+                let asked = cancel.now();
+                cancel.at_least(Stop::Kill).await;
+                (asked, cancel.now())
+            }
+        };
+        let driving = async {
+            tokio::task::yield_now().await;
+            stopper.stop(Stop::Ask);
+            tokio::task::yield_now().await;
+            stopper.stop(Stop::Kill);
+        };
+        let (seen, ()) = tokio::join!(waiting, driving);
+        assert_eq!(seen, (Stop::Ask, Stop::Kill));
+        stopper.stop(Stop::Ask);
+        assert_eq!((stopper.now(), cancel.now()), (Stop::Kill, Stop::Kill));
+        // What has been said already is heard at once.
+        cancel.at_least(Stop::Ask).await;
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_cannot_come_any_more_is_waited_for_in_vain() {
+        let (stopper, cancel) = Cancel::signal();
+        drop(stopper);
+        for cancel in [cancel, Cancel::never(), Cancel::new(watch::channel(Stop::No).1)] {
+            let mut waiting = std::pin::pin!(cancel.at_least(Stop::Ask));
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx))).await;
+            assert!(polled.is_pending());
         }
     }
 }

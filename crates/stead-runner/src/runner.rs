@@ -617,6 +617,7 @@ impl Runner {
             recording_failures: Vec::new(),
             journal_lost: false,
             waiting_for_journal: Vec::new(),
+            time: None,
         };
         Started { dispatcher, recording, _canceller: self.canceller, _locks: locks }
     }

@@ -37,6 +37,23 @@ mkdir layer/upper layer/work
 mount -t overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work stead-rig rootfs
 exec runc --root state run "$2""#;
 
+/// The same with systemd as pid 1, which does not end with a pipe: it is ended from here. Outside the test's process
+/// group, so that whoever kills that does not kill this.
+const SETUP_SYSTEMD: &str = r#"set -e
+cd "$1"
+mount -t tmpfs -o mode=0755 stead-rig layer
+mkdir layer/upper layer/work
+mount -t overlay -o lowerdir=/,upperdir=layer/upper,workdir=layer/work stead-rig rootfs
+units=rootfs/etc/systemd/system
+rm -rf $units
+mkdir -p $units
+printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\nAllowIsolate=yes\n' >$units/rig.target
+set +e
+runc --root state run "$2" </dev/null >console 2>&1 &
+cat >/dev/null
+runc --root state delete --force "$2" >/dev/null 2>&1
+wait"#;
+
 /// Pid 1: runs its arguments, ends when they do or when the test is gone.
 const INIT: &str = r#"exec 3<&0
 "$@" </dev/null &
@@ -95,6 +112,48 @@ pub fn inside<F: FnOnce()>(body: F) {
     assert!(status && said.contains("1 passed"), "`{test}` inside a container failed:\n{said}");
 }
 
+/// Runs the body of the calling test like [`inside`], in a container whose pid 1 is a real systemd. It has started
+/// nothing but its journal; a unit for a test has `DefaultDependencies=no`, or it pulls in all of a boot.
+///
+/// Returns whether there was one: where the host does not let systemd be init nothing is run, and this is said. The
+/// operations are then shown with the stand-in of [`crate::stand_in`] alone.
+///
+/// # Panics
+/// If the body does, with what it said.
+pub fn inside_with_systemd<F: FnOnce()>(body: F) -> bool {
+    if is_inside() {
+        body();
+        return true;
+    }
+    let Some(machine) = Machine::prepare() else { return false };
+    let init = "/lib/systemd/systemd";
+    let started = Path::new(init).exists().then(|| machine.start_systemd(&[init, "--unit=rig.target"]));
+    let container = started.map(|started| Container { started });
+    let Some(container) = container.filter(Container::has_systemd) else {
+        #[expect(clippy::print_stderr, reason = "the reader of the test's output is told")]
+        {
+            eprintln!("skipped: systemd cannot be init of a container here; a stand-in is used");
+        }
+        return false;
+    };
+    let test = test_of(std::any::type_name::<F>());
+    let exe = std::env::current_exe().expect("the test binary has a path");
+    let exe = exe.to_str().expect("its path is text");
+    let out = container.run(&[
+        "env",
+        "STEAD_TEST_INSIDE=1",
+        exe,
+        &test,
+        "--exact",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
+    let said = [out.stdout, out.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(out.status.success() && said.contains("1 passed"), "`{test}` beside systemd failed:\n{said}");
+    true
+}
+
 /// Whether this process runs inside a container that [`inside`] started.
 pub fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
@@ -140,6 +199,20 @@ impl Container {
         command.output().expect("runc can be started")
     }
 
+    /// Waits until systemd, as its pid 1, has started what it should.
+    fn has_systemd(&self) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            let asked =
+                self.run(&["systemctl", "is-active", "--quiet", "rig.target", "systemd-journald.service"]);
+            if asked.status.success() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        false
+    }
+
     /// Runs a line of shell in it and returns what it printed.
     ///
     /// # Panics
@@ -183,10 +256,29 @@ impl Machine {
     }
 
     fn start(self, argv: &[&str]) -> Started {
+        self.launch("unshare", &[], SETUP, &config(argv))
+    }
+
+    fn start_systemd(self, argv: &[&str]) -> Started {
+        let mut config = config(argv);
+        if let Some(mounts) = config["mounts"].as_array_mut() {
+            mounts.push(json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup",
+                "options": ["nosuid", "noexec", "nodev", "rw"]}));
+        }
+        if let Some(namespaces) = config["linux"]["namespaces"].as_array_mut() {
+            namespaces.push(json!({"type": "cgroup"}));
+        }
+        if let Some(env) = config["process"]["env"].as_array_mut() {
+            env.push("container=stead".into());
+        }
+        self.launch("setsid", &["unshare"], SETUP_SYSTEMD, &config)
+    }
+
+    fn launch(self, program: &str, arguments: &[&str], setup: &str, config: &Value) -> Started {
         let bundle = self.path();
-        std::fs::write(bundle.join("config.json"), config(argv).to_string()).expect("a writable directory");
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "/bin/sh", "-c", SETUP, "sh"]);
+        std::fs::write(bundle.join("config.json"), config.to_string()).expect("a writable directory");
+        let mut command = Command::new(program);
+        command.args(arguments).args(["--mount", "--propagation", "private", "/bin/sh", "-c", setup, "sh"]);
         command.arg(bundle).arg(&self.id).stdin(Stdio::piped());
         // One pipe for both streams, so that what was said stays in order.
         let (reader, writer) = std::io::pipe().expect("a pipe");

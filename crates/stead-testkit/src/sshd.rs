@@ -42,6 +42,8 @@ pub struct Builder {
 /// Needs root, for a mount namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
+    /// Who logs in; none: the test's account. Another one needs a shell.
+    pub user: Option<String>,
     /// The login shell; none: the account's.
     pub shell: Option<String>,
     /// The password, as `openssl passwd` or `mkpasswd` hash it; none: the account's.
@@ -99,7 +101,11 @@ impl Builder {
         for kind in &self.host_keys {
             make_key(&path.join(format!("host_{}", kind.name())), *kind);
         }
-        let user = account_name();
+        let user =
+            self.account.as_ref().and_then(|account| account.user.clone()).unwrap_or_else(account_name);
+        if self.account.as_ref().is_some_and(|account| account.user.is_some()) {
+            give_to(path, &user);
+        }
         // A port can be taken between the look and the bind: then another is tried.
         for attempt in 0.. {
             let port = self.port.unwrap_or_else(free_port);
@@ -138,7 +144,11 @@ impl Builder {
             // The default exchange costs the server a hundred milliseconds of computing.
             "KexAlgorithms curve25519-sha256,curve25519-sha256@libssh.org",
         ] {
-            lines.push(line.to_owned());
+            // Not for every keyword does the first value hold.
+            let keyword = line.split(' ').next().unwrap_or_default();
+            if !self.config.iter().any(|given| given.starts_with(keyword)) {
+                lines.push(line.to_owned());
+            }
         }
         let mut environment = format!("SetEnv STEAD_SSHD={place} HOME={place}/home");
         for (name, value) in &self.environment {
@@ -392,9 +402,17 @@ fn account_name() -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// Lets another account read what its login needs, and own its home and work directory.
+fn give_to(path: &Path, user: &str) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
+    fs::set_permissions(path.join("authorized_keys"), fs::Permissions::from_mode(0o644)).expect("a mode");
+    let changed = Command::new("chown").arg(user).arg(path.join("home")).arg(path.join("workdir")).status();
+    assert!(changed.expect("chown runs").success());
+}
+
 /// Writes `passwd` and `shadow` with the account changed.
 fn write_account(path: &Path, account: &Account) {
-    let user = account_name();
+    let user = account.user.clone().unwrap_or_else(account_name);
     let change = |file: &str, fields: &[(usize, Option<String>)]| {
         let text = fs::read_to_string(format!("/etc/{file}")).expect("readable by root");
         let changed: Vec<String> = text

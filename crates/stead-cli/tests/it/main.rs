@@ -20,6 +20,7 @@ mod plans;
 mod reach;
 mod report;
 mod running;
+mod system;
 mod terminal;
 mod unsupported;
 mod usage;

@@ -2,6 +2,7 @@
 
 mod executing;
 mod inventories;
+mod over_ssh;
 mod schemas;
 mod targets;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::AtFlags;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_runner::operation::{OpError, Params};
 
 use super::account::Account;
@@ -36,7 +36,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "exclusive",
             ParamKind::Bool,
             "The file holds exactly these, in this order; default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
         ParamSpec::new(
             "path",
             ParamKind::AbsolutePath,
@@ -165,9 +166,12 @@ mod tests {
     fn keys_are_known_by_blob_and_follow_the_given_line() {
         let text = format!("# mine\nno-pty {ANN} old\n{BOB} bob\n\n{ANN}");
         let new = format!("{ANN} new");
-        assert_eq!(edited(&text, &[new.clone()], false, false), format!("# mine\n{ANN} new\n{BOB} bob\n"));
-        assert_eq!(edited(&text, &[new.clone()], true, false), format!("# mine\n{BOB} bob\n"));
-        assert_eq!(edited("# c", &[new.clone()], false, false), format!("# c\n{ANN} new"));
+        assert_eq!(
+            edited(&text, std::slice::from_ref(&new), false, false),
+            format!("# mine\n{ANN} new\n{BOB} bob\n")
+        );
+        assert_eq!(edited(&text, std::slice::from_ref(&new), true, false), format!("# mine\n{BOB} bob\n"));
+        assert_eq!(edited("# c", std::slice::from_ref(&new), false, false), format!("# c\n{ANN} new"));
         let both = [format!("{BOB} b"), new];
         assert_eq!(edited(&text, &both, false, true), format!("{BOB} b\n{ANN} new\n"));
         assert_eq!(edited(&text, &[], false, true), "");

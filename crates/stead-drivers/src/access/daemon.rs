@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::sshd_config::{drop_in, effective, settings, with_include};
@@ -36,8 +36,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "By sshd_config name: a text, number, boolean (yes, no), or a list for one line each; empty: no drop-in.",
         )
         .required(),
-        ParamSpec::new("name", ParamKind::NonEmptyText, "The drop-in is 10-NAME.conf; default: stead."),
-        ParamSpec::new("reload", ParamKind::Bool, "Make the daemon read it now; sessions stay; default: true."),
+        ParamSpec::new("name", ParamKind::NonEmptyText, "The drop-in is 10-NAME.conf; default: stead.").default(ParamDefault::Text("stead")),
+        ParamSpec::new("reload", ParamKind::Bool, "Make the daemon read it now; sessions stay; default: true.").default(ParamDefault::Flag(true)),
     ],
     ..CONFIGURE
 };

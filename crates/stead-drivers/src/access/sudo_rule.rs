@@ -1,7 +1,7 @@
 //! `sudo.rule`: what a user or group may run as somebody else, in a file of its own in `/etc/sudoers.d`.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_runner::operation::{OpError, Params};
 
 use crate::command::program;
@@ -23,13 +23,16 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "commands",
             ParamKind::NonEmptyTextList,
             "Commands by absolute path, with arguments if only these; default: ALL.",
-        ),
+        )
+        .default(ParamDefault::Texts(&["ALL"])),
         ParamSpec::new(
             "runas",
             ParamKind::NonEmptyText,
             "As whom: `USER`, `USER:GROUP` or ALL; default: ALL.",
-        ),
-        ParamSpec::new("nopasswd", ParamKind::Bool, "Without a password; default: false."),
+        )
+        .default(ParamDefault::Text("ALL")),
+        ParamSpec::new("nopasswd", ParamKind::Bool, "Without a password; default: false.")
+            .default(ParamDefault::Flag(false)),
         STATE,
     ],
     exclusive: &[&["user", "group"]],

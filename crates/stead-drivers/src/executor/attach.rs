@@ -94,12 +94,12 @@ fn relay(home: &Home, socket: UnixStream) -> io::Result<bool> {
     let mut out = output()?;
     out.write_all(BANNER)?;
     let mut to_session = socket.try_clone()?;
-    std::thread::Builder::new().stack_size(64 << 10).spawn(move || {
+    std::thread::Builder::new().stack_size(256 << 10).spawn(move || {
         // Whatever ended it, the session sees the end of its connection and waits for another.
-        drop(io::copy(&mut input, &mut to_session));
+        drop(copy(&mut input, &mut to_session));
         drop(to_session.shutdown(Shutdown::Both));
     })?;
-    let copied = io::copy(&mut &socket, &mut out);
+    let copied = copy(&mut &socket, &mut out);
     let is_dead = home.directory.exists()
         && matches!(home.connect(), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused);
     if is_dead {
@@ -116,4 +116,18 @@ fn relay(home: &Home, socket: UnixStream) -> io::Result<bool> {
         return Ok(false);
     }
     Ok(copied.is_ok())
+}
+
+/// Copies until the end. Not `io::copy`: it would splice, and a splice that waits for a socket keeps the pipe it fills
+/// locked, so that nobody can read what is in it already.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(n) => to.write_all(buffer.get(..n).unwrap_or_default())?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }

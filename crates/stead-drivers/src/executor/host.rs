@@ -63,6 +63,9 @@ struct Work {
     leaving: Option<Leaving>,
 }
 
+/// A driver's connection.
+pub(super) type Connection = (OwnedReadHalf, OwnedWriteHalf);
+
 /// One host of a run.
 pub(super) struct HostSession {
     shared: Arc<Shared>,
@@ -70,7 +73,7 @@ pub(super) struct HostSession {
     root: Option<PathBuf>,
     lease: Duration,
     connections: mpsc::Receiver<Greeted>,
-    connection: Option<(OwnedReadHalf, OwnedWriteHalf)>,
+    connection: Option<Connection>,
     inbox: FrameBuffer,
     outbox: Vec<u8>,
     written: usize,
@@ -122,8 +125,9 @@ impl HostSession {
         }
     }
 
-    /// Serves the host until its driver says goodbye or is silent for too long.
-    pub(super) async fn run(mut self) {
+    /// Serves the host until its driver says goodbye or is silent for too long. Returns the connection, if there is
+    /// one: its end is how the driver learns that all is done.
+    pub(super) async fn run(mut self) -> Option<Connection> {
         let mut buffer = vec![0; 16 << 10];
         loop {
             self.pump();
@@ -161,6 +165,7 @@ impl HostSession {
             }
         }
         self.stop_all().await;
+        self.connection
     }
 
     fn count_written(&mut self, n: usize) {
@@ -310,7 +315,11 @@ impl HostSession {
                 self.begin_lock(id, holder, parent, Duration::from_millis(wait_ms));
             }
             Request::Cancel { signal, grace_ms: _ } => self.cancel(id, &signal),
-            Request::Ack { id } => drop(self.works.remove(&id)),
+            Request::Ack { id } => {
+                drop(self.works.remove(&id));
+                // The driver has heard of what was done since: it reaches this machine as it is now.
+                crate::network::watch::confirm(&self.shared.run).ok();
+            }
             Request::Beat { received } => {
                 for Received { id, stdout, stderr, file: _ } in received {
                     if let Some(work) = self.works.get(&id) {

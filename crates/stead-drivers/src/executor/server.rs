@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use super::attach::READY;
 use super::greeting::{Greeted, greet};
 use super::home::Home;
-use super::host::HostSession;
+use super::host::{Connection, HostSession};
 use super::lock::TargetLock;
 use super::versions;
 
@@ -49,6 +49,7 @@ pub fn serve(registry: Registry, run: RunId, base: &Path, account_home: PathBuf)
     // As a child of `attach` it is no group's leader, so this works; where it does not, a lost terminal may end it.
     rustix::process::setsid().ok();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap_or(());
+    crate::network::watch::leave_to_driver();
     let home = Home::new(base, &run);
     let executable = std::env::current_exe()?;
     let directory = executable.parent().map(Path::to_owned).unwrap_or_default();
@@ -111,7 +112,9 @@ fn welcome(executable: &Path, directory: &Path) -> io::Result<Welcome> {
 
 async fn listen(shared: Arc<Shared>, listener: &UnixListener) -> io::Result<()> {
     let mut hosts: BTreeMap<String, mpsc::Sender<Greeted>> = BTreeMap::new();
-    let mut sessions: JoinSet<String> = JoinSet::new();
+    let mut sessions: JoinSet<(String, Option<Connection>)> = JoinSet::new();
+    // Closed when the directory has gone: then a driver that said goodbye knows that nothing is left.
+    let mut farewells: Vec<Connection> = Vec::new();
     let mut greetings: JoinSet<Option<Greeted>> = JoinSet::new();
     let first_contact = tokio::time::sleep(LEASE);
     tokio::pin!(first_contact);
@@ -133,8 +136,8 @@ async fn listen(shared: Arc<Shared>, listener: &UnixListener) -> io::Result<()> 
                     let (door, connections) = mpsc::channel(WAITING);
                     let session = HostSession::new(Arc::clone(&shared), host.clone(), connections);
                     sessions.spawn(async move {
-                        session.run().await;
-                        host
+                        let connection = session.run().await;
+                        (host, connection)
                     });
                     door
                 });
@@ -143,11 +146,16 @@ async fn listen(shared: Arc<Shared>, listener: &UnixListener) -> io::Result<()> 
             },
             Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
                 match ended {
-                    Ok(host) => drop(hosts.remove(&host)),
+                    Ok((host, connection)) => {
+                        hosts.remove(&host);
+                        farewells.extend(connection);
+                    }
                     // Its door is closed; the next connection begins anew.
                     Err(_) => hosts.retain(|_, door| !door.is_closed()),
                 }
-                if sessions.is_empty() && greetings.is_empty() && leave(&shared.home, listener)? {
+                if !sessions.is_empty() {
+                    farewells.clear();
+                } else if greetings.is_empty() && leave(&shared.home, listener)? {
                     return Ok(());
                 }
             },

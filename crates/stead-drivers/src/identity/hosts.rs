@@ -81,7 +81,7 @@ impl Hosts {
             if self.names(i).is_empty() {
                 let text = String::from_utf8_lossy(self.0.text(i)).into_owned();
                 match text.find('#') {
-                    Some(comment) => self.0.set(i, text[comment..].as_bytes()),
+                    Some(comment) => self.0.set(i, &text.as_bytes()[comment..]),
                     None => self.0.remove(i..i + 1),
                 }
             }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpError, Params};
 
 use super::modules::spelled;
@@ -28,7 +28,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::Text,
             "Options such as `numdummies=2`, in /etc/modprobe.d; they hold from the next time it is loaded.",
         ),
-        ParamSpec::new("persist", ParamKind::Bool, "Load it at every start; default: true."),
+        ParamSpec::new("persist", ParamKind::Bool, "Load it at every start; default: true.")
+            .default(ParamDefault::Flag(true)),
         STATE,
     ],
     ..CONFIGURE

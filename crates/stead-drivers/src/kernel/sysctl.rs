@@ -1,7 +1,7 @@
 //! `sysctl.value`: a kernel parameter, running and after the next start.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpError, Params};
 
 use super::parameters::{dotted, normalised, path};
@@ -18,13 +18,16 @@ static DESCRIPTOR: Descriptor = Descriptor {
     params: &[
         ParamSpec::new("key", ParamKind::NonEmptyText, "Parameter, such as net.ipv4.ip_forward.").required(),
         ParamSpec::new("value", ParamKind::TextOrNumber, "Its value; needed unless `state` is absent."),
-        ParamSpec::new("persist", ParamKind::Bool, "Write it to the file; default: true."),
-        ParamSpec::new("runtime", ParamKind::Bool, "Set it in the running kernel; default: true."),
+        ParamSpec::new("persist", ParamKind::Bool, "Write it to the file; default: true.")
+            .default(ParamDefault::Flag(true)),
+        ParamSpec::new("runtime", ParamKind::Bool, "Set it in the running kernel; default: true.")
+            .default(ParamDefault::Flag(true)),
         ParamSpec::new(
             "state",
             STATE.kind,
             "`present` (default) or `absent`, which removes the line and leaves the running value.",
-        ),
+        )
+        .default(ParamDefault::Text("present")),
     ],
     ..CONFIGURE
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpError, Params};
 
 use super::manager::{self, Manager};
@@ -23,7 +23,8 @@ pub(super) const CONFIRM: ParamSpec = ParamSpec::new(
     "confirm",
     ParamKind::Duration,
     "The change is undone by itself unless the driver reaches the machine again within this time; default: 60s.",
-);
+)
+.default(ParamDefault::Text("60s"));
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "network.interface",
@@ -46,7 +47,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "state",
             STATE.kind,
             "`present` (default) or `absent`: Stead's file goes, and with it the addresses it gave.",
-        ),
+        )
+        .default(ParamDefault::Text("present")),
         CONFIRM,
     ],
     ..CONFIGURE

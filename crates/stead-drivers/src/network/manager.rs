@@ -78,8 +78,10 @@ pub(super) fn refuse_foreign_stanza(setup: &Setup<'_>, interface: &str) -> Resul
     let spot = setup.disk.locate(DIRECTORY.as_ref(), Last::Follow)?;
     let mut files = vec![MAIN.into()];
     for child in setup.disk.children(&spot)? {
-        let is_ours = child.name.to_string_lossy().starts_with("stead-");
-        if !is_ours && setup.disk.see(&child, Depth::Attributes)?.kind == Kind::File {
+        let name = child.name.to_string_lossy();
+        // Hidden files are not read by ifupdown; ours are, and belong to it.
+        let is_foreign = !name.starts_with('.') && !name.starts_with("stead-");
+        if is_foreign && setup.disk.see(&child, Depth::Attributes)?.kind == Kind::File {
             files.push(child.path);
         }
     }

@@ -5,12 +5,13 @@
 //!   /run/stead/network/N/  run        the run's id
 //!                          undo/NNN   commands, each a list of arguments ended by NUL
 //!                          pending    renamed to `confirmed` by whoever confirms, to `undoing` by the process
+//!                          applied    the change is made: who is heard from now on is heard through it
 //!                          fire       makes the process undo at once
 //! ```
 //!
 //! The rename decides: a change is confirmed or undone, never both. Who confirms: on this machine the operation
 //! itself, once it has seen that everything holds. In an executor the driver, by having reached the machine again:
-//! it calls [`leave_to_driver`] when it starts, and [`confirm`] when the driver has acknowledged the result.
+//! it calls [`leave_to_driver`] when it starts, and [`confirm`] when the driver has acknowledged a result.
 //! A restart of the machine within the time loses the process; the new files then stay.
 
 use std::ffi::OsString;
@@ -61,7 +62,7 @@ pub fn leave_to_driver() {
 
 /// Confirms the network changes of a run on this machine: the driver has reached it since.
 ///
-/// Returns how many there were that were not undone already.
+/// Returns how many there were that were made and not undone already.
 ///
 /// # Errors
 /// If they cannot be looked at.
@@ -74,7 +75,8 @@ pub fn confirm(run: &RunId) -> io::Result<usize> {
     let mut confirmed = 0;
     for entry in entries {
         let directory = entry?.path();
-        let is_ours = fs::read_to_string(directory.join("run")).is_ok_and(|found| found == run.as_str());
+        let is_ours = directory.join("applied").exists()
+            && fs::read_to_string(directory.join("run")).is_ok_and(|found| found == run.as_str());
         if is_ours && fs::rename(directory.join("pending"), directory.join("confirmed")).is_ok() {
             confirmed += 1;
         }
@@ -206,6 +208,8 @@ impl Watch {
     /// Confirms the change if that is for this process to do. Returns what the user should know.
     pub(crate) fn finish(self) -> Result<Option<String>, OpError> {
         if BY_DRIVER.load(Ordering::Relaxed) {
+            fs::write(self.directory.join("applied"), "")
+                .map_err(|error| OpError::io(format_args!("`{}`", self.directory.display()), &error))?;
             return Ok(Some(format!(
                 "undone after {}s unless the driver reaches the machine again",
                 self.seconds

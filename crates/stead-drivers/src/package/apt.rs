@@ -67,6 +67,16 @@ impl<'a> Apt<'a> {
         tool
     }
 
+    /// Configures what an interrupted dpkg has unpacked.
+    fn finish_interrupted(&self) -> Result<(), OpError> {
+        let mut dpkg = Tool::new(self.cx, "dpkg").env("DEBIAN_FRONTEND", "noninteractive");
+        if let Some(root) = &self.root {
+            dpkg = dpkg.arg(format!("--root={}", root.display()));
+        }
+        let configure = dpkg.args(["--force-confdef", "--force-confold", "--configure", "-a"]);
+        configure.must_when_free(is_busy).map(|_| ())
+    }
+
     /// Returns `apt-get` with the arguments of a transaction, and one more.
     fn transaction(&self, transaction: &Transaction, option: Option<&str>) -> Tool<'a> {
         let mut tool = self.tool("apt-get").arg("-y").args(option);
@@ -151,7 +161,14 @@ impl PackageManager for Apt<'_> {
         // What was planned removes nothing; should that have changed since, apt stops.
         let option = transaction.remove.is_empty().then_some("--no-remove");
         let tool = self.transaction(transaction, option);
-        tool.must_when_free(is_busy).map(|_| ())
+        match tool.must_when_free(is_busy) {
+            // A transaction that was killed midway has to be finished before another can begin.
+            Err(error) if error.message.contains("dpkg was interrupted") => {
+                self.finish_interrupted()?;
+                tool.must_when_free(is_busy).map(|_| ())
+            }
+            done => done.map(|_| ()),
+        }
     }
 
     fn refresh(&self) -> Result<(), OpError> {

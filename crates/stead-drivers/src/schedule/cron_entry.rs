@@ -2,7 +2,7 @@
 
 use stead_engine::cron::Cron;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpError, Params};
 
 use crate::disk::seen::Kind;
@@ -30,8 +30,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::NonEmptyText,
             "Shell command; a `%` in it is an ordinary character. Needed unless `state` is absent.",
         ),
-        ParamSpec::new("user", ParamKind::NonEmptyText, "Account it runs as; default: root."),
-        ParamSpec::new("env", ParamKind::TextMap, "Environment variables; default: none."),
+        ParamSpec::new("user", ParamKind::NonEmptyText, "Account it runs as; default: root.")
+            .default(ParamDefault::Text("root")),
+        ParamSpec::new("env", ParamKind::TextMap, "Environment variables; default: none.")
+            .default(ParamDefault::EmptyMap),
         STATE,
     ],
     ..CONFIGURE

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::plan::Param;
 use stead_model::{Descriptor, Op, OperationName};
 use stead_runner::operation::{OpError, Params};
@@ -33,7 +33,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "made",
             ParamKind::TextList,
             "Directories to be removed if nothing else is in them; default: none.",
-        ),
+        ).default(ParamDefault::Texts(&[])),
         ParamSpec::new("running", ParamKind::Any, "List of parts of the running system with their values."),
         ParamSpec::new("settle", ParamKind::Any, "List of what makes the running system take notice."),
     ],

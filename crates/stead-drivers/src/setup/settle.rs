@@ -28,6 +28,19 @@ pub(crate) enum Settle {
 }
 
 impl Settle {
+    /// Returns within how many seconds the change has to be confirmed, if it has to be.
+    pub(crate) fn watched(&self) -> Option<u64> {
+        match self {
+            Self::Watch { seconds } => Some(*seconds),
+            Self::Sshd { .. }
+            | Self::Restart(_)
+            | Self::Certificates
+            | Self::Resolvconf
+            | Self::Netplan
+            | Self::Ifup(_) => None,
+        }
+    }
+
     /// Does what has to be done before files are written.
     pub(crate) fn prepare(&self) -> Result<(), OpError> {
         match self {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpError, Params};
 
 use super::fstab::{self, Line, Table};
@@ -34,7 +34,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::NonEmptyText,
             "Mount options, separated by commas; default: those that are there, for a new line `defaults`.",
         ),
-        ParamSpec::new("mounted", ParamKind::Bool, "Mount it now, too; default: true."),
+        ParamSpec::new("mounted", ParamKind::Bool, "Mount it now, too; default: true.")
+            .default(ParamDefault::Flag(true)),
     ],
     ..CONFIGURE
 };

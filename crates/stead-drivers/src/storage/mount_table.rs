@@ -65,7 +65,7 @@ fn find(table: &str, path: &Path) -> Option<Mount> {
         let options = Some(complete(&unescape(&options.join(","))));
         Some(Mount { device: unescape(device), fstype: fstype.to_owned(), options, complete: true })
     };
-    table.lines().filter_map(mount).last()
+    table.lines().filter_map(mount).next_back()
 }
 
 /// Whether what is mounted is not what is wanted.

@@ -34,7 +34,10 @@ pub(crate) fn has(program: &str) -> bool {
     let found = ["/usr/sbin", "/usr/bin", "/sbin"].iter().any(|dir| Path::new(dir).join(program).exists());
     if !found {
         assert!(std::env::var_os("STEAD_CI").is_none(), "`{program}` is needed");
-        println!("skipped: `{program}` is not installed");
+        #[expect(clippy::print_stderr, reason = "the reader of the test's output is told")]
+        {
+            eprintln!("skipped: `{program}` is not installed");
+        }
     }
     found
 }

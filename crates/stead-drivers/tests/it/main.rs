@@ -10,6 +10,7 @@ mod contract;
 mod facts;
 mod fetched;
 mod file;
+mod killed;
 mod managers;
 mod network;
 mod packages;

@@ -316,3 +316,19 @@ fn a_changed_configuration_file_is_kept() {
         assert_eq!(std::fs::read_to_string("/etc/st-app.conf").unwrap(), "mine\n");
     });
 }
+
+/// Section 8: after a kill midway a re-run converges. dpkg keeps what it had begun in `updates`.
+#[test]
+fn an_interrupted_dpkg_is_finished_first() {
+    inside(|| {
+        let root = Path::new("/");
+        fresh(root);
+        run(&context(root), "package.present", json!({"names": ["st-lib=1.0"]})).unwrap();
+        sh(root, "sed -i 's/^Status: install ok installed/Status: install ok unpacked/' var/lib/dpkg/status");
+        sh(root, "cp var/lib/dpkg/status var/lib/dpkg/updates/0001");
+        assert!(version("st-lib").is_none());
+        assert!(run(&context(root), "package.present", json!({"names": ["st-lib"]})).unwrap().changed);
+        assert!(version("st-lib").is_some());
+        assert_eq!(std::fs::read_dir("/var/lib/dpkg/updates").unwrap().count(), 0);
+    });
+}

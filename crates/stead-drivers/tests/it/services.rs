@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use stead_model::ErrorClass;
-use stead_testkit::container::inside;
+use stead_testkit::container::{inside, inside_with_systemd};
 use stead_testkit::context::context;
 use stead_testkit::operation_contract::{Case, World};
-use stead_testkit::stand_in;
+use stead_testkit::stand_in::{self, Call};
 use stead_testkit::tree::{Depth, snapshot};
 
 use crate::contract::{BASE, passes, sh, write};
@@ -280,5 +280,86 @@ fn a_dry_run_sees_the_units_it_would_write() {
         assert!(!check(&cx, "service.enabled", json!({"name": "new"})).unwrap().is_empty());
         let error = check(&cx, "service.started", json!({"name": "other"})).unwrap_err();
         assert!(error.not_known);
+    });
+}
+
+/// Cases 17 and 22 with a real systemd, where one can be init of a container.
+#[test]
+fn a_real_systemd_starts_stops_enables_and_shows_its_journal() {
+    inside_with_systemd(|| {
+        let cx = context(Path::new("/"));
+        let unit = |line: &str| {
+            format!("[Unit]\nDefaultDependencies=no\n[Service]\n{line}\n[Install]\nWantedBy=rig.target\n")
+        };
+        let changed = |name: &str, values: serde_json::Value| run(&cx, name, values).unwrap().changed;
+        let web = json!({"name": "web", "content": unit("ExecStart=/bin/sleep 600"), "enabled": true, "active": true});
+        assert!(changed("systemd.unit", web.clone()));
+        assert!(!changed("systemd.unit", web));
+        let word = |verb: &str| {
+            let out = std::process::Command::new("systemctl").args([verb, "web"]).output().unwrap();
+            String::from_utf8(out.stdout).unwrap().trim().to_owned()
+        };
+        assert_eq!((word("is-active").as_str(), word("is-enabled").as_str()), ("active", "enabled"));
+        assert!(!changed("service.started", json!({"name": "web"})));
+        assert!(changed("service.stopped", json!({"name": "web"})));
+        assert!(!changed("service.stopped", json!({"names": ["web", "nobody-knows"]})));
+        assert!(changed("service.disabled", json!({"name": "web"})));
+        assert!(!changed("service.disabled", json!({"name": "web"})));
+        assert_eq!((word("is-active").as_str(), word("is-enabled").as_str()), ("inactive", "disabled"));
+        assert!(changed("service.started", json!({"name": "web"})));
+        assert!(act(&cx, "service.restarted", json!({"name": "web", "reload": true})).unwrap().changed);
+        assert_eq!(word("is-active"), "active");
+        let broken = unit("ExecStart=/bin/sh -c 'echo cannot bind to port 80; exit 3'");
+        assert!(changed("systemd.unit", json!({"name": "broken", "content": broken})));
+        let error = run(&cx, "service.started", json!({"name": "broken"})).unwrap_err();
+        assert!(error.message.contains("cannot bind to port 80"), "{}", error.message);
+        let error = run(&cx, "service.started", json!({"name": "nobody-knows"})).unwrap_err();
+        assert!(error.message.contains("no service"), "{}", error.message);
+        assert!(changed("systemd.unit", json!({"name": "web", "state": "absent"})));
+        assert!(!Path::new("/etc/systemd/system/web.service").exists());
+        assert_eq!(word("is-active"), "inactive");
+    });
+}
+
+/// OpenRC, by recorded calls.
+#[test]
+fn openrc_starts_and_enables() {
+    inside(|| {
+        let cx = context(Path::new("/"));
+        sh(Path::new("/"), "mkdir -p /run/openrc /etc/init.d /etc/runlevels/default; touch /etc/init.d/web");
+        let up = "echo after >/run/transcript/rc-service/phase";
+        stand_in::transcript(
+            "rc-service",
+            &[
+                Call::fails("web status", 3, " * status: stopped\n", ""),
+                Call::says("web describe", " * web: a server\n"),
+                Call::does("web start", up),
+            ],
+            &[
+                Call::says("web status", " * status: started\n"),
+                Call::does("web stop", "rm /run/transcript/rc-service/phase"),
+            ],
+        );
+        let link = "/etc/runlevels/default/web";
+        stand_in::transcript(
+            "rc-update",
+            &[
+                Call::does("add web default", "ln -s /etc/init.d/web /etc/runlevels/default/web"),
+                Call::does("del web default", "rm /etc/runlevels/default/web"),
+            ],
+            &[],
+        );
+        for (name, opposite) in
+            [("service.started", "service.stopped"), ("service.enabled", "service.disabled")]
+        {
+            assert!(!run(&cx, opposite, json!({"name": "web"})).unwrap().changed, "{opposite}");
+            assert!(run(&cx, name, json!({"name": "web"})).unwrap().changed, "{name}");
+            assert!(!run(&cx, name, json!({"name": "web"})).unwrap().changed, "{name}, again");
+        }
+        assert!(Path::new(link).symlink_metadata().is_ok());
+        assert!(run(&cx, "service.disabled", json!({"name": "web"})).unwrap().changed);
+        assert!(run(&cx, "service.stopped", json!({"name": "web"})).unwrap().changed);
+        let error = run(&cx, "service.started", json!({"name": "nobody"})).unwrap_err();
+        assert!(error.message.contains("no service `nobody`"), "{}", error.message);
     });
 }

@@ -1,7 +1,13 @@
 //! The SSH transport against the distribution's own server, and OpenSSH's client as the measure.
 
 mod basics;
+mod configuration;
 mod contract;
+mod faults;
+mod files;
+mod host_keys;
+mod logins;
+mod shells;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

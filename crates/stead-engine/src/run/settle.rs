@@ -165,7 +165,7 @@ impl Run {
             &mut result.unrecorded_inverse
         };
         all.splice(0..0, state.inverse.iter().cloned());
-        if row < live.batch_ends[live.batch.max(1) - 1] {
+        if row < live.batch_end(live.batch.max(1) - 1) {
             live.open -= 1;
         }
         let kind = EventKind::HostResult { task: self.name(task), host, attempt, result: Box::new(result) };
@@ -180,7 +180,7 @@ impl Run {
             let live = self.live.get_mut(&task).expect("a batch's task is live");
             let failed = |row: &&super::Row| row.status() == Some(Status::Failed);
             let was_canary = live.has_canary && live.batch == 1;
-            if live.batch == live.batch_ends.len() {
+            if live.batch == live.batch_count() {
                 return self.conclude(task, now, turn);
             }
             if is_violated(&settings, live) {

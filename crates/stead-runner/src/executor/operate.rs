@@ -216,6 +216,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         unsupported: result.status == OpStatus::Skipped,
         not_known: result.status == OpStatus::Unknown,
         changed: result.error_changed,
+        not_started: false,
     });
     if let (true, Some(error)) = (result.refused, &failure) {
         return Err(error.clone());

@@ -13,8 +13,15 @@ const CUT_TEXT: usize = (1 << 20) - 8;
 /// How long data may be before it goes to a file of its own.
 const LONGEST_DATA: usize = 64 * 1024;
 
+/// Parameters of an inverse whose values, read from the target, are secret whatever the plan says.
+const SECRET_BY_NATURE: [&str; 3] = ["env", "password", "password_hash"];
+
 impl Executor {
     pub(super) fn mask(&self, result: &mut RowResult) {
+        // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
+        if result.inverse.iter().any(|op| self.op_holds_secret(op)) {
+            result.unrecorded_inverse = std::mem::take(&mut result.inverse);
+        }
         if self.redactor.is_empty() {
             return;
         }
@@ -31,14 +38,13 @@ impl Executor {
         for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
             self.redactor.redact_value(value);
         }
-        // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
-        if result.inverse.iter().any(|op| self.op_holds_secret(op)) {
-            result.unrecorded_inverse = std::mem::take(&mut result.inverse);
-        }
     }
 
+    /// Whether an inverse holds a secret of the run, or one that was on the target before and nobody declared.
     pub(super) fn op_holds_secret(&self, op: &Op) -> bool {
-        !self.redactor.is_empty() && op.params.values().any(|param| self.holds_secret(param))
+        let is_secret_by_nature = op.params.keys().any(|name| SECRET_BY_NATURE.contains(&name.as_str()));
+        is_secret_by_nature
+            || !self.redactor.is_empty() && op.params.values().any(|param| self.holds_secret(param))
     }
 
     fn holds_secret(&self, param: &Param) -> bool {

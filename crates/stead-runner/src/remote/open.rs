@@ -194,12 +194,14 @@ impl Opening<'_> {
         let mut said = Vec::new();
         {
             let Running { stdin, stdout, .. } = &mut running;
-            let mut stdin = stdin.take();
+            let stdin = stdin.take();
             let writing = async {
-                if let Some(stdin) = &mut stdin {
+                if let Some(mut stdin) = stdin {
                     stdin.write_all(&input).await?;
                     stdin.write_all(&bytes).await?;
                     stdin.shutdown().await?;
+                    // A pipe ends only when its writer is gone.
+                    drop(stdin);
                 }
                 Ok::<(), std::io::Error>(())
             };

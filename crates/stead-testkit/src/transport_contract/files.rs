@@ -22,7 +22,7 @@ pub(super) async fn files_go_there_and_back(transport: &dyn Transport, directory
     let place = directory.join("files");
     fs::create_dir(&place).expect("a directory");
     // Larger than a window, and above the size at which hashing is done on the way.
-    let large: Vec<u8> = (0..20_000_000_u32).map(|number| (number * 7 >> 3) as u8).collect();
+    let large: Vec<u8> = (0..5_000_000_u32).map(|number| ((number * 7) >> 3) as u8).collect();
     for (name, content) in [
         ("empty", &b""[..]),
         ("small", b"one\ntwo"),

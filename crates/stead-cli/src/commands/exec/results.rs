@@ -37,7 +37,7 @@ pub(super) fn show(
     output: &Output,
 ) -> ExitCode {
     let rows: Vec<&HostRow> = report.tasks().iter().flat_map(|task| &task.hosts).collect();
-    let code = exit_code(report, &rows);
+    let code = exit_code(report.exit_code, &rows);
     // A run that could not start has no rows; why is said in the report alone.
     for error in report.errors.iter().filter(|error| error.host.is_none()) {
         let message = one_line(&error.message);
@@ -74,12 +74,14 @@ pub(super) fn show(
 const MOST_FAILED: usize = 20;
 
 /// 0 if every host succeeded, 7 if the only failures are hosts that cannot be reached, else 1.
-fn exit_code(report: &Report, rows: &[&HostRow]) -> ExitCode {
+///
+/// A run that was stopped or could not start has a code of its own.
+fn exit_code(of_run: ExitCode, rows: &[&HostRow]) -> ExitCode {
     let is_failed =
         |row: &&&HostRow| matches!(row.status, Status::Failed | Status::Cancelled | Status::NotRun);
     let is_unreachable = |row: &HostRow| row.class == Some(ErrorClass::Unreachable);
-    if report.exit_code == ExitCode::Cancelled || rows.is_empty() {
-        return report.exit_code;
+    if of_run == ExitCode::Cancelled || rows.is_empty() {
+        return of_run;
     }
     match rows.iter().filter(is_failed).count() {
         0 => ExitCode::Success,
@@ -161,11 +163,14 @@ fn say_facts(row: &HostRow, output: &Output) {
 fn summary(rows: &[&HostRow], asked: Asked, report: &Report) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
-        let word = match row.status {
-            _ if row.class == Some(ErrorClass::Unreachable) => "unreachable",
-            // Whether a command changed something is not known, and facts change nothing.
-            Status::Changed | Status::Unchanged if asked != Asked::Operation => "ok",
-            status => status.as_str(),
+        // Whether a command changed something is not known, and facts change nothing.
+        let is_ok = matches!(row.status, Status::Changed | Status::Unchanged) && asked != Asked::Operation;
+        let word = if row.class == Some(ErrorClass::Unreachable) {
+            "unreachable"
+        } else if is_ok {
+            "ok"
+        } else {
+            row.status.as_str()
         };
         *counts.entry(word).or_default() += 1;
     }
@@ -176,4 +181,59 @@ fn summary(rows: &[&HostRow], asked: Asked, report: &Report) -> String {
     let noun = if rows.len() == 1 { "host" } else { "hosts" };
     let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
     format!("{} {noun}{parts} in {}", rows.len(), Short::from_millis(report.duration_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::HostName;
+
+    use super::*;
+
+    fn row(host: &str, status: Status, class: Option<ErrorClass>) -> HostRow {
+        HostRow {
+            host: HostName::parse(host).unwrap(),
+            status,
+            changed: false,
+            attempts: 1,
+            class,
+            error: class.map(|class| format!("it is {class}")),
+            reason: None,
+            exit_code: None,
+            data: (status == Status::Unchanged).then(|| json!({"arch": "x86_64"})),
+            diff: None,
+            duration_ms: 1,
+            parts: Vec::new(),
+        }
+    }
+
+    /// Nodes, section 12: 0 if every one is well, 7 if the only trouble is that hosts are not reached, else 1.
+    #[test]
+    fn the_exit_code_tells_unreachable_hosts_from_failed_ones() {
+        let ok = row("a", Status::Unchanged, None);
+        let gone = row("b", Status::Failed, Some(ErrorClass::Unreachable));
+        let failed = row("c", Status::Failed, Some(ErrorClass::Exit));
+        let code = |rows: &[&HostRow]| exit_code(ExitCode::Failed, rows);
+        assert_eq!(code(&[&ok]), ExitCode::Success);
+        assert_eq!(code(&[&gone]), ExitCode::Unreachable);
+        assert_eq!(code(&[&ok, &gone]), ExitCode::Unreachable);
+        assert_eq!(code(&[&ok, &gone, &failed]), ExitCode::Failed);
+        assert_eq!(code(&[&failed]), ExitCode::Failed);
+        assert_eq!(exit_code(ExitCode::Locked, &[]), ExitCode::Locked);
+        assert_eq!(exit_code(ExitCode::Cancelled, &[&failed]), ExitCode::Cancelled);
+    }
+
+    /// Section 5: the document of facts.
+    #[test]
+    fn facts_are_by_host_and_those_not_reached_are_named() {
+        let rows = [
+            row("a", Status::Unchanged, None),
+            row("b", Status::Failed, Some(ErrorClass::Unreachable)),
+            row("c", Status::Failed, Some(ErrorClass::Permanent)),
+        ];
+        let document = facts(&rows.iter().collect::<Vec<_>>());
+        let expected = json!({"facts": {"a": {"arch": "x86_64"}}, "unreachable": ["b"],
+            "errors": {"c": "it is permanent"}});
+        assert_eq!(document, expected);
+        assert_eq!(facts(&[&rows[0]]), json!({"facts": {"a": {"arch": "x86_64"}}, "unreachable": []}));
+    }
 }

@@ -161,7 +161,8 @@ impl Place {
     pub(super) fn host(&self) -> Host {
         let spec = SshSpec { host: "target".to_owned(), ..SshSpec::default() };
         let workdir = Some(self.base().display().to_string());
-        Host { workdir, ..Host::reached_by(TransportSpec::Ssh(Box::new(spec))) }
+        let executor = stead_model::inventory::ExecutorMode::Always;
+        Host { workdir, executor, ..Host::reached_by(TransportSpec::Ssh(Box::new(spec))) }
     }
 
     /// Returns a runner that reaches `hosts` here.

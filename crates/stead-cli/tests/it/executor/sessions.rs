@@ -110,7 +110,7 @@ async fn results_are_the_same_there_as_here() {
         assert!(!root.join("t").exists(), "a dry run writes nothing");
         let first = place.runner_for(&hosts).run(plan()).await;
         let again = place.runner_for(&hosts).run(plan()).await;
-        assert_eq!(fs::read_to_string(root.join("t")).unwrap(), "hello from web\n7");
+        assert_eq!(fs::read_to_string(root.join("t")).unwrap(), "hello from web\n7\n");
         assert_eq!(fs::read(root.join("large")).unwrap(), large);
         assert_eq!(fs::read(root.join("tree/deep/b.bin")).unwrap(), [0xff, 0, 1]);
         assert_eq!(fs::read_link(root.join("tree/link")).unwrap().to_str(), Some("a.txt"));

@@ -102,6 +102,41 @@ fn the_schemas_accept_every_example_of_the_documentation() {
     assert!(files >= 3 && actions >= 5, "{files} files, {actions} actions");
 }
 
+/// What operations return is what their descriptors say, and nothing else.
+#[test]
+fn the_data_of_operations_fits_their_closed_result_schemas() {
+    let site = Site::of("  a: local\n");
+    let path = |name: &str| site.file(name).to_str().unwrap().to_owned();
+    site.write("tree/one", "x");
+    site.write("text", "a\n");
+    let mut seen = 0;
+    for (operation, params) in [
+        ("command.exec", json!({"command": "true"})),
+        ("command.shell", json!({"script": "echo x"})),
+        ("assert", json!({"that": ["true"]})),
+        ("file.directory", json!({"path": path("d")})),
+        ("file.present", json!({"path": path("f"), "content": "x"})),
+        ("file.present", json!({"path": path("f"), "content": "y", "backup": true})),
+        ("file.line", json!({"path": path("text"), "line": "b", "backup": true})),
+        ("file.block", json!({"path": path("text"), "name": "n", "block": "c\n"})),
+        ("file.symlink", json!({"path": path("l"), "to": "f"})),
+        ("file.template", json!({"path": path("t"), "content": "x"})),
+        ("file.copy", json!({"path": path("copy"), "source": "tree"})),
+        ("file.absent", json!({"path": path("copy"), "recursive": true})),
+        ("wait.file", json!({"path": path("f")})),
+    ] {
+        let told =
+            site.run(&["exec", "a", "--json", "--op", operation, "--params", &params.to_string()]).exits(0);
+        let data = told.json()["results"][0]["data"].clone();
+        if !data.is_null() {
+            seen += 1;
+            let result = schema(&["operation", operation])["result"].clone();
+            assert!(jsonschema::is_valid(&result, &data), "{operation}: {data} is not {result}");
+        }
+    }
+    assert!(seen >= 5, "{seen}");
+}
+
 /// Returns the YAML blocks of a page.
 fn examples(page: &str) -> Vec<String> {
     let blocks = page.split("```yaml\n").skip(1);

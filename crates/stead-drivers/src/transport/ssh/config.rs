@@ -125,15 +125,25 @@ impl SshConfig {
         query: &Query<'_>,
         outside: &mut Outside<'_>,
     ) -> Result<Self, ConfigError> {
-        let mut reading =
-            Reading { query, outside, config: Self::default(), last_pass: false, wants_last: false };
+        let mut reading = Reading {
+            query,
+            host: query.host.to_owned(),
+            outside,
+            config: Self::default(),
+            last_pass: false,
+            wants_last: false,
+        };
         reading.preset();
         for file in files {
             reading.file(file, true, 0)?;
         }
         if reading.wants_last {
-            // `Match final`: everything again, on top of what holds already.
+            // `Match final`: everything again, on top of what holds already, and under the name found so far.
             reading.last_pass = true;
+            reading.host = reading.host_name().to_lowercase();
+            // OpenSSH fixes the name here: what the second time says of it comes too late.
+            let name = vec![reading.host.replace('%', "%%")];
+            reading.config.values.insert("hostname".to_owned(), name);
             for file in files {
                 reading.file(file, true, 0)?;
             }
@@ -159,6 +169,8 @@ impl SshConfig {
 
 struct Reading<'a, 'b> {
     query: &'a Query<'a>,
+    /// What `Host` is compared with.
+    host: String,
     outside: &'a mut Outside<'b>,
     config: SshConfig,
     last_pass: bool,
@@ -237,13 +249,13 @@ impl Reading<'_, '_> {
         if !active {
             return Ok(());
         }
-        // Whichever of the two comes first holds.
+        // Whichever of the two comes first holds; but `ProxyJump none` leaves room for a command.
         let other = match *keyword {
-            "proxyjump" => "proxycommand",
-            "proxycommand" => "proxyjump",
-            _ => "",
+            "proxyjump" => self.config.get("proxycommand"),
+            "proxycommand" => self.config.get("proxyjump").filter(|hops| !hops.eq_ignore_ascii_case("none")),
+            _ => None,
         };
-        if self.config.values.contains_key(other) {
+        if other.is_some() {
             return Ok(());
         }
         let values = self.config.values.entry((*keyword).to_owned()).or_default();
@@ -259,9 +271,9 @@ impl Reading<'_, '_> {
         let mut found = false;
         for word in patterns {
             match word.strip_prefix('!') {
-                Some(word) if pattern::matches(word, self.query.host) => return false,
+                Some(word) if pattern::matches(word, &self.host) => return false,
                 Some(_) => {}
-                None => found |= pattern::matches(word, self.query.host),
+                None => found |= pattern::matches(word, &self.host),
             }
         }
         found

@@ -190,7 +190,7 @@ impl Opener {
             if refusals == 0 {
                 say(doing, format!("connecting to {name} was not done"));
             }
-            let (way, cut, proxy) = make_way(settings, through).await?;
+            let (way, cut, mut proxy) = make_way(settings, through).await?;
             if refusals == 0 {
                 say(doing, format!("{name} did not finish the key exchange"));
             }
@@ -207,7 +207,7 @@ impl Opener {
                     sleep(jittered(pause)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
-                Err(error) => return Err(explain(settings, error, proxy.as_ref())),
+                Err(error) => return Err(explain(settings, error, proxy.as_mut()).await),
             }
         }
     }
@@ -308,7 +308,11 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause * u32::from(u16::from_ne_bytes(random)) / u32::from(u16::MAX)
 }
 
-fn explain(settings: &Settings, error: ClientError, proxy: Option<&ProxyProcess>) -> TransportError {
+async fn explain(
+    settings: &Settings,
+    error: ClientError,
+    proxy: Option<&mut ProxyProcess>,
+) -> TransportError {
     let name = settings.name();
     let (kind, text) = match error {
         ClientError::HostKey(error) => return error,
@@ -331,7 +335,10 @@ fn explain(settings: &Settings, error: ClientError, proxy: Option<&ProxyProcess>
             (TransportErrorKind::Refused, format!("the key exchange with {name} failed: {error}"))
         }
     };
-    let said = proxy.map(ProxyProcess::last_words).filter(|words| !words.is_empty());
-    let said = said.map(|words| format!("; the ProxyCommand said: {words}")).unwrap_or_default();
+    let words = match proxy {
+        Some(proxy) => proxy.last_words().await,
+        None => String::new(),
+    };
+    let said = if words.is_empty() { String::new() } else { format!("; the ProxyCommand said: {words}") };
     TransportError::new(kind, text + &said)
 }

@@ -113,9 +113,10 @@ impl Settings {
         let host = match config.get("hostname") {
             Some(name) => name.replace("%%", "\0").replace("%h", &spec.host).replace('\0', "%"),
             None => spec.host.clone(),
-        };
+        }
+        .to_lowercase();
         let port_text = port.to_string();
-        let alias = config.get("hostkeyalias").map(str::to_owned);
+        let alias = config.get("hostkeyalias").map(str::to_lowercase);
         let tokens = Tokens {
             host: &host,
             original: &spec.host,
@@ -256,10 +257,7 @@ fn proxy(spec: &SshSpec, config: &SshConfig, tokens: &Tokens<'_>) -> Result<Prox
     if !spec.jump.is_empty() {
         return Ok(Proxy::Jump(spec.jump.clone()));
     }
-    if let Some(text) = config.get("proxyjump") {
-        if text.eq_ignore_ascii_case("none") {
-            return Ok(Proxy::Direct);
-        }
+    if let Some(text) = config.get("proxyjump").filter(|text| !text.eq_ignore_ascii_case("none")) {
         let hops =
             jump::parse(text).ok_or_else(|| bad("ProxyJump", text, "user@host:port, comma separated"))?;
         return Ok(Proxy::Jump(hops));

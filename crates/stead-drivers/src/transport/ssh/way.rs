@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use stead_runner::transport::{TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
@@ -19,6 +20,8 @@ use super::settings::{Family, Settings};
 
 /// As much of a proxy's errors as is repeated.
 const LAST_WORDS: usize = 2048;
+/// How long a proxy that has closed the connection may take to say why.
+const LAST_WORDS_GRACE: Duration = Duration::from_millis(500);
 
 trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
@@ -161,12 +164,13 @@ pub(super) struct ProxyProcess {
     child: Child,
     words: Arc<Mutex<Vec<u8>>>,
     // Ends with this.
-    _reading: JoinSet<()>,
+    reading: JoinSet<()>,
 }
 
 impl ProxyProcess {
-    /// What it said last.
-    pub(super) fn last_words(&self) -> String {
+    /// What it said last; all of it, if it has ended.
+    pub(super) async fn last_words(&mut self) -> String {
+        tokio::time::timeout(LAST_WORDS_GRACE, self.reading.join_next()).await.ok();
         let words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&words).trim().to_owned()
     }
@@ -215,5 +219,5 @@ pub(super) fn command(line: &str) -> Result<(Way, Cut, ProxyProcess), TransportE
         }
     });
     let (way, cut) = Way::new(tokio::io::join(output, input));
-    Ok((way, cut, ProxyProcess { child, words, _reading: reading }))
+    Ok((way, cut, ProxyProcess { child, words, reading }))
 }

@@ -6,7 +6,7 @@ fail() { printf 'fail %s\n' "$1" >&2; exit 1; }
 [ -f "$path" ] || fail 'it is no regular file'
 [ -r "$path" ] || fail 'permission denied'
 large=
-[ "$(wc -c <"$path")" -gt 16777216 ] && large=1
+[ "$(wc -c <"$path")" -gt 4194304 ] && large=1
 if [ -n "$large" ] && command -v openssl >/dev/null 2>&1; then
     hash() { openssl dgst -sha256 -r | cut -c 1-64; }
 elif command -v sha256sum >/dev/null 2>&1; then

@@ -4,7 +4,7 @@ dir=$1 path=$2 tmp=$3 mode=$4 user=$5 group=$6 length=$7 want=$8
 umask 077
 fail() { printf 'fail %s\n' "$1"; exit 1; }
 large=
-[ "$length" -gt 16777216 ] && large=1
+[ "$length" -gt 4194304 ] && large=1
 # openssl is five times faster where it is, and slower to start.
 if [ -n "$large" ] && command -v openssl >/dev/null 2>&1; then
     hash() { openssl dgst -sha256 -r | cut -c 1-64; }

@@ -27,21 +27,28 @@ pub(in crate::transport::ssh) fn effective(settings: &Settings, config: &SshConf
         Proxy::Direct => {}
         Proxy::Jump(hops) => {
             let hops: Vec<String> = hops.iter().map(ToString::to_string).collect();
-            put("proxyjump", hops.join(","));
+            put("proxyjump", config.get("proxyjump").map_or_else(|| hops.join(","), str::to_owned));
         }
-        // As written: what it becomes is a matter of the moment.
+        // As written, too.
         Proxy::Command(line) => {
             put("proxycommand", config.get("proxycommand").unwrap_or(line).to_owned());
         }
     }
-    if let Some(agent) = &settings.agent {
-        put("identityagent", agent.display().to_string());
+    if let Some(text) = config.get("identityagent") {
+        let agent = settings.agent.as_ref().map(|agent| agent.display().to_string());
+        put("identityagent", agent.unwrap_or_else(|| text.to_owned()));
     }
-    for path in settings.identities.iter().chain(&settings.default_identities) {
-        put("identityfile", path.display().to_string());
+    // As written, like `ssh -G`: what they mean depends on who logs in.
+    match config.all("identityfile") {
+        [] => {
+            for path in settings.identities.iter().chain(&settings.default_identities) {
+                put("identityfile", path.display().to_string());
+            }
+        }
+        texts => texts.iter().for_each(|text| put("identityfile", text.clone())),
     }
-    for path in &settings.certificates {
-        put("certificatefile", path.display().to_string());
+    for text in config.all("certificatefile") {
+        put("certificatefile", text.clone());
     }
     for (keyword, files) in [
         ("userknownhostsfile", &settings.user_known_hosts),

@@ -1,0 +1,147 @@
+//! Plans that administer a whole system, run by the program inside a container.
+
+use serde_json::Value;
+use stead_testkit::container::Container;
+
+const STEAD: &str = env!("CARGO_BIN_EXE_stead");
+
+/// Writes a plan into the container and runs it, as root or as another account; returns exit code and report.
+fn run(container: &Container, plan: &str, account: &[&str]) -> (i32, Value) {
+    container.sh(&format!(
+        "mkdir -p /srv/plan; cat >/srv/plan/plan.yaml <<'END'\n{plan}END\nchmod -R a+rwX /srv/plan"
+    ));
+    let script = "cd /srv/plan; export HOME=/srv/plan; exec \"$@\"";
+    let mut argv = vec!["/bin/sh", "-c", script, "sh"];
+    argv.extend(account);
+    argv.extend([STEAD, "plan", "run", "plan.yaml", "--json", "--yes"]);
+    let out = container.run(&argv);
+    let report = serde_json::from_slice(&out.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+    });
+    (out.status.code().unwrap_or(-1), report)
+}
+
+fn task<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let tasks = report["tasks"].as_array().unwrap();
+    tasks.iter().find(|task| task["name"] == name).unwrap_or_else(|| panic!("no {name} in {report:#}"))
+}
+
+/// Case 25 of reach: five mixed operations and a failing sixth; everything is as it was.
+#[test]
+fn a_rollback_takes_back_users_packages_and_files() {
+    let Some(container) = Container::start() else { return };
+    container.sh(
+        "mkdir -p /srv/deb/DEBIAN /srv/deb/usr/share/st-app; echo 1 >/srv/deb/usr/share/st-app/version
+        printf 'Package: st-app\\nVersion: 1.0\\nArchitecture: all\\nMaintainer: T <t@example.org>\\nDescription: t\\n' \\
+            >/srv/deb/DEBIAN/control
+        dpkg-deb -Znone -b /srv/deb /srv/st-app.deb >/dev/null; rm -r /srv/deb
+        # Few packages and no sources: apt is quick then.
+        : >/var/lib/dpkg/status; rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*",
+    );
+    let state = || {
+        container.sh("cd /etc; sha256sum passwd group shadow gshadow subuid subgid hosts 2>/dev/null || true
+            dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n'
+            ls -ld /home/* /usr/share/st-app /etc/st.conf 2>/dev/null || true")
+    };
+    let before = state();
+    let plan = |last: &str| {
+        format!(
+            "api_version: v1
+name: p
+on_failure: rollback
+tasks:
+  - {{name: group, op: group.present, params: {{name: ops, gid: 1700}}, undo: auto}}
+  - {{name: user, depends_on: group, op: user.present, params: {{name: zoe, groups: [ops]}}, undo: auto}}
+  - {{name: package, depends_on: user, op: package.present, params: {{names: [/srv/st-app.deb]}}, undo: auto}}
+  - {{name: file, depends_on: package, op: file.present, params: {{path: /etc/st.conf, content: x, owner: zoe}}, undo: auto}}
+  - {{name: hosts, depends_on: file, op: file.line, params: {{path: /etc/hosts, line: 10.0.0.1 st}}, undo: auto}}
+  - {{name: last, depends_on: hosts, shell: '{last}'}}
+"
+        )
+    };
+    let (code, report) = run(&container, &plan("exit 1"), &[]);
+    assert_eq!(code, 1, "{report:#}");
+    assert_eq!(report["rollback"]["done"], serde_json::json!(["group", "user", "package", "file", "hosts"]));
+    assert_eq!(state(), before, "{:#}", report["rollback"]);
+    let (code, report) = run(&container, &plan("exit 0"), &[]);
+    assert_eq!(code, 0, "{report:#}");
+    assert_ne!(state(), before, "without the failure it is done");
+}
+
+/// A hash that was on the target before is brought back, and is in nothing that the run has recorded.
+#[test]
+fn a_rollback_restores_passwords_without_recording_them() {
+    let Some(container) = Container::start() else { return };
+    let hash = "$6$salt$0123456789abcdef";
+    container.sh(&format!(
+        "useradd -M ann; useradd -M bob; printf '%s\\n' 'ann:{hash}A' 'bob:{hash}B' | chpasswd -e"
+    ));
+    let shadow = || container.sh("grep -E '^(ann|bob):' /etc/shadow");
+    let before = shadow();
+    let plan = "api_version: v1
+name: p
+on_failure: rollback
+tasks:
+  - {name: ann, op: user.present, params: {name: ann, locked: true}, undo: auto}
+  - {name: bob, depends_on: ann, op: user.absent, params: {name: bob}, undo: auto}
+  - {name: last, depends_on: bob, shell: 'cp /etc/shadow /srv/then; exit 1'}
+";
+    let (code, report) = run(&container, plan, &[]);
+    assert_eq!((code, &report["rollback"]["done"]), (1, &serde_json::json!(["ann", "bob"])), "{report:#}");
+    assert_eq!(container.sh("grep -cE '^(ann:[$]|bob:)' /srv/then || true").trim(), "0", "both were changed");
+    assert_eq!(shadow(), before);
+    let recorded = container.sh("grep -rlF 0123456789abcdef /srv/plan || true");
+    assert_eq!(recorded, "", "{report:#}");
+}
+
+/// Case 22 of reach: no service manager runs here, so the row is skipped as unsupported and the run succeeds.
+#[test]
+fn services_are_skipped_where_none_can_run() {
+    let Some(container) = Container::start() else { return };
+    let plan =
+        "api_version: v1\nname: p\ntasks:\n  - {name: web, op: service.started, params: {name: web}}\n";
+    let (code, report) = run(&container, plan, &[]);
+    let web = task(&report, "web");
+    assert_eq!(
+        (code, web["status"].as_str(), web["cause"].as_str()),
+        (0, Some("skipped"), Some("unsupported")),
+        "{web:#}"
+    );
+}
+
+/// Case 24 of reach: `reboot` on `local` fails and says why; nothing restarts.
+#[test]
+fn a_plan_does_not_restart_its_own_machine() {
+    let Some(container) = Container::start() else { return };
+    let (code, report) =
+        run(&container, "api_version: v1\nname: p\ntasks:\n  - {name: r, op: reboot}\n", &[]);
+    let refused = task(&report, "r");
+    assert_eq!((code, refused["status"].as_str()), (1, Some("failed")), "{refused:#}");
+    assert!(refused.to_string().contains("refused on `local`"), "{refused:#}");
+}
+
+/// Section 7, rule 6: a missing privilege is class `permanent` and names `become`.
+#[test]
+fn a_missing_privilege_names_become() {
+    let Some(container) = Container::start() else { return };
+    let plan = "api_version: v1
+name: p
+on_error: continue
+tasks:
+  - {name: user, op: user.present, params: {name: zoe}}
+  - {name: shadow, op: user.present, params: {name: root, locked: true}}
+  - {name: group, op: group.present, params: {name: ops}}
+";
+    let (code, report) =
+        run(&container, plan, &["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    assert_eq!(code, 1, "{report:#}");
+    for name in ["user", "shadow", "group"] {
+        let failed = task(&report, name);
+        assert_eq!(
+            (failed["status"].as_str(), failed["class"].as_str()),
+            (Some("failed"), Some("permanent")),
+            "{failed:#}"
+        );
+        assert!(failed.to_string().contains("become"), "{failed:#}");
+    }
+}
