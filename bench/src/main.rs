@@ -6,11 +6,13 @@
 mod engine;
 mod growth;
 mod memory;
+mod reach;
 mod runner;
 mod sample;
 mod shape;
 mod shell;
 mod table;
+mod targets;
 mod terraform;
 mod walker;
 
@@ -42,13 +44,15 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 8] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
     ("shell", shell::measure),
     ("growth", growth::measure),
+    ("targets", targets::measure),
     ("terraform", terraform::measure),
+    ("reach", reach::measure),
 ];
 
 fn main() -> ExitCode {

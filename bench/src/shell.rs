@@ -45,7 +45,7 @@ pub(crate) fn stead(plan: &Path, state: &Path) -> Command {
 }
 
 /// Returns the binary built beside this one.
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     std::env::current_exe().expect("this program has a path").with_file_name("stead")
 }
 

@@ -48,6 +48,13 @@ impl Table {
         self.line(what, &millis(ours), &peer, ours / theirs.1, Some(ours <= theirs.1 * times));
     }
 
+    /// Prints a figure that is to be `times` smaller than that of a peer.
+    pub(crate) fn times_faster(&mut self, what: &str, ours: f64, theirs: (&str, f64), times: f64) {
+        let peer = format!("{} {}, ≥ {times} × faster", theirs.0, millis(theirs.1));
+        let faster = theirs.1 / ours;
+        self.line(what, &millis(ours), &peer, faster, Some(faster >= times));
+    }
+
     /// Prints a figure of its own.
     pub(crate) fn note(&mut self, what: &str, shown: String) {
         say(&format!("| {what} | {shown} | | | |"));

@@ -21,7 +21,7 @@ use crate::error::RecordError;
 use crate::layout::{
     ARTIFACTS, EVENTS, LOCK, PLAN, REPORT, RUN_META, TEMPORARY, VERSIONS, file_name, inside, runs_directory,
 };
-use crate::lock::{FileLock, Holder, LockError};
+use crate::lock::{FileLock, Holder, LockError, holder_of, is_alive};
 use crate::log_file::LogFile;
 use crate::seal::{SealError, seal, unseal};
 use crate::stored::{LoadError, load_meta};
@@ -94,16 +94,11 @@ impl RunDirectory {
         if path.symlink_metadata().is_ok() {
             return Err(exists());
         }
-        let mut temporary = Temporary::create(&runs, &run_id)?;
+        sweep(&runs);
+        let holder = Holder::this_process(run_id.clone(), new.meta.started_at);
+        let (mut temporary, lock) = Temporary::create(&runs, &holder)?;
         let building = temporary.path.clone();
         let within = |name: &str| building.join(name);
-        let holder = Holder::this_process(run_id.clone(), new.meta.started_at);
-        let lock = FileLock::try_take(&within(LOCK), &holder).map_err(|error| match error {
-            LockError::File(error) => error,
-            LockError::Held { path, .. } => {
-                RecordError::of("take lock", &path)(io::ErrorKind::WouldBlock.into())
-            }
-        })?;
         write_new(&within(RUN_META), &|out| write_json(new.meta, out))?;
         write_new(&within(VERSIONS), &|out| write_json(new.versions, out))?;
         write_new(&within(PLAN), new.plan)?;
@@ -249,13 +244,46 @@ struct Temporary {
 }
 
 impl Temporary {
-    fn create(runs: &Path, run_id: &RunId) -> Result<Self, RecordError> {
+    /// Makes a directory that `holder` has locked.
+    fn create(runs: &Path, holder: &Holder) -> Result<(Self, FileLock), RecordError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = runs.join(format!("{TEMPORARY}{}-{number}-{run_id}", std::process::id()));
-        let made = DirBuilder::new().mode(0o755).create(&path);
-        made.map_err(RecordError::of("create directory", &path))?;
-        Ok(Self { path, kept: false })
+        let mut tries = 0;
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = runs.join(format!("{TEMPORARY}{}-{number}-{}", holder.pid, holder.run));
+            let made = DirBuilder::new().mode(0o755).create(&path);
+            made.map_err(RecordError::of("create directory", &path))?;
+            let temporary = Self { path, kept: false };
+            let error = match FileLock::try_take(&temporary.path.join(LOCK), holder) {
+                Ok(lock) => return Ok((temporary, lock)),
+                Err(LockError::File(error)) => error,
+                Err(LockError::Held { path, .. }) => {
+                    RecordError::of("take lock", &path)(io::ErrorKind::WouldBlock.into())
+                }
+            };
+            // A sweep in another process namespace may take it for a dead one's before it is locked.
+            tries += 1;
+            let swept = matches!(error.source.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock);
+            if !swept || tries >= 3 {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Removes what processes left that were killed while they made a run directory. Never one in use: its process lives,
+/// or holds its lock. Best effort: what cannot be removed is in nobody's way.
+fn sweep(runs: &Path) {
+    let Ok(entries) = fs::read_dir(runs) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let maker =
+            name.to_str().and_then(|name| name.strip_prefix(TEMPORARY)?.split('-').next()?.parse().ok());
+        let Some(maker) = maker else { continue };
+        if is_alive(maker) || !matches!(holder_of(&entry.path().join(LOCK)), Ok(None)) {
+            continue;
+        }
+        drop(fs::remove_dir_all(entry.path()));
     }
 }
 

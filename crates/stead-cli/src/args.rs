@@ -8,12 +8,19 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use stead_model::RunId;
 
+mod agent;
 mod bundle;
+mod doctor;
+mod exec;
 mod plan;
 mod value;
 
+pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
 pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
+pub use doctor::{DoctorArgs, Driver};
+pub use exec::ExecArgs;
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
@@ -26,6 +33,7 @@ Examples:
   stead plan run site.yaml --dry-run       what would change
   stead plan run site.yaml                 do it
   stead resume last                        go on after a crash or a failure
+  stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
 
 Exit codes:
@@ -75,9 +83,18 @@ pub enum Command {
     Plan(PlanArgs),
     /// Go on with a run that stopped before its end
     Resume(Box<ResumeArgs>),
+    /// Run a command or one operation on hosts
+    #[command(after_long_help = exec::EXAMPLES)]
+    Exec(Box<ExecArgs>),
     /// Check and look at what runs left behind
     #[command(subcommand)]
     Bundle(BundleCommand),
+    /// Look at this machine and others as places where roles run
+    #[command(subcommand)]
+    Agent(AgentCommand),
+    /// Check what this machine, a driver and hosts have of what is needed
+    #[command(after_long_help = doctor::EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Print the JSON Schema of a file format or operation
     #[command(subcommand, after_long_help = SCHEMA_EXAMPLES)]
     Schema(SchemaCommand),
@@ -87,6 +104,26 @@ pub enum Command {
     /// Print the manual page, or write the pages of all commands
     #[command(after_long_help = MAN_EXAMPLES)]
     Man(ManArgs),
+    /// Carry out operations for a driver elsewhere; started by it
+    #[command(hide = true)]
+    Executor(ExecutorArgs),
+}
+
+/// Arguments of `stead executor`.
+#[derive(Clone, Debug, Args)]
+pub struct ExecutorArgs {
+    /// Attach standard input and output to the session of this run
+    #[arg(long, value_name = "RUN", value_parser = value::run_id, required_unless_present = "session")]
+    pub attach: Option<RunId>,
+    /// Be the session of this run
+    #[arg(long, value_name = "RUN", value_parser = value::run_id, conflicts_with = "attach")]
+    pub session: Option<RunId>,
+    /// Where executors keep their files
+    #[arg(long, value_name = "DIR")]
+    pub base: PathBuf,
+    /// Remove versions that nobody uses
+    #[arg(long)]
+    pub clean: bool,
 }
 
 const SCHEMA_EXAMPLES: &str = "\
@@ -176,7 +213,15 @@ impl Command {
         match self {
             Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => Some(&args.output),
             Self::Resume(args) => Some(&args.output),
-            Self::Plan(_) | Self::Bundle(_) | Self::Schema(_) | Self::Completions(_) | Self::Man(_) => None,
+            Self::Plan(_)
+            | Self::Exec(_)
+            | Self::Bundle(_)
+            | Self::Agent(_)
+            | Self::Doctor(_)
+            | Self::Schema(_)
+            | Self::Completions(_)
+            | Self::Man(_)
+            | Self::Executor(_) => None,
         }
     }
 
@@ -189,12 +234,19 @@ impl Command {
                 PlanCommand::Graph(_) => false,
             },
             Self::Resume(args) => args.output.json,
+            Self::Exec(args) => args.json,
             Self::Bundle(command) => match command {
                 BundleCommand::Verify(args) => args.json,
                 BundleCommand::Info(args) => args.json,
                 BundleCommand::List(args) => args.json,
             },
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) => false,
+            Self::Agent(command) => match command {
+                AgentCommand::Status(args) => args.json,
+                AgentCommand::Check(args) => args.json,
+                AgentCommand::List(args) => args.json,
+            },
+            Self::Doctor(args) => args.json,
+            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
         }
     }
 }

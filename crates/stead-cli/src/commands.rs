@@ -2,15 +2,20 @@
 
 use stead_model::ExitCode;
 
-use crate::args::{BundleCommand, Command, PlanCommand};
+use crate::args::{AgentCommand, BundleCommand, Command, PlanCommand};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 
+mod agent;
 mod bundle;
 mod completions;
+mod doctor;
+mod exec;
+mod executor;
 mod man;
 mod plan;
+mod reach;
 mod resume;
 mod schema;
 
@@ -23,13 +28,21 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
         },
         Command::Resume(args) => resume::run(&args, settings, output),
+        Command::Exec(args) => exec::run(&args, settings, output),
         Command::Bundle(command) => match command {
             BundleCommand::Verify(args) => bundle::verify::run(&args, settings, output),
             BundleCommand::Info(args) => bundle::info::run(&args, settings, output),
             BundleCommand::List(args) => bundle::list::run(&args, settings, output),
         },
+        Command::Agent(command) => match command {
+            AgentCommand::Status(args) => agent::status::run(&args, settings, output),
+            AgentCommand::Check(args) => agent::check::run(&args, settings, output),
+            AgentCommand::List(args) => agent::list::run(&args, settings, output),
+        },
+        Command::Doctor(args) => doctor::run(&args, settings, output),
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
+        Command::Executor(args) => executor::run(&args, settings),
     }
 }

@@ -10,7 +10,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::termios::{QueueSelector, tcflush};
 use stead_model::TaskName;
 
-use crate::failure::{Failure, FailureKind};
 use crate::render::terminal::Pauser;
 
 /// How long to wait for a key before looking whether the run was cancelled.
@@ -45,27 +44,17 @@ pub enum Answers {
     AllYes,
     /// Each on the terminal.
     Asked,
+    /// Not at all: nobody is there. The runner refuses such a plan before anything starts, exit code 6.
+    Missing,
 }
 
 /// Decides how the questions of a plan are answered, before anything starts.
-///
-/// # Errors
-/// Exit code 6, listing the tasks, if nobody can answer.
-pub fn decide(questions: &[Question], person: Person) -> Result<Answers, Failure> {
+pub fn decide(questions: &[Question], person: Person) -> Answers {
     match person {
-        Person::SaidYes => Ok(Answers::AllYes),
-        Person::AtTerminal | Person::Absent if questions.is_empty() => Ok(Answers::AllYes),
-        Person::AtTerminal => Ok(Answers::Asked),
-        Person::Absent => {
-            let listed: Vec<String> = questions
-                .iter()
-                .map(|question| format!("\n  {}: {}", question.task, shown(&question.text)))
-                .collect();
-            let message =
-                format!("confirmation is needed and there is no terminal to ask on:{}", listed.concat());
-            Err(Failure::new(FailureKind::Confirmation, message)
-                .hint("run it on a terminal, or answer all with --yes"))
-        }
+        Person::SaidYes => Answers::AllYes,
+        Person::AtTerminal | Person::Absent if questions.is_empty() => Answers::AllYes,
+        Person::AtTerminal => Answers::Asked,
+        Person::Absent => Answers::Missing,
     }
 }
 
@@ -148,14 +137,12 @@ mod tests {
         Question { task: TaskName::parse("drop-db").unwrap(), text: "Really\n\x1b[2Jdrop it?".to_owned() }
     }
 
-    /// Case 30: `confirm` without terminal: exit 6, naming the task; `--yes` runs.
+    /// Case 30: `confirm` without terminal is answered by nobody; `--yes` answers all.
     #[test]
-    fn without_a_terminal_the_tasks_are_listed() {
-        let failure = decide(&[question()], Person::Absent).unwrap_err();
-        assert_eq!(failure.exit_code().code(), 6);
-        assert!(failure.message().contains("drop-db: Really | drop it?"), "{}", failure.message());
-        assert_eq!(decide(&[question()], Person::SaidYes).unwrap(), Answers::AllYes);
-        assert_eq!(decide(&[question()], Person::AtTerminal).unwrap(), Answers::Asked);
-        assert_eq!(decide(&[], Person::Absent).unwrap(), Answers::AllYes);
+    fn only_a_person_or_yes_answers_questions() {
+        assert_eq!(decide(&[question()], Person::Absent), Answers::Missing);
+        assert_eq!(decide(&[question()], Person::SaidYes), Answers::AllYes);
+        assert_eq!(decide(&[question()], Person::AtTerminal), Answers::Asked);
+        assert_eq!(decide(&[], Person::Absent), Answers::AllYes);
     }
 }

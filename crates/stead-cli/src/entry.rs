@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process;
 
 use clap::error::ErrorKind;
-use stead_model::ExitCode;
+use stead_model::{ExitCode, TransportSpec};
 
 use crate::args::{Cli, ColorWhen};
 use crate::commands;
@@ -45,7 +45,7 @@ fn run(argv: &[OsString], environment: Environment, terminals: Terminals, output
         })
         .and_then(|current_dir| {
             let mut settings = Settings::new(&cli.global, environment, terminals, current_dir);
-            settings.argv = argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            settings.argv = argv.iter().map(|arg| without_secret(&arg.to_string_lossy())).collect();
             commands::run(cli.command, &settings, output)
         });
     match result {
@@ -57,6 +57,14 @@ fn run(argv: &[OsString], environment: Environment, terminals: Terminals, output
             }
             failure.exit_code()
         }
+    }
+}
+
+/// Returns an argument for the run's record: a transport in its masked form, anything else as it is.
+fn without_secret(argument: &str) -> String {
+    match TransportSpec::parse(argument) {
+        Ok(spec) if spec.has_literal_secret() => spec.to_string(),
+        Ok(_) | Err(_) => argument.to_owned(),
     }
 }
 

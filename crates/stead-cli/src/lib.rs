@@ -17,6 +17,7 @@ pub mod confirm;
 mod entry;
 pub mod failure;
 pub mod output;
+mod reach;
 pub mod render;
 pub mod settings;
 pub mod signals;

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 mod auto;
 pub mod cursor;
-mod diff;
+pub(crate) mod diff;
 pub mod events;
 pub mod graph;
+pub(crate) mod hosts;
 pub mod json;
 pub mod junit;
 mod lines;

@@ -35,6 +35,11 @@ impl Environment {
         self.0.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
     }
 
+    /// Returns all variables.
+    pub fn to_os_map(&self) -> BTreeMap<OsString, OsString> {
+        self.0.clone()
+    }
+
     /// Returns the value of the variable called `name` if it is not empty, as the conventions of
     /// `NO_COLOR` and of our own variables want it.
     fn given(&self, name: &str) -> Option<&OsStr> {
@@ -123,6 +128,10 @@ pub struct Settings {
     pub current_dir: PathBuf,
     /// `$STEAD_INVENTORY`, used when no `-i` is given.
     pub inventory: Option<PathBuf>,
+    /// `$STEAD_AGENTS`, used when neither `-i` nor `--agents` is given.
+    pub agents: Option<PathBuf>,
+    /// Where the user keeps files for Stead: `$XDG_CONFIG_HOME/stead`, else `~/.config/stead`.
+    pub config_dir: Option<PathBuf>,
     /// `$STEAD_RUN_ID`: the run whose task started this process.
     pub parent_run: Option<RunId>,
     /// Which streams are terminals.
@@ -154,6 +163,8 @@ impl Settings {
         Self {
             state_dir: StateDir::resolve(global.state_dir.as_deref(), &environment, &current_dir),
             inventory: environment.given("STEAD_INVENTORY").map(|path| current_dir.join(path)),
+            agents: environment.given("STEAD_AGENTS").map(|path| current_dir.join(path)),
+            config_dir: config_dir(&environment),
             parent_run: environment
                 .given("STEAD_RUN_ID")
                 .and_then(OsStr::to_str)
@@ -177,6 +188,13 @@ impl Settings {
             Progress::Tty | Progress::Plain | Progress::None => wanted,
         }
     }
+}
+
+/// A relative `$XDG_CONFIG_HOME` counts as none, as the base directory specification wants it.
+fn config_dir(environment: &Environment) -> Option<PathBuf> {
+    let absolute = |name: &str| environment.given(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CONFIG_HOME").or_else(|| absolute("HOME").map(|home| home.join(".config")));
+    base.map(|base| base.join("stead"))
 }
 
 /// The rule for colours, usable before the arguments are known to be good.

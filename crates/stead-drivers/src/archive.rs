@@ -17,8 +17,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params};
 
 use crate::disk::body::{Body, WHOLE, hash};
@@ -47,7 +48,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "strip",
             ParamKind::Int(0, 64),
             "Leading directories to leave off each name; default: 0.",
-        ),
+        )
+        .default(ParamDefault::Number(0)),
         ParamSpec::new("creates", ParamKind::AbsolutePath, "If this path exists nothing is done."),
         OWNER,
         crate::http::CA,
@@ -107,7 +109,7 @@ impl Operation for Unpacked {
         let mut seen = Seen { exists: work.exists()?, ..Seen::default() };
         if !work.is_settled()? {
             match work.known()? {
-                Known::Items(items) => seen.entries = file::observe(&work.entries(&items)?)?.0,
+                Known::Items(items) => seen.entries = file::observe_keeping(cx, &work.entries(&items)?)?.0,
                 Known::Other(unpacked) => {
                     seen.other = true;
                     seen.unpacked = unpacked;
@@ -182,6 +184,10 @@ impl Operation for Unpacked {
         }
         file::restored::inverse(&file::records(&Observed(seen.entries)), &[])
     }
+
+    fn needs(&self, params: &Params) -> Needs {
+        crate::http::client::with_certificates(Needs::of(&DESCRIPTOR, params), params)
+    }
 }
 
 /// Whether the archive's files are known without fetching it.
@@ -245,7 +251,8 @@ impl<'a> Work<'a> {
     /// Opens an archive that is a file already.
     fn local(&self) -> Result<File, OpError> {
         if let Some(source) = self.params.text("source") {
-            let path = self.cx.base_dir.join(source);
+            let entry = file::present::source_file(self.cx, source)?;
+            let path = self.cx.files.content(source, &entry)?;
             return File::open(&path).map_err(|error| {
                 OpError::permanent(format!("cannot read source `{}`: {error}", path.display()))
             });

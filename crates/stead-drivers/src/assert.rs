@@ -3,6 +3,7 @@
 use serde_json::Value;
 use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -40,6 +41,15 @@ impl Action for Assert {
 
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         judge(cx, params)
+    }
+
+    fn needs(&self, params: &Params) -> Needs {
+        let expressions = match params.get("that") {
+            Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+            Some(one) => one.as_str().map(str::to_owned).into_iter().collect(),
+            None => Vec::new(),
+        };
+        Needs { expressions, ..Needs::default() }
     }
 }
 

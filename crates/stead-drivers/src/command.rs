@@ -9,6 +9,7 @@
 
 pub(crate) mod blocking;
 mod group;
+mod over;
 pub(crate) mod process;
 pub(crate) mod program;
 mod tail;
@@ -18,10 +19,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use stead_model::event::Stream;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::event::{Mode, Stream};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass};
-use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
+use stead_runner::operation::{Action, BareAction, OpContext, OpError, Outcome, Params, Stop};
+
+use stead_runner::transport::Transport;
 
 use process::{Capture, Ended, Start};
 use tail::Tail;
@@ -37,15 +40,18 @@ const CWD: ParamSpec = ParamSpec::new(
 );
 const ENV: ParamSpec =
     ParamSpec::new("env", ParamKind::TextMap, "Variables set besides the inherited ones; default: none.")
-        .secret();
+        .secret()
+        .default(ParamDefault::EmptyMap);
 const STDIN: ParamSpec = ParamSpec::new(
     "stdin",
     ParamKind::Text,
     "Text the command reads from its standard input; default: nothing.",
 )
-.secret();
+.secret()
+.default(ParamDefault::Text(""));
 const OK_EXIT: ParamSpec =
-    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].");
+    ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "Exit codes that are success; default: [0].")
+        .default(ParamDefault::Numbers(&[0]));
 const CREATES: ParamSpec = ParamSpec::new(
     "creates",
     ParamKind::NonEmptyText,
@@ -73,7 +79,8 @@ static EXEC: Descriptor = Descriptor {
             "The program: a path, or a name looked for in PATH and the system directories.",
         )
         .required(),
-        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none."),
+        ParamSpec::new("args", ParamKind::TextList, "Its arguments, passed byte for byte; default: none.")
+            .default(ParamDefault::Texts(&[])),
         CWD,
         ENV,
         STDIN,
@@ -141,6 +148,39 @@ impl Action for Exec {
         let args = params.texts("args").into_iter().map(OsString::from).collect();
         Surroundings::new(cx, params)?.run(cx, params, params.required("command")?, args).await
     }
+
+    fn as_bare(&self) -> Option<&dyn BareAction> {
+        Some(self)
+    }
+}
+
+#[async_trait::async_trait]
+impl BareAction for Exec {
+    async fn act_over(
+        &self,
+        transport: &dyn Transport,
+        cx: &OpContext,
+        params: &Params,
+        mode: Mode,
+    ) -> Result<Outcome, OpError> {
+        let mut argv = vec![OsString::from(params.required("command")?)];
+        argv.extend(params.texts("args").into_iter().map(OsString::from));
+        over::act(transport, cx, params, mode, argv).await
+    }
+}
+
+#[async_trait::async_trait]
+impl BareAction for Shell {
+    async fn act_over(
+        &self,
+        transport: &dyn Transport,
+        cx: &OpContext,
+        params: &Params,
+        mode: Mode,
+    ) -> Result<Outcome, OpError> {
+        let argv = vec![SHELL.into(), "-c".into(), params.required("script")?.into()];
+        over::act(transport, cx, params, mode, argv).await
+    }
 }
 
 #[async_trait::async_trait]
@@ -157,6 +197,10 @@ impl Action for Shell {
         let args = vec!["-c".into(), params.required("script")?.into()];
         Surroundings::new(cx, params)?.run(cx, params, SHELL, args).await
     }
+
+    fn as_bare(&self) -> Option<&dyn BareAction> {
+        Some(self)
+    }
 }
 
 /// Where and with which variables a command runs.
@@ -169,13 +213,7 @@ struct Surroundings {
 
 impl Surroundings {
     fn new(cx: &OpContext, params: &Params) -> Result<Self, OpError> {
-        let env = params.text_map("env");
-        if let Some(name) = env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(OpError::invalid(format!(
-                "`{}` is not a name for an environment variable",
-                name.escape_debug()
-            )));
-        }
+        let env = given_env(params)?;
         // Inside a root prefix a command starts there, and its paths are that system's.
         let start = if cx.root.is_some() { Path::new("/") } else { cx.base_dir.as_path() };
         let inside = start.join(params.text("cwd").unwrap_or(""));
@@ -264,17 +302,7 @@ impl Surroundings {
         if name.contains('\0') || args.iter().any(|arg| arg.as_encoded_bytes().contains(&0)) {
             return Err(OpError::invalid("an argument holds a NUL byte"));
         }
-        let mut env = BTreeMap::from([
-            ("STEAD_TASK".to_owned(), cx.task.to_string()),
-            ("STEAD_HOST".to_owned(), cx.host.to_string()),
-            ("STEAD_ATTEMPT".to_owned(), cx.attempt.to_string()),
-        ]);
-        if let Some(run_id) = &cx.run_id {
-            env.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
-        }
-        if let Some(bundle) = cx.bundle.as_ref().and_then(|path| path.to_str()) {
-            env.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
-        }
+        let mut env = cx.marks();
         env.extend(self.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         let path = match env.get("PATH") {
             Some(path) => Some(OsString::from(path)),
@@ -306,6 +334,18 @@ impl Surroundings {
     }
 }
 
+/// Returns the variables of parameter `env`.
+fn given_env(params: &Params) -> Result<BTreeMap<String, String>, OpError> {
+    let env = params.text_map("env");
+    match env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        Some(name) => Err(OpError::invalid(format!(
+            "`{}` is not a name for an environment variable",
+            name.escape_debug()
+        ))),
+        None => Ok(env),
+    }
+}
+
 fn outcome(ended: &Ended, ok_exit: &ExitCodes, message: String, stdout: String, stderr: String) -> Outcome {
     let failed = !ended.exit_code.is_some_and(|code| ok_exit.contains(code));
     let failure = failed.then(|| OpError { changed: true, ..OpError::new(ErrorClass::Exit, message) });
@@ -317,6 +357,7 @@ fn outcome(ended: &Ended, ok_exit: &ExitCodes, message: String, stdout: String, 
         signal: ended.signal,
         stopped: ended.stopped,
         data: Some(json!({"exit_code": ended.exit_code, "stdout": stdout, "stderr": stderr})),
+        warnings: Vec::new(),
     }
 }
 

@@ -17,14 +17,15 @@
 
 mod absent;
 mod block;
-mod compare;
+pub(crate) mod compare;
 mod copy;
 mod directory;
-mod edit;
+pub(crate) mod edit;
 pub(crate) mod entry;
 mod fetch;
+mod kept;
 mod line;
-mod owner;
+pub(crate) mod owner;
 pub(crate) mod params;
 pub(crate) mod present;
 pub(crate) mod restored;
@@ -35,6 +36,7 @@ mod write;
 
 use serde_json::json;
 use stead_model::{Descriptor, Op};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params, Registry};
 
 use crate::disk::Disk;
@@ -62,6 +64,11 @@ pub(crate) trait Desire: Send + Sync {
 
     /// Returns every path that matters, with what is there and what should be, parents before children.
     fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError>;
+
+    /// Returns what it needs of the driver.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// A file operation, made of what it wants.
@@ -74,7 +81,7 @@ impl<T: Desire> Operation for Filed<T> {
 
     fn observe(&self, cx: &OpContext, params: &Params) -> Result<Observed, OpError> {
         let disk = Disk::open(cx)?;
-        observe(&self.0.entries(cx, &disk, params)?)
+        observe_keeping(cx, &self.0.entries(cx, &disk, params)?)
     }
 
     fn diff(&self, _params: &Params, seen: &Observed) -> Diff {
@@ -104,6 +111,10 @@ impl<T: Desire> Operation for Filed<T> {
     fn inverse(&self, _params: &Params, before: &Observed) -> Option<Op> {
         restored::inverse(&records(before), &missing(before))
     }
+
+    fn needs(&self, params: &Params) -> Needs {
+        self.0.needs(params)
+    }
 }
 
 /// Returns everything at `path`, to be removed: what `file.absent` would act on.
@@ -113,8 +124,19 @@ pub(crate) fn entries_to_remove(cx: &OpContext, disk: &Disk, params: &Params) ->
 
 /// Returns the entries as data.
 pub(crate) fn observe(entries: &[Entry]) -> Result<Observed, OpError> {
+    to_observed(entries.iter().map(Entry::record).collect(), entries)
+}
+
+/// As [`observe`], of entries whose content is kept where an inverse has no room for it.
+pub(crate) fn observe_keeping(cx: &OpContext, entries: &[Entry]) -> Result<Observed, OpError> {
+    if !cx.undo.is_wanted() {
+        return observe(entries);
+    }
+    to_observed(entries.iter().map(|entry| Record { is_kept: true, ..entry.record() }).collect(), entries)
+}
+
+fn to_observed(records: Vec<Record>, entries: &[Entry]) -> Result<Observed, OpError> {
     let missing = entries.first().map(|entry| entry.spot.missing.clone()).unwrap_or_default();
-    let records: Vec<Record> = entries.iter().map(Entry::record).collect();
     let value = serde_json::to_value((records, missing));
     value.map(Observed).map_err(|error| OpError::permanent(format!("a path is not text: {error}")))
 }
@@ -131,16 +153,16 @@ pub(crate) fn missing(seen: &Observed) -> Vec<std::path::PathBuf> {
 
 /// Records what the entries would be.
 pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
-    for entry in entries {
-        for path in &entry.spot.missing {
+    for entry in entries.iter().filter(|entry| entry.differs()) {
+        // Nothing is made on the way to what goes.
+        let made: &[_] = if entry.want.kind == Kind::Absent { &[] } else { &entry.spot.missing };
+        for path in made {
             // An earlier entry may have said more of it.
             if disk.predicted_at(path).is_none_or(|seen| seen.kind != Kind::Directory) {
                 disk.predict(path, &entry::new_directory());
             }
         }
-        if entry.differs() {
-            disk.predict(&entry.spot.path, &entry.want.after(&entry.seen));
-        }
+        disk.predict(&entry.spot.path, &entry.want.after(&entry.seen));
     }
 }
 

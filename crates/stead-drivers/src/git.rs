@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::plan::Param;
 use stead_model::{Descriptor, Op, OperationName};
 use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params};
@@ -37,8 +37,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "force",
             ParamKind::Bool,
             "Discard changes to tracked files; default: false, they are an error.",
-        ),
-        ParamSpec::new("submodules", ParamKind::Bool, "Check out submodules too; default: false."),
+        )
+        .default(ParamDefault::Flag(false)),
+        ParamSpec::new("submodules", ParamKind::Bool, "Check out submodules too; default: false.")
+            .default(ParamDefault::Flag(false)),
     ],
     result: &[("commit", "The commit that is checked out."), ("before", "The one before, if there was one.")],
     ..WRITE

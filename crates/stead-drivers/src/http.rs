@@ -4,8 +4,9 @@ pub(crate) mod client;
 
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use client::{Request, Response};
@@ -24,7 +25,8 @@ pub(crate) const EXPECT_STATUS: ParamSpec = ParamSpec::new(
     "expect_status",
     ParamKind::IntList(100, 599),
     "Status codes and ranges that are success; default: [\"200-299\"].",
-);
+)
+.default(ParamDefault::Texts(&["200-299"]));
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "http.request",
@@ -38,13 +40,17 @@ static DESCRIPTOR: Descriptor = Descriptor {
     needs_root: false,
     params: &[
         URL,
-        ParamSpec::new("method", ParamKind::Enum(METHODS), "The method; default: GET."),
-        ParamSpec::new("headers", ParamKind::TextMap, "Headers to send.").secret(),
+        ParamSpec::new("method", ParamKind::Enum(METHODS), "The method; default: GET.")
+            .default(ParamDefault::Text("GET")),
+        ParamSpec::new("headers", ParamKind::TextMap, "Headers to send; default: none.")
+            .secret()
+            .default(ParamDefault::EmptyMap),
         ParamSpec::new("body", ParamKind::Text, "What to send, as text.").secret(),
         ParamSpec::new("json", ParamKind::Any, "What to send, as JSON; sets the content type.").secret(),
         EXPECT_STATUS,
         CA,
-        ParamSpec::new("timeout", ParamKind::Duration, "For the whole exchange; default: 30s."),
+        ParamSpec::new("timeout", ParamKind::Duration, "For the whole exchange; default: 30s.")
+            .default(ParamDefault::Text("30s")),
     ],
     exclusive: &[&["body", "json"]],
     one_of: &[],
@@ -86,7 +92,7 @@ impl Action for HttpRequest {
             method: params.text("method").unwrap_or("GET"),
             headers,
             body,
-            roots: client::roots(cx, params)?,
+            roots: client::roots_soon(cx, params).await?,
             timeout: params.duration("timeout", Duration::from_secs(30)),
         };
         let mut kept = Kept::default();
@@ -100,6 +106,10 @@ impl Action for HttpRequest {
             data: Some(kept.into_data(&response)),
             ..Outcome::default()
         })
+    }
+
+    fn needs(&self, params: &Params) -> Needs {
+        client::with_certificates(Needs::default(), params)
     }
 }
 

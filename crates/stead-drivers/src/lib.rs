@@ -2,22 +2,40 @@
 //!
 //! [`Drivers::standard`] is the registry of them all. Every module here acts and reports; none decides order or retries.
 
+mod access;
 mod account;
+pub mod agent;
 mod archive;
 mod assert;
+mod certificate;
 mod command;
 mod container;
 mod disk;
+pub mod doctor;
+pub mod examine;
+pub mod executor;
+pub mod facts;
 mod file;
 mod git;
 mod http;
+mod identity;
+mod kernel;
+mod network;
 mod package;
 mod ranges;
 mod reboot;
+mod schedule;
 mod service;
+mod setup;
+mod storage;
 mod system;
 mod systemd_unit;
+pub mod transport;
 mod wait;
+
+pub use network::watch::{
+    confirm as confirm_network_changes, leave_to_driver as leave_network_changes_to_driver,
+};
 
 use stead_runner::operation::Registry;
 
@@ -42,6 +60,7 @@ impl Drivers {
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
         file::add_to(&mut registry);
+        access::add_to(&mut registry);
         account::add_to(&mut registry);
         package::add_to(&mut registry);
         service::add_to(&mut registry);
@@ -50,8 +69,16 @@ impl Drivers {
         registry.add_action(reboot);
         registry.add_operation(archive::Unpacked);
         registry.add_action(assert::Assert);
+        certificate::add_to(&mut registry);
+        registry.add_action(facts::GatherFacts);
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
+        identity::add_to(&mut registry);
+        kernel::add_to(&mut registry);
+        network::add_to(&mut registry);
+        schedule::add_to(&mut registry);
+        setup::add_to(&mut registry);
+        storage::add_to(&mut registry);
         registry.add_action(wait::WaitPort);
         registry.add_action(wait::WaitHttp);
         registry.add_action(wait::WaitFile);
@@ -80,6 +107,44 @@ mod tests {
             }
             assert!(descriptor.result.iter().all(|(_, what)| what.ends_with('.')), "{name}: result");
         }
+    }
+
+    /// Section 11 of plans: what is spelled out as a default has to be one.
+    #[test]
+    fn declared_defaults_fit_their_parameters_and_their_documentation() {
+        let registry = Drivers::standard();
+        let mut problems = Vec::new();
+        for descriptor in registry.descriptors() {
+            for param in descriptor.params {
+                let name = format!("{}.{}", descriptor.name, param.name);
+                let Some(default) = param.default else {
+                    let said = ["default: true", "default: false", "default: none", "(default)"];
+                    if said.iter().any(|said| param.doc.contains(said)) {
+                        problems.push(format!(
+                            "{name}: its documentation names a default, `.default(…)` does not"
+                        ));
+                    }
+                    continue;
+                };
+                let value = default.to_json();
+                if param.required {
+                    problems.push(format!("{name}: required, and yet has a default"));
+                }
+                if let Some(refused) = param.kind.refuse(&value) {
+                    problems.push(format!("{name}: its own default is refused: {refused}"));
+                }
+                if !param.is_default(&value) {
+                    problems.push(format!("{name}: its default is not taken for it"));
+                }
+                if !param.doc.contains("default") {
+                    problems.push(format!("{name}: its documentation does not name the default"));
+                }
+                if descriptor.params_schema()["properties"][param.name]["default"] != value {
+                    problems.push(format!("{name}: the schema does not show the default"));
+                }
+            }
+        }
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
     }
 
     #[test]

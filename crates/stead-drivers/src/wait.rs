@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass};
+use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
 use tokio::time::Instant;
 
@@ -22,9 +23,11 @@ const LONGEST_LOOK: Duration = Duration::from_secs(30);
 /// Only the start of a file is searched.
 const LARGEST_FILE: u64 = 16 << 20;
 
-const TIMEOUT: ParamSpec = ParamSpec::new("timeout", ParamKind::Duration, "How long to wait; default: 5m.");
+const TIMEOUT: ParamSpec = ParamSpec::new("timeout", ParamKind::Duration, "How long to wait; default: 5m.")
+    .default(ParamDefault::Text("5m"));
 const INTERVAL: ParamSpec =
-    ParamSpec::new("interval", ParamKind::Duration, "How long between looks; default: 500ms.");
+    ParamSpec::new("interval", ParamKind::Duration, "How long between looks; default: 500ms.")
+        .default(ParamDefault::Text("500ms"));
 
 const READ: Descriptor = Descriptor {
     name: "",
@@ -46,9 +49,11 @@ static PORT: Descriptor = Descriptor {
     name: "wait.port",
     summary: "Waits until a TCP port is open, or closed.",
     params: &[
-        ParamSpec::new("host", ParamKind::NonEmptyText, "Name or address; default: 127.0.0.1."),
+        ParamSpec::new("host", ParamKind::NonEmptyText, "Name or address; default: 127.0.0.1.")
+            .default(ParamDefault::Text("127.0.0.1")),
         ParamSpec::new("port", ParamKind::Int(1, 65535), "The port.").required(),
-        ParamSpec::new("state", ParamKind::Enum(&["open", "closed"]), "`open` (default) or `closed`."),
+        ParamSpec::new("state", ParamKind::Enum(&["open", "closed"]), "`open` (default) or `closed`.")
+            .default(ParamDefault::Text("open")),
         TIMEOUT,
         INTERVAL,
     ],
@@ -76,7 +81,8 @@ static FILE: Descriptor = Descriptor {
         ParamSpec::new("path", ParamKind::AbsolutePath, "Absolute path on the target; links are followed.")
             .required(),
         ParamSpec::new("regex", ParamKind::Regex, "Must match the file's content."),
-        ParamSpec::new("state", ParamKind::Enum(&["present", "absent"]), "`present` (default) or `absent`."),
+        ParamSpec::new("state", ParamKind::Enum(&["present", "absent"]), "`present` (default) or `absent`.")
+            .default(ParamDefault::Text("present")),
         TIMEOUT,
         INTERVAL,
     ],
@@ -184,7 +190,7 @@ impl Action for WaitHttp {
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         let url = params.required("url")?;
         let pattern = pattern(params, "body_regex")?;
-        let roots = client::roots(cx, params)?;
+        let roots = client::roots_soon(cx, params).await?;
         let look = |left: Duration| {
             let (roots, pattern) = (roots.clone(), &pattern);
             async move {
@@ -212,6 +218,10 @@ impl Action for WaitHttp {
             }
         };
         wait(cx, params, url, look).await
+    }
+
+    fn needs(&self, params: &Params) -> Needs {
+        client::with_certificates(Needs::default(), params)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::target::HostSet;
 
 mod check;
 pub mod plans;
+pub mod single;
 mod vars;
 
 pub use check::{Explicit, WHOLE_PLAN, check};

@@ -15,10 +15,11 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 use stead_model::plan::Expression;
-use stead_model::{TaskName, operation};
+use stead_model::{HostName, TaskName, operation};
 
 mod bounds;
 mod builtins;
+mod facts;
 mod functions;
 mod guard;
 pub mod quote;
@@ -29,6 +30,7 @@ mod scope;
 mod tests;
 
 pub use bounds::{MAX_ELEMENTS, MAX_OUTPUT, MAX_TOKENS};
+pub use facts::HostFacts;
 pub use guard::{Verdict, judge};
 pub use references::{References, expression_references, template_references};
 pub use results::{Finished, Results, Row};
@@ -70,6 +72,12 @@ pub enum ExprError {
         /// Whose result.
         task: TaskName,
     },
+    /// It reads facts that nobody has gathered yet.
+    #[error("the facts of {} are not gathered", listed(hosts))]
+    FactsWanted {
+        /// Whose.
+        hosts: Vec<HostName>,
+    },
     /// It took too many instructions.
     #[error("the expression does not end (more than {FUEL} instructions)")]
     OutOfFuel,
@@ -103,6 +111,7 @@ impl ExprError {
             Self::Statement { offset } => Some(*offset),
             Self::Undefined { .. }
             | Self::NotKnown { .. }
+            | Self::FactsWanted { .. }
             | Self::OutOfFuel
             | Self::TooLarge { .. }
             | Self::NotBoolean { .. }
@@ -116,6 +125,7 @@ impl ExprError {
             Self::Syntax { line, .. } | Self::Undefined { line, .. } | Self::Failed { line, .. } => *line,
             Self::Statement { .. }
             | Self::NotKnown { .. }
+            | Self::FactsWanted { .. }
             | Self::OutOfFuel
             | Self::TooLarge { .. }
             | Self::NotBoolean { .. } => None,
@@ -157,10 +167,20 @@ pub fn evaluate_text(text: &str, scope: &Scope) -> Result<Value, ExprError> {
         }
         bounds::to_json(&value)
     });
-    match touched.get() {
-        Some(task) => Err(ExprError::NotKnown { task: task.clone() }),
-        None => value,
+    unknown(scope, &touched).map_or(value, Err)
+}
+
+/// Returns what an evaluation met that nobody knows: then its value means nothing, whatever it is.
+fn unknown(scope: &Scope, touched: &OnceLock<TaskName>) -> Option<ExprError> {
+    let hosts = scope.wanted();
+    if !hosts.is_empty() {
+        return Some(ExprError::FactsWanted { hosts });
     }
+    touched.get().map(|task| ExprError::NotKnown { task: task.clone() })
+}
+
+fn listed(hosts: &[HostName]) -> String {
+    hosts.iter().map(HostName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether `text` holds something to render: a `{{`, or a `{% … %}` that [`render`] will refuse.
@@ -199,8 +219,8 @@ fn render_with(dialect: Dialect, template: &str, scope: &Scope) -> Result<String
         .template_from_named_str("template", template)
         .and_then(|compiled| compiled.render_captured_to(root, &mut output).map(|_| ()))
         .map_err(explain);
-    if let Some(task) = touched.get() {
-        return Err(ExprError::NotKnown { task: task.clone() });
+    if let Some(error) = unknown(scope, &touched) {
+        return Err(error);
     }
     if output.is_full() {
         return Err(ExprError::too_large(format!("the text is larger than {MAX_OUTPUT} bytes")));

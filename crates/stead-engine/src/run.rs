@@ -66,6 +66,17 @@ pub trait Hosts: Send + Sync {
     /// Returns the hosts of a target in stable order; `seed` decides `_any`.
     fn resolve(&self, target: &[String], seed: &str) -> Result<Vec<HostName>, Unresolved>;
 
+    /// Returns the host that takes the place of `host`, which `_any` of the target chose and nobody reaches; none if
+    /// all others are taken, or if it was not `_any` that chose it.
+    fn instead_of(
+        &self,
+        _target: &[String],
+        _host: &HostName,
+        _is_taken: &dyn Fn(&HostName) -> bool,
+    ) -> Option<HostName> {
+        None
+    }
+
     /// Returns how many attempts may run on `host` at once; `per_target` is the plan's own limit.
     fn slots(&self, host: &HostName, per_target: Option<u32>) -> u32;
 }

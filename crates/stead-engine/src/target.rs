@@ -1,15 +1,16 @@
 //! Target expressions: which hosts a task runs on, and in which order.
 //!
 //! Parsing and resolving are separate: a plan's expressions are checked when it is compiled, the hosts are found when
-//! the task starts. Ad hoc hosts (`user@host`, `ssh://…`) are refused until there is a transport for them.
+//! the task starts. Finding them costs as much as there are hosts, once per set in the expression; a name costs a
+//! binary search, so that ten thousand names over ten thousand hosts stay cheap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use sha2::{Digest, Sha256};
-use stead_model::HostName;
-use stead_model::diagnostic::suggest;
+use stead_model::diagnostic::nearest;
 use stead_model::inventory::Inventory;
+use stead_model::{HostName, Plan, TransportSpec};
 
 mod glob;
 mod parse;
@@ -21,8 +22,26 @@ use glob::Glob;
 /// A parsed target expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetExpr {
+    /// As written; an ad hoc host's masked canonical form.
     text: Box<str>,
-    elements: Vec<Element>,
+    meaning: Meaning,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Meaning {
+    /// Hosts of the inventory.
+    Set(Vec<Element>),
+    /// A host that is in no inventory.
+    AdHoc(Box<AdHoc>),
+}
+
+/// A host that a target itself says how to reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdHoc {
+    /// What it is called: the canonical form of its transport without scheme and options.
+    pub name: HostName,
+    /// How it is reached.
+    pub transport: TransportSpec,
 }
 
 /// One part between commas.
@@ -59,25 +78,17 @@ pub enum TargetError {
     Bad {
         /// The expression.
         text: String,
-        /// Byte offset of the problem.
+        /// How many characters stand before the problem.
         position: usize,
         /// What is wrong.
         message: String,
-    },
-    /// It is an ad hoc host.
-    #[error(
-        "target `{text}`: hosts reached by SSH are not supported yet; only `local` and inventory hosts are"
-    )]
-    AdHoc {
-        /// The expression.
-        text: String,
     },
     /// It names a host that does not exist.
     #[error("there is no host `{name}`: {help}")]
     UnknownHost {
         /// The name.
         name: String,
-        /// The nearest, or the candidates.
+        /// The nearest and the candidates.
         help: String,
     },
 }
@@ -86,7 +97,7 @@ impl TargetError {
     /// Returns the diagnostic code.
     pub const fn code(&self) -> &'static str {
         match self {
-            Self::Bad { .. } | Self::AdHoc { .. } => "reach/bad-target",
+            Self::Bad { .. } => "reach/bad-target",
             Self::UnknownHost { .. } => "reach/unknown-host",
         }
     }
@@ -97,13 +108,21 @@ impl TargetError {
 pub struct HostSet {
     // Invariant: sorted by name, no name twice.
     hosts: Vec<(HostName, BTreeMap<String, String>)>,
+    /// How those are reached that are not this machine.
+    transports: BTreeMap<HostName, TransportSpec>,
 }
 
 impl HostSet {
     /// Returns the set of these hosts with their labels; of two with one name the last counts.
     pub fn new(hosts: impl IntoIterator<Item = (HostName, BTreeMap<String, String>)>) -> Self {
         let hosts: BTreeMap<_, _> = hosts.into_iter().collect();
-        Self { hosts: hosts.into_iter().collect() }
+        Self { hosts: hosts.into_iter().collect(), transports: BTreeMap::new() }
+    }
+
+    /// Returns how `host` is reached, if it is described.
+    pub fn transport(&self, host: &str) -> Option<&TransportSpec> {
+        self.position(host).filter(|at| *at < self.hosts.len())?;
+        Some(self.transports.get(host).unwrap_or(&TransportSpec::Local))
     }
 
     /// Returns the labels of `host`; `local` exists even if it is not described.
@@ -148,60 +167,95 @@ impl TargetExpr {
 
     /// Returns the host the expression names, if it is just a name.
     pub fn as_name(&self) -> Option<&str> {
-        match &self.elements[..] {
-            [Element { excluded: false, any: false, factors }] => match &factors[..] {
-                [Factor { negated: false, atom: Atom::Name(name) }] => Some(name),
-                _ => None,
-            },
+        match self.elements() {
+            [element] if !element.excluded => element.as_name(),
             _ => None,
         }
     }
 
+    /// Returns the ad hoc host the expression is, if it is one.
+    pub fn ad_hoc(&self) -> Option<&AdHoc> {
+        match &self.meaning {
+            Meaning::Set(_) => None,
+            Meaning::AdHoc(host) => Some(host),
+        }
+    }
+
+    fn elements(&self) -> &[Element] {
+        match &self.meaning {
+            Meaning::Set(elements) => elements,
+            Meaning::AdHoc(_) => &[],
+        }
+    }
+
+    fn atoms(&self) -> impl Iterator<Item = &Atom> {
+        self.elements().iter().flat_map(|element| &element.factors).map(|factor| &factor.atom)
+    }
+
     /// Returns the hosts named outright that do not exist among `hosts`.
     pub fn unknown_hosts(&self, hosts: &HostSet) -> Vec<TargetError> {
-        let factors = self.elements.iter().flat_map(|element| &element.factors);
-        let names = factors.filter_map(|factor| match &factor.atom {
+        let names = self.atoms().filter_map(|atom| match atom {
             Atom::Name(name) => Some(name),
             Atom::All | Atom::Glob(_) | Atom::Label { .. } | Atom::HasLabel(_) => None,
         });
         names
             .filter(|name| hosts.position(name).is_none())
-            .map(|name| TargetError::UnknownHost {
-                name: name.to_string(),
-                help: suggest(name, hosts.names().map(HostName::as_str).chain(["local"])),
-            })
+            .map(|name| TargetError::UnknownHost { name: name.to_string(), help: candidates(name, hosts) })
             .collect()
     }
 
     /// Returns the labels and globs in the expression that match no host, for warning `reach/no-match`.
     pub fn unmatched(&self, hosts: &HostSet) -> Vec<String> {
-        let factors = self.elements.iter().flat_map(|element| &element.factors);
-        let sets = factors.filter(|factor| !matches!(factor.atom, Atom::Name(_) | Atom::All));
-        sets.filter(|factor| !factor.atom.members(hosts).contains(&true))
-            .map(|factor| factor.atom.to_string())
-            .collect()
+        let sets = self.atoms().filter(|atom| !matches!(atom, Atom::Name(_) | Atom::All));
+        sets.filter(|atom| !atom.members(hosts).contains(&true)).map(ToString::to_string).collect()
     }
 
-    /// Adds the hosts of each element to `found`, and marks those taken away in `excluded`.
-    fn collect(&self, hosts: &HostSet, seed: &str, found: &mut Vec<usize>) -> Vec<bool> {
-        let mut excluded = vec![false; hosts.len() + 1];
-        if self.elements.iter().all(|element| element.excluded) {
-            found.extend(0..hosts.len());
+    /// Calls `found` with each host in order, those of sets by name; a host may come more than once.
+    fn each(&self, hosts: &HostSet, seed: &str, mut found: impl FnMut(usize)) {
+        let elements = self.elements();
+        let mut excluded = BTreeSet::new();
+        for element in elements.iter().filter(|element| element.excluded) {
+            excluded.extend(element.chosen(hosts, seed));
         }
-        for element in &self.elements {
-            let mut members: Vec<usize> =
-                element.members(hosts).iter().enumerate().filter(|(_, is)| **is).map(|(at, _)| at).collect();
-            if element.any && !members.is_empty() {
-                members = vec![pick(seed, &members, hosts)];
+        let mut keep = |at: usize| {
+            if !excluded.contains(&at) {
+                found(at);
             }
-            if element.excluded {
-                members.iter().for_each(|at| excluded[*at] = true);
-            } else {
-                found.extend(members);
-            }
+        };
+        if elements.iter().all(|element| element.excluded) {
+            (0..hosts.len()).for_each(&mut keep);
         }
-        excluded
+        for element in elements.iter().filter(|element| !element.excluded) {
+            element.chosen(hosts, seed).into_iter().for_each(&mut keep);
+        }
     }
+}
+
+/// Returns the ad hoc hosts that the targets of a plan name.
+pub fn ad_hoc_hosts(plan: &Plan) -> BTreeMap<HostName, TransportSpec> {
+    let targets = plan.tasks.iter().flat_map(|task| &task.settings.target);
+    // Of many thousand targets next to none is one: those are not parsed for it.
+    let maybe = targets.filter(|text| text.contains('@') || text.contains("://"));
+    let hosts = maybe.filter_map(|text| match TargetExpr::parse(text).ok()?.meaning {
+        Meaning::AdHoc(host) => Some((host.name, host.transport)),
+        Meaning::Set(_) => None,
+    });
+    hosts.collect()
+}
+
+/// Returns the nearest host, if one is near, and those there are, at most twenty.
+fn candidates(name: &str, hosts: &HostSet) -> String {
+    const SHOWN: usize = 20;
+    let local = hosts.position("local").filter(|at| *at == hosts.len()).map(|_| "local");
+    let known = || hosts.names().map(HostName::as_str).chain(local);
+    // A name that differs much in length is not near, and need not be compared.
+    let alike =
+        known().filter(|known| known.len().abs_diff(name.len()) <= known.len().max(name.len()) / 3 + 1);
+    let near = nearest(name, alike).map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    let shown: Vec<&str> = known().take(SHOWN).collect();
+    let more = known().count() - shown.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{near}known: {}{more}", shown.join(", "))
 }
 
 /// Returns the hosts of the union of `exprs` in their order: as listed, sets by name, first occurrence kept.
@@ -216,17 +270,56 @@ pub fn resolve(exprs: &[TargetExpr], hosts: &HostSet, seed: &str) -> Result<Vec<
         return Err(unknown);
     }
     let mut seen = vec![false; hosts.len() + 1];
+    let mut seen_ad_hoc = BTreeSet::new();
     let mut order = Vec::new();
     for expr in exprs {
-        let mut found = Vec::new();
-        let excluded = expr.collect(hosts, seed, &mut found);
-        for at in found {
-            if !excluded[at] && !std::mem::replace(&mut seen[at], true) {
-                order.push(hosts.name_at(at));
-            }
+        match expr.ad_hoc() {
+            Some(host) => match hosts.position(host.name.as_str()) {
+                Some(at) if std::mem::replace(&mut seen[at], true) => {}
+                None if !seen_ad_hoc.insert(&host.name) => {}
+                Some(_) | None => order.push(host.name.clone()),
+            },
+            None => expr.each(hosts, seed, |at| {
+                if !std::mem::replace(&mut seen[at], true) {
+                    order.push(hosts.name_at(at));
+                }
+            }),
         }
     }
     Ok(order)
+}
+
+/// Returns the host that takes the place of `host`: the next one, by name and around, of the set that `_any` chose it
+/// from and that is not taken.
+///
+/// None if something else than `_any` chose it.
+pub fn instead_of(
+    exprs: &[TargetExpr],
+    hosts: &HostSet,
+    host: &HostName,
+    is_taken: &dyn Fn(&HostName) -> bool,
+) -> Option<HostName> {
+    let at = hosts.position(host.as_str())?;
+    let elements = || exprs.iter().flat_map(|expr| expr.elements()).filter(|element| !element.excluded);
+    let is_meant = |element: &Element| !element.any && element.chosen(hosts, "").contains(&at);
+    let is_ad_hoc = |expr: &TargetExpr| expr.ad_hoc().is_some_and(|ad_hoc| ad_hoc.name == *host);
+    if elements().any(is_meant) || exprs.iter().any(is_ad_hoc) {
+        return None;
+    }
+    exprs.iter().find_map(|expr| {
+        let excluded: BTreeSet<usize> = expr
+            .elements()
+            .iter()
+            .filter(|element| element.excluded)
+            .flat_map(|it| it.chosen(hosts, ""))
+            .collect();
+        let one_of = expr.elements().iter().filter(|element| element.any);
+        one_of.map(|element| element.members(hosts)).filter(|members| members[at]).find_map(|members| {
+            let around = (at + 1..members.len()).chain(0..at);
+            let free = around.filter(|next| members[*next] && !excluded.contains(next));
+            free.map(|next| hosts.name_at(next)).find(|next| !is_taken(next))
+        })
+    })
 }
 
 /// Returns one of `members`, by hash of the seed and the set: spread, and the same again.
@@ -244,6 +337,24 @@ fn pick(seed: &str, members: &[usize], hosts: &HostSet) -> usize {
 }
 
 impl Element {
+    /// Returns the host it is, if it is a name.
+    fn as_name(&self) -> Option<&str> {
+        match &self.factors[..] {
+            [Factor { negated: false, atom: Atom::Name(name) }] if !self.any => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Returns where the hosts of the set stand, `_any` decided.
+    fn chosen(&self, hosts: &HostSet, seed: &str) -> Vec<usize> {
+        if let Some(name) = self.as_name() {
+            return hosts.position(name).into_iter().collect();
+        }
+        let members: Vec<usize> =
+            self.members(hosts).iter().enumerate().filter(|(_, is)| **is).map(|(at, _)| at).collect();
+        if self.any && !members.is_empty() { vec![pick(seed, &members, hosts)] } else { members }
+    }
+
     /// Returns for each host, `local` last, whether it is in the set.
     fn members(&self, hosts: &HostSet) -> Vec<bool> {
         let mut members: Option<Vec<bool>> = None;
@@ -318,6 +429,10 @@ impl fmt::Display for TargetExpr {
 
 impl From<&Inventory> for HostSet {
     fn from(inventory: &Inventory) -> Self {
-        Self::new(inventory.hosts.iter().map(|(name, host)| (name.clone(), host.labels.clone())))
+        let mut set =
+            Self::new(inventory.hosts.iter().map(|(name, host)| (name.clone(), host.labels.clone())));
+        let distant = inventory.hosts.iter().filter(|(_, host)| host.transport != TransportSpec::Local);
+        set.transports = distant.map(|(name, host)| (name.clone(), host.transport.clone())).collect();
+        set
     }
 }

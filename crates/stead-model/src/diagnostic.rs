@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+mod masking;
 mod render;
 
 /// Whether a problem stops the work.

@@ -102,6 +102,9 @@ pub enum EventKind {
         /// Whether the attempt changed something all the same.
         #[serde(default, skip_serializing_if = "is_false")]
         changed: bool,
+        /// The host of `_any` that takes its place, if it could not be reached.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        instead: Option<HostName>,
     },
     /// Output went to a log file.
     Log {
@@ -325,6 +328,9 @@ pub struct RowResult {
     pub unrecorded_inverse: Vec<Op>,
     /// How long, over all attempts.
     pub duration_ms: u64,
+    /// Whether the host could not be reached before the operation began: then another may take its place.
+    #[serde(skip)]
+    pub not_started: bool,
 }
 
 impl RowResult {
@@ -344,6 +350,7 @@ impl RowResult {
             inverse: Vec::new(),
             unrecorded_inverse: Vec::new(),
             duration_ms: 0,
+            not_started: false,
         }
     }
 }

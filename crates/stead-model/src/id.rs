@@ -128,11 +128,12 @@ id!(
     /// A host as the inventory names it (an ad hoc host: its canonical `user@host:port`).
     HostName,
     "host name",
-    "a letter or digit, then letters, digits, `.`, `_`, `-`, `@`, `:`, `%`, `[` or `]`, at most 253 in all",
+    "letters, digits, `.`, `_`, `-`, `@`, `:`, `%`, `[` or `]`, at most 1000 in all, none of `.-@:]` in front",
     |text| {
         let bytes = text.as_bytes();
-        bytes.len() <= 253
-            && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        // An ad hoc host has the user and the port in its name as well.
+        bytes.len() <= 1000
+            && bytes.first().is_some_and(|b| b.is_ascii_alphanumeric() || b"_%[".contains(b))
             && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-@:%[]".contains(b))
     }
 );

@@ -3,11 +3,15 @@
 //! Everything here is a value: parse it, check it, print it. This crate does no IO, knows no
 //! clock and no async runtime; `stead-engine` decides over these values and the other crates act.
 
+pub mod argv;
+pub mod base64;
 pub mod bundle;
 pub mod diagnostic;
 pub mod duration;
 pub mod event;
+pub mod executor;
 pub mod exit_code;
+pub mod facts;
 pub mod id;
 pub mod inventory;
 pub mod operation;
@@ -23,6 +27,7 @@ pub mod yaml;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use event::{Event, EventKind};
 pub use exit_code::ExitCode;
+pub use facts::Facts;
 pub use id::{HostName, OperationName, PlanName, RunId, TaskName};
 pub use inventory::Inventory;
 pub use operation::{Descriptor, Effect};
@@ -31,3 +36,4 @@ pub use plan_file::PlanFile;
 pub use report::Report;
 pub use serde_json::Value;
 pub use status::{Cause, ErrorClass, RunStatus, Status};
+pub use transport::TransportSpec;

@@ -98,7 +98,7 @@ impl Descriptor {
             "root": match self.root { RootSupport::Full => "full", RootSupport::Files => "files", RootSupport::None => "none" },
             "privilege": if self.needs_root { "root" } else { "any" },
             "params": self.params_schema(), "secrets": secrets,
-            "result": {"type": "object", "properties": result},
+            "result": {"type": "object", "properties": result, "additionalProperties": false},
         })
     }
 }
@@ -114,6 +114,8 @@ pub struct ParamSpec {
     pub required: bool,
     /// Whether it may hold secrets.
     pub secret: bool,
+    /// What it is if it is not given; none where that is no value of its own, such as an attribute that is kept.
+    pub default: Option<ParamDefault>,
     /// One sentence, with the default.
     pub doc: &'static str,
 }
@@ -121,7 +123,7 @@ pub struct ParamSpec {
 impl ParamSpec {
     /// Returns an optional parameter that may not hold secrets.
     pub const fn new(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
-        Self { name, kind, required: false, secret: false, doc }
+        Self { name, kind, required: false, secret: false, default: None, doc }
     }
 
     /// Returns this parameter as one that must be given.
@@ -136,12 +138,67 @@ impl ParamSpec {
         self
     }
 
+    /// Returns this parameter as one that is `default` if it is not given.
+    pub const fn default(mut self, default: ParamDefault) -> Self {
+        self.default = Some(default);
+        self
+    }
+
+    /// Whether giving `value` says no more than giving nothing.
+    pub fn is_default(&self, value: &Value) -> bool {
+        let Some(default) = self.default else { return false };
+        match (self.kind, default, value) {
+            // `60s` and `1m` are one duration, `644` and `0644` one mode.
+            (ParamKind::Duration, ParamDefault::Text(default), Value::String(text)) => {
+                matches!((crate::duration::parse(default), crate::duration::parse(text)), (Ok(default), Ok(given)) if default == given)
+            }
+            (ParamKind::Mode, ParamDefault::Text(default), Value::String(text)) => {
+                is_mode(text) && u32::from_str_radix(default, 8).ok() == u32::from_str_radix(text, 8).ok()
+            }
+            (_, default, value) => default.to_json() == *value,
+        }
+    }
+
     fn schema(&self) -> Value {
         let mut schema = self.kind.schema();
         if let Value::Object(fields) = &mut schema {
             fields.insert("description".to_owned(), json!(self.doc));
+            if let Some(default) = self.default {
+                fields.insert("default".to_owned(), default.to_json());
+            }
         }
         schema
+    }
+}
+
+/// What a parameter is if it is not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamDefault {
+    /// True or false.
+    Flag(bool),
+    /// A whole number.
+    Number(i64),
+    /// A text: also of a mode, a duration or an enum.
+    Text(&'static str),
+    /// A list of texts.
+    Texts(&'static [&'static str]),
+    /// A list of whole numbers.
+    Numbers(&'static [i64]),
+    /// A map without entries.
+    EmptyMap,
+}
+
+impl ParamDefault {
+    /// Returns the value a plan would spell out.
+    pub fn to_json(self) -> Value {
+        match self {
+            Self::Flag(value) => value.into(),
+            Self::Number(value) => value.into(),
+            Self::Text(value) => value.into(),
+            Self::Texts(values) => values.into(),
+            Self::Numbers(values) => values.into(),
+            Self::EmptyMap => json!({}),
+        }
     }
 }
 
@@ -186,6 +243,8 @@ pub enum ParamKind {
     Map,
     /// One text or a list of texts.
     TextOrList,
+    /// A text or a number, which becomes text.
+    TextOrNumber,
     /// Anything.
     Any,
 }
@@ -310,6 +369,13 @@ impl ParamKind {
                     text("a text or a list of texts")
                 }
             }
+            Self::TextOrNumber => {
+                if value.is_string() || value.is_number() {
+                    None
+                } else {
+                    text("a text or a number")
+                }
+            }
         }
     }
 
@@ -339,6 +405,7 @@ impl ParamKind {
             Self::TextOrList => {
                 json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
             }
+            Self::TextOrNumber => json!({"type": ["string", "number"]}),
         }
     }
 }
@@ -362,5 +429,37 @@ pub fn describe(value: &Value) -> String {
         Value::String(_) => "a long text".to_owned(),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a map".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_compared_by_value() {
+        let timeout = ParamSpec::new("timeout", ParamKind::Duration, "").default(ParamDefault::Text("1m"));
+        let mode = ParamSpec::new("mode", ParamKind::Mode, "").default(ParamDefault::Text("0644"));
+        let codes =
+            ParamSpec::new("codes", ParamKind::IntList(0, 255), "").default(ParamDefault::Numbers(&[0]));
+        let kept = ParamSpec::new("owner", ParamKind::Principal, "");
+        for (spec, value) in
+            [(&timeout, json!("60s")), (&timeout, json!("1m")), (&mode, json!("644")), (&codes, json!([0]))]
+        {
+            assert!(spec.is_default(&value), "{} {value}", spec.name);
+        }
+        for (spec, value) in [
+            (&timeout, json!("61s")),
+            (&timeout, json!("soon")),
+            (&mode, json!("1644")),
+            (&codes, json!([0, 1])),
+            (&codes, json!([])),
+            (&kept, json!("root")),
+            (&kept, Value::Null),
+        ] {
+            assert!(!spec.is_default(&value), "{} {value}", spec.name);
+        }
+        assert_eq!(timeout.schema()["default"], "1m");
+        assert_eq!(kept.schema().get("default"), None);
     }
 }

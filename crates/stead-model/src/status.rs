@@ -201,15 +201,10 @@ impl RunStatus {
                 let mut classes = classes.into_iter();
                 let Some(first) = classes.next() else { return ExitCode::Failed };
                 match first {
-                    Some(class @ (ErrorClass::Unreachable | ErrorClass::Timeout))
-                        if classes.all(|other| other == Some(class)) =>
-                    {
-                        if class == ErrorClass::Timeout {
-                            ExitCode::TimedOut
-                        } else {
-                            ExitCode::Unreachable
-                        }
-                    }
+                    _ if classes.any(|other| other != first) => ExitCode::Failed,
+                    Some(ErrorClass::Unreachable) => ExitCode::Unreachable,
+                    Some(ErrorClass::Timeout) => ExitCode::TimedOut,
+                    Some(ErrorClass::Locked) => ExitCode::Locked,
                     _ => ExitCode::Failed,
                 }
             }
@@ -229,6 +224,7 @@ mod tests {
         assert_eq!(code(&[ErrorClass::Exit]), 1);
         assert_eq!(code(&[ErrorClass::Unreachable, ErrorClass::Unreachable]), 7);
         assert_eq!(code(&[ErrorClass::Timeout]), 8);
+        assert_eq!(code(&[ErrorClass::Locked]), 5);
         assert_eq!(code(&[ErrorClass::Timeout, ErrorClass::Unreachable]), 1);
     }
 

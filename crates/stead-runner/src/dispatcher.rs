@@ -14,8 +14,9 @@ use std::time::Instant;
 use stead_engine::run::{Attempt, Command, Input, Now, Run, Turn};
 use stead_model::event::{Event, EventKind, RowResult};
 use stead_model::plan::{Section, TaskIndex};
+use stead_model::report::Warning;
 use stead_model::{RunStatus, Status, TaskName};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::cancel::Wish;
@@ -23,7 +24,7 @@ use crate::clock;
 use crate::executor::{CatchPanic, Executor, Message, failed_by_panic};
 use crate::journal::Journal;
 use crate::observe::Observer;
-use crate::operation::{Cancel, Stop};
+use crate::operation::{Cancel, Stop, Stopper};
 
 /// Answers a task's question: yes or no. Called on a thread of its own.
 pub type Answer = Arc<dyn Fn(&TaskName, &str) -> bool + Send + Sync>;
@@ -54,40 +55,56 @@ pub(crate) struct Dispatcher {
     pub(crate) began: Instant,
     pub(crate) work: JoinSet<()>,
     pub(crate) attempts: BTreeMap<(TaskIndex, u32), Underway>,
-    pub(crate) undos: BTreeMap<TaskIndex, watch::Sender<Stop>>,
+    pub(crate) undos: BTreeMap<TaskIndex, Stopper>,
     pub(crate) obeyed: Option<Wish>,
     pub(crate) recording_failures: Vec<String>,
     pub(crate) journal_lost: bool,
+    /// Whoever waits for the turn to be recorded.
+    pub(crate) waiting_for_journal: Vec<oneshot::Sender<()>>,
+    /// The time of this turn: asked once, since what ends together ends at the same time.
+    pub(crate) time: Option<Now>,
 }
 
 /// An attempt that goes on. Dropped before its end it is cut off, as when the run's future is dropped.
 pub(crate) struct Underway {
-    stop: watch::Sender<Stop>,
+    stop: Stopper,
     work: JoinHandle<()>,
+    ended: bool,
 }
 
 impl Drop for Underway {
     fn drop(&mut self) {
-        self.work.abort();
+        // One that has told its end has nothing left to cut off, and cutting it off would wake it once more.
+        if !self.ended {
+            self.work.abort();
+        }
     }
 }
 
 impl Dispatcher {
-    pub(crate) fn now(&self) -> Now {
-        Now { wall: clock::now(), mono: self.began.elapsed() }
+    fn now(&mut self) -> Now {
+        let began = self.began;
+        *self.time.get_or_insert_with(|| Now { wall: clock::now(), mono: began.elapsed() })
     }
 
     /// Walks the run to its end. The first turn is there already.
     pub(crate) async fn drive(&mut self) {
         self.commit();
+        // One wait for all turns: there are many turns and seldom a wish.
+        let mut wished = std::pin::pin!(next_wish(self.wish.clone()));
         while !self.run.is_finished() {
             let due = self.run.deadline().map(|at| self.began + at);
+            self.time = None;
             tokio::select! {
                 biased;
-                changed = self.wish.changed(), if self.obeyed != Some(Wish::Kill) => {
+                next = &mut wished, if self.obeyed != Some(Wish::Kill) => match next {
+                    Some(next) => {
+                        wished.set(next_wish(next));
+                        self.obey();
+                    }
                     // The sender lives as long as the runner; without one nobody can wish anything.
-                    if changed.is_err() { self.obeyed = Some(Wish::Kill) } else { self.obey() }
-                }
+                    None => self.obeyed = Some(Wish::Kill),
+                },
                 Some(message) = self.messages.recv() => self.take(message),
                 () = until(due) => self.handle(Input::Tick),
             }
@@ -95,6 +112,7 @@ impl Dispatcher {
             if !self.attempts.is_empty() {
                 // Attempts that end at the same time share a turn, and so one write of the journal.
                 tokio::task::yield_now().await;
+                self.time = None;
                 self.take_waiting();
             }
             while self.work.try_join_next().is_some() {}
@@ -131,7 +149,9 @@ impl Dispatcher {
         match message {
             Message::Input(input) => {
                 if let Input::AttemptEnded { task, row, .. } = &input {
-                    self.attempts.remove(&(*task, *row));
+                    if let Some(mut underway) = self.attempts.remove(&(*task, *row)) {
+                        underway.ended = true;
+                    }
                 }
                 if let Input::UndoEnded { task, .. } = &input {
                     self.undos.remove(task);
@@ -150,6 +170,14 @@ impl Dispatcher {
                 let now = self.now();
                 self.run.note(kind, now, &mut self.turn);
             }
+            // A guard that nobody waits for any more may still speak; the run has had its last word.
+            Message::Facts { .. } | Message::Warning(_) if self.run.is_finished() => {}
+            Message::Facts { host, facts, journaled } => {
+                let now = self.now();
+                self.run.note(EventKind::FactsGathered { host, facts }, now, &mut self.turn);
+                self.waiting_for_journal.push(journaled);
+            }
+            Message::Warning(Warning { code, text }) => self.warn(&code, text),
             Message::RecordingFailed(error) => self.recording_failed(error),
         }
     }
@@ -184,6 +212,12 @@ impl Dispatcher {
             self.tell(|observer| events.iter().for_each(|event| observer.on_event(event)));
             for command in turn.commands.drain(..) {
                 self.carry_out(command);
+            }
+        }
+        for waiting in self.waiting_for_journal.drain(..) {
+            if !self.journal_lost {
+                // Who does not wait any more has been stopped.
+                waiting.send(()).unwrap_or(());
             }
         }
     }
@@ -271,7 +305,7 @@ impl Dispatcher {
             Command::Judge(task) => {
                 let (executor, status) = (Arc::clone(&self.executor), self.final_status(task));
                 self.work.spawn_blocking(move || {
-                    let verdict = executor.judge(task, status);
+                    let verdict = executor.judge_with_facts(task, status);
                     executor.send_blocking(Message::Input(Input::Judged { task, verdict }));
                 });
             }
@@ -288,22 +322,22 @@ impl Dispatcher {
             Command::Start(attempt) => self.start(attempt),
             Command::Stop { task, row } => {
                 if let Some(attempt) = self.attempts.get(&(task, row)) {
-                    attempt.stop.send_replace(Stop::Ask);
+                    attempt.stop.stop(Stop::Ask);
                 }
             }
             Command::Undo { task, rows } => {
                 let executor = Arc::clone(&self.executor);
-                let (stop, stopped) = watch::channel(Stop::No);
+                let (stop, cancel) = Cancel::signal();
                 self.undos.insert(task, stop);
                 self.work.spawn(async move {
-                    let error = Arc::clone(&executor).undo(task, rows, Cancel::new(stopped)).await;
+                    let error = Arc::clone(&executor).undo(task, rows, cancel).await;
                     executor.send(Message::Input(Input::UndoEnded { task, error })).await;
                 });
             }
             Command::KillAll => {
                 let attempts = self.attempts.values().map(|attempt| &attempt.stop);
                 for stop in attempts.chain(self.undos.values()) {
-                    stop.send_replace(Stop::Kill);
+                    stop.stop(Stop::Kill);
                 }
             }
             Command::Finish => {}
@@ -317,14 +351,20 @@ impl Dispatcher {
     fn start(&mut self, attempt: Attempt) {
         let executor = Arc::clone(&self.executor);
         let status = self.final_status(attempt.task);
-        let (stop, stopped) = watch::channel(Stop::No);
+        let (stop, cancel) = Cancel::signal();
         let (task, row) = (attempt.task, attempt.row);
+        // Kept small, since it is moved several times on its way to a thread: what takes room is in boxes of its own,
+        // made only if it is needed.
         let work = tokio::spawn(async move {
-            let work = Box::pin(Arc::clone(&executor).attempt(attempt, Cancel::new(stopped), status));
-            let result = CatchPanic(work).await.unwrap_or_else(failed_by_panic);
-            executor.send(Message::Input(Input::AttemptEnded { task, row, result: Box::new(result) })).await;
+            let result = {
+                let work = std::pin::pin!(executor.attempt(&attempt, cancel, status));
+                CatchPanic(work).await.unwrap_or_else(|message| Box::new(failed_by_panic(message)))
+            };
+            if let Some(wait) = executor.tell(Message::Input(Input::AttemptEnded { task, row, result })) {
+                wait.await;
+            }
         });
-        self.attempts.insert((task, row), Underway { stop, work });
+        self.attempts.insert((task, row), Underway { stop, work, ended: false });
     }
 
     /// Returns how the run has ended so far, for tasks of `finally`.
@@ -332,6 +372,11 @@ impl Dispatcher {
         let is_final = self.run.plan().task(task).section == Section::Finally;
         is_final.then(|| self.run.status_so_far())
     }
+}
+
+/// Returns the receiver when it has something new; nothing if nobody can wish any more. Cancel safe.
+async fn next_wish(mut wish: watch::Receiver<Wish>) -> Option<watch::Receiver<Wish>> {
+    wish.changed().await.ok().map(|()| wish)
 }
 
 async fn until(due: Option<Instant>) {

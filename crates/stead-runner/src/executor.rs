@@ -3,37 +3,48 @@
 //! The executor answers the dispatcher's commands and knows nothing of order, retries or limits. What
 //! leaves it is already masked.
 
-mod operate;
+pub(crate) mod facts;
+pub mod operate;
 mod output;
 mod publish;
 mod render;
 mod row;
 mod undo;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use serde_json::Map;
 use stead_engine::expr::{self, HostScope, Names, Results, Scope, Verdict};
 use stead_engine::run::{Attempt, PartEnd};
 use stead_model::event::{EventKind, Mode, Prediction, RowResult};
+use stead_model::inventory::{ExecutorMode, Host};
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
-use stead_model::{ErrorClass, HostName, RunId, RunStatus, Status};
-use tokio::sync::mpsc;
+use stead_model::report::Warning;
+use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::author;
 use crate::context::{OpOutput, TaskContext};
-use crate::function::{Ended, Failure, Functions, TaskFunction};
-use crate::operation::{Cancel, OpContext, Output, Params, Predicted, Registry, Stop};
+use crate::files::LocalFiles;
+use crate::function::{Ended, Failure, Functions, TaskFunction, TaskFuture};
+use crate::lock::RunLocks;
+use crate::operation::{
+    Cancel, Entry, OpContext, OpError, Output, Params, Predicted, Registry, Stop, UndoStore,
+};
 use crate::record::Recording;
 use crate::redact::Redactor;
+use crate::remote::{self, HostPool, Lost, Sending};
 
+use operate::Ran;
 use output::AttemptOutput;
 use render::{RenderError, render};
-use row::{failed, is_failed_check, join, judge_result, not_checkable, predicted, timed_out};
+use row::{failed, is_failed_check, join, not_checkable, predicted, timed_out};
 
 /// What the executor tells the dispatcher while an attempt goes on.
 #[derive(Debug)]
@@ -42,6 +53,17 @@ pub(crate) enum Message {
     Input(stead_engine::run::Input),
     /// Output was written; the bytes are there if somebody watches.
     Log(EventKind, Option<Vec<u8>>),
+    /// Facts of a host were gathered; they are used once the journal has them.
+    Facts {
+        /// Of which host.
+        host: HostName,
+        /// The facts.
+        facts: Box<serde_json::Value>,
+        /// Told when they are recorded; dropped if they cannot be.
+        journaled: oneshot::Sender<()>,
+    },
+    /// An operation says what a person should know.
+    Warning(Warning),
     /// Recording something failed; the run goes on.
     RecordingFailed(String),
 }
@@ -50,8 +72,12 @@ pub(crate) enum Message {
 pub(crate) trait HostTable: Send + Sync {
     /// Returns a host's labels.
     fn labels(&self, host: &HostName) -> BTreeMap<String, String>;
+    /// Whether there is such a host.
+    fn has(&self, host: &HostName) -> bool;
     /// Returns the directory operations on a host act below.
     fn root(&self, host: &HostName) -> Option<PathBuf>;
+    /// Returns what is known of a host; nothing if there is none of this name.
+    fn host(&self, host: &HostName) -> Option<&Host>;
 }
 
 /// Everything attempts share.
@@ -62,6 +88,7 @@ pub(crate) struct Executor {
     pub(crate) functions: Arc<Functions>,
     pub(crate) names: Arc<Names>,
     pub(crate) results: Arc<Results>,
+    pub(crate) facts: facts::Facts,
     pub(crate) hosts: Arc<dyn HostTable>,
     pub(crate) secrets: Arc<BTreeMap<String, String>>,
     pub(crate) redactor: Arc<Redactor>,
@@ -73,12 +100,24 @@ pub(crate) struct Executor {
     pub(crate) run_id: Option<RunId>,
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
+    /// Where copies for `undo: auto` go; of a run that is not recorded there are none.
+    pub(crate) undo: UndoStore,
+    /// The run's locks, while it goes on; dangling if it takes none. Work that outlives the run must not keep them.
+    pub(crate) locks: Option<Weak<RunLocks>>,
     pub(crate) messages: mpsc::Sender<Message>,
+    /// The way to other machines, if there is one.
+    pub(crate) pool: Option<HostPool>,
+    /// Hosts for which the plan has operations that need the executor.
+    pub(crate) executor_hosts: BTreeSet<HostName>,
 }
 
 impl Executor {
-    /// Judges a task's guards on a snapshot of what is known.
-    pub(crate) fn judge(self: &Arc<Self>, task: TaskIndex, run_status: Option<RunStatus>) -> Verdict {
+    /// Judges a task's guards on a snapshot of what is known; the hosts are those whose facts they read in vain.
+    fn judge(
+        self: &Arc<Self>,
+        task: TaskIndex,
+        run_status: Option<RunStatus>,
+    ) -> (Verdict, BTreeSet<HostName>) {
         let settings = &self.plan.task(task).settings;
         let scope = self.guard_scope(task, run_status);
         let context =
@@ -89,7 +128,8 @@ impl Executor {
                 .map_err(|panic| format!("panicked: {}", panic_text(&*panic)))?
                 .map_err(|failure| failure.to_string())
         };
-        expr::judge(&settings.when, settings.only_if_changed, &scope, &function)
+        let verdict = expr::judge(&settings.when, settings.only_if_changed, &scope, &function);
+        (verdict, scope.take_wanted())
     }
 
     fn guard_scope(&self, task: TaskIndex, run_status: Option<RunStatus>) -> Scope {
@@ -106,19 +146,23 @@ impl Executor {
     }
 
     /// Makes an attempt and returns how it ended. Never panics; a panic inside becomes the attempt's failure.
+    ///
+    /// The future is small; see [`Self::tell`] and [`Self::call`].
     pub(crate) async fn attempt(
-        self: Arc<Self>,
-        attempt: Attempt,
+        self: &Arc<Self>,
+        attempt: &Attempt,
         cancel: Cancel,
         run_status: Option<RunStatus>,
-    ) -> RowResult {
+    ) -> Box<RowResult> {
         let mut result = match &attempt.host {
             // In a box of its own: a closure's attempt need not carry its size.
-            Some(host) => Box::pin(self.attempt_on_host(&attempt, host, cancel, run_status)).await,
-            None => self.attempt_function(&attempt, cancel, run_status).await,
+            Some(host) => Box::pin(self.attempt_on_host(attempt, host, cancel, run_status)).await,
+            None => self.attempt_function(attempt, cancel, run_status).await,
         };
         self.mask(&mut result);
-        self.keep_long_data(&attempt, &mut result).await;
+        if result.data.is_some() {
+            Box::pin(self.keep_long_data(attempt, &mut result)).await;
+        }
         result
     }
 
@@ -127,7 +171,7 @@ impl Executor {
         attempt: &Attempt,
         cancel: Cancel,
         run_status: Option<RunStatus>,
-    ) -> RowResult {
+    ) -> Box<RowResult> {
         let closures = self.functions.of(attempt.task);
         let function = match (self.mode, closures) {
             (Mode::Run, Some(closures)) => closures.run.clone(),
@@ -135,13 +179,13 @@ impl Executor {
             (Mode::Run | Mode::DryRun, None) => None,
         };
         let Some(function) = function else {
-            return match self.mode {
+            return Box::new(match self.mode {
                 Mode::DryRun => RowResult::new(Status::Unknown),
                 Mode::Run => failed(ErrorClass::Invalid, "the task's closure is not part of this program"),
-            };
+            });
         };
         let ended = self.call(function, attempt.task, attempt.attempt, cancel, run_status).await;
-        let mut result = match ended {
+        let mut result = Box::new(match ended {
             Called::Ended(Ok(done)) => RowResult {
                 data: done.value,
                 ..RowResult::new(if done.changed { Status::Changed } else { Status::Unchanged })
@@ -154,7 +198,7 @@ impl Executor {
             Called::Panicked(message) => failed(ErrorClass::Panic, format!("panicked: {message}")),
             Called::TimedOut(after) => timed_out(after),
             Called::Cancelled => RowResult::new(Status::Cancelled),
-        };
+        });
         if self.mode == Mode::DryRun && result.status != Status::Failed {
             result.prediction = Some(Prediction::Exact);
         }
@@ -178,14 +222,24 @@ impl Executor {
             Err(panic) => return Called::Panicked(panic_text(&*panic)),
         };
         let mut future = CatchPanic(future);
+        // Most closures that do little are done at once and need nobody to watch over them.
+        let first = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx))).await;
+        match first {
+            Poll::Ready(ended) => called(ended, &cancel),
+            Poll::Pending => Box::pin(self.watch_over(future, task, cancel)).await,
+        }
+    }
+
+    async fn watch_over(
+        &self,
+        mut future: CatchPanic<TaskFuture>,
+        task: TaskIndex,
+        cancel: Cancel,
+    ) -> Called {
         let timeout = self.plan.task(task).settings.timeout;
         tokio::select! {
             biased;
-            ended = &mut future => match ended {
-                Ok(Err(_)) if cancel.now() > Stop::No => Called::Cancelled,
-                Ok(ended) => Called::Ended(ended),
-                Err(message) => Called::Panicked(message),
-            },
+            ended = &mut future => called(ended, &cancel),
             () = sleep_if(timeout) => Called::TimedOut(timeout.unwrap_or_default()),
             () = async {
                 cancel.at_least(Stop::Ask).await;
@@ -200,27 +254,24 @@ impl Executor {
         host: &HostName,
         cancel: Cancel,
         run_status: Option<RunStatus>,
+    ) -> Box<RowResult> {
+        Box::new(self.carry_out_on_host(attempt, host, cancel, run_status).await)
+    }
+
+    async fn carry_out_on_host(
+        self: &Arc<Self>,
+        attempt: &Attempt,
+        host: &HostName,
+        cancel: Cancel,
+        run_status: Option<RunStatus>,
     ) -> RowResult {
         let scope = self.host_scope(self.guard_scope(attempt.task, run_status), host, attempt.row);
-        match expr::judge(
-            &self.plan.task(attempt.task).settings.when_host,
-            Default::default(),
-            &scope,
-            &no_functions,
-        ) {
-            Verdict::Pass => {}
-            Verdict::Fail { reason, .. } => {
-                return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
-            }
-            Verdict::Error(error) => return failed(ErrorClass::Guard, error),
-            Verdict::Unknown => return RowResult::new(Status::Unknown),
-        }
         let output = AttemptOutput::new(self, attempt);
         // Cancellation and the task's timeout reach the operation through one channel of its own.
-        let (stop, stopped) = tokio::sync::watch::channel(Stop::No);
-        let context = self.op_context(attempt, host, Cancel::new(stopped), output.sink(), scope.clone());
+        let (stop, stopped) = Cancel::signal();
+        let context = self.op_context(attempt, host, stopped, output.sink(), scope.clone());
         let timeout = self.plan.task(attempt.task).settings.timeout;
-        let mut work = CatchPanic(Box::pin(self.run_parts(attempt, &context, scope)));
+        let mut work = CatchPanic(Box::pin(self.judge_and_run(attempt, &context, scope)));
         let mut flush = tokio::time::interval(output::FLUSH_EVERY);
         flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut end_of_patience = None;
@@ -236,15 +287,15 @@ impl Executor {
                 _ = flush.tick() => output.flush_some(),
                 () = &mut timer, if !too_late => {
                     too_late = true;
-                    stop.send_replace(Stop::Ask);
+                    stop.stop(Stop::Ask);
                     end_of_patience = Some(tokio::time::Instant::now() + self.grace + PATIENCE);
                 }
-                () = cancel.at_least(Stop::Ask), if *stop.borrow() == Stop::No => {
-                    stop.send_replace(Stop::Ask);
+                () = cancel.at_least(Stop::Ask), if stop.now() == Stop::No => {
+                    stop.stop(Stop::Ask);
                     end_of_patience = Some(tokio::time::Instant::now() + self.grace + PATIENCE);
                 }
-                () = cancel.at_least(Stop::Kill), if *stop.borrow() < Stop::Kill => {
-                    stop.send_replace(Stop::Kill);
+                () = cancel.at_least(Stop::Kill), if stop.now() < Stop::Kill => {
+                    stop.stop(Stop::Kill);
                     end_of_patience = Some(tokio::time::Instant::now() + PATIENCE);
                 }
                 // An operation that does not listen is left behind; dropping it kills what it started.
@@ -253,7 +304,7 @@ impl Executor {
         };
         output.finish().await;
         // What ended before it was asked to stop has ended by itself, even if the request is on its way.
-        let asked = *stop.borrow();
+        let asked = stop.now();
         self.settle(result, too_late.then_some(timeout).flatten(), asked)
     }
 
@@ -289,13 +340,10 @@ impl Executor {
             host: host.clone(),
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
-            artifacts: self.recording.as_ref().map(|recording| {
-                recording
-                    .directory
-                    .path()
-                    .join(stead_bundle::ARTIFACTS)
-                    .join(stead_bundle::file_name(host.as_str(), ""))
-            }),
+            files: Arc::new(self.local_files(host)),
+            undo: self.undo.clone().wanted(
+                self.mode == Mode::Run && self.plan.task(attempt.task).settings.undo == Some(Undo::Auto),
+            ),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
@@ -304,6 +352,23 @@ impl Executor {
             cancel,
             scope: Arc::new(scope),
         }
+    }
+
+    async fn judge_and_run(self: &Arc<Self>, attempt: &Attempt, cx: &OpContext, scope: Scope) -> RowResult {
+        let guards = &self.plan.task(attempt.task).settings.when_host;
+        match self.judge_on_host(guards, cx, &scope).await {
+            Ok(()) => self.run_parts(attempt, cx, scope).await,
+            Err(row) => *row,
+        }
+    }
+
+    /// Returns the driver's files as operations on `host` see them.
+    fn local_files(&self, host: &HostName) -> LocalFiles {
+        let artifacts = self.recording.as_ref().map(|recording| {
+            let directory = recording.directory.path().join(stead_bundle::ARTIFACTS);
+            directory.join(stead_bundle::file_name(host.as_str(), ""))
+        });
+        LocalFiles { base_dir: self.base_dir.clone(), artifacts }
     }
 
     /// Carries out the operations of a task on one host, in order, stopping at the first failure.
@@ -375,14 +440,21 @@ impl Executor {
     }
 
     async fn run_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
-        match expr::judge(&part.when_host, Default::default(), scope, &no_functions) {
-            Verdict::Pass => {}
-            Verdict::Fail { reason, .. } => {
-                return RowResult { reason: Some(reason), ..RowResult::new(Status::Skipped) };
-            }
-            Verdict::Error(error) => return failed(ErrorClass::Guard, error),
-            Verdict::Unknown => return RowResult::new(Status::Unknown),
+        if let Err(row) = self.judge_on_host(&part.when_host, cx, scope).await {
+            return *row;
         }
+        loop {
+            let row = self.try_part(part, cx, scope, wants_inverse).await;
+            match self.gather_wanted(cx, scope).await {
+                Ok(false) => return row,
+                // Parameters and templates are read before anything is changed.
+                Ok(true) => {}
+                Err(error) => return row::error_row(error),
+            }
+        }
+    }
+
+    async fn try_part(&self, part: &Part, cx: &OpContext, scope: &Scope, wants_inverse: bool) -> RowResult {
         let Some(entry) = self.registry.get(part.op.operation.as_str()) else {
             return failed(ErrorClass::Invalid, format!("unknown operation `{}`", part.op.operation));
         };
@@ -392,11 +464,105 @@ impl Executor {
             Err(RenderError::NotKnown) => return RowResult::new(Status::Unknown),
             Err(RenderError::Wrong(error)) => return failed(ErrorClass::Invalid, error),
         };
-        let ran = operate::operate(entry, cx, params, self.mode, wants_inverse).await;
+        let mut ran = self.carry_out(entry, cx, params, &|| scope.to_names(), wants_inverse).await;
+        if let Ok(ran) = &mut ran {
+            self.say_all(std::mem::take(&mut ran.warnings)).await;
+        }
         match self.mode {
             Mode::DryRun => predicted(part, ran),
-            Mode::Run => judge_result(part, ran, scope),
+            Mode::Run => self.judge_outcome(part, ran, cx, scope).await,
         }
+    }
+
+    /// Carries out an operation where its host is: in this process, or through the session there.
+    async fn carry_out(
+        &self,
+        entry: &Entry,
+        cx: &OpContext,
+        params: Params,
+        names: NamesOf<'_>,
+        wants_inverse: bool,
+    ) -> Result<Ran, OpError> {
+        match self.hosts.host(&cx.host) {
+            Some(host) if remote::is_here(host) => {
+                operate::operate(entry, cx, params, self.mode, wants_inverse).await
+            }
+            Some(host) => self.operate_there(host, entry, cx, params, names, wants_inverse).await,
+            None => Err(OpError::permanent(format!("there is no host `{}` in the inventory", cx.host))),
+        }
+    }
+
+    /// Carries out an operation on another machine, or under another account of this one.
+    ///
+    /// In a box with a type of its own: it may gather facts first, which comes back to here.
+    fn operate_there<'a>(
+        &'a self,
+        host: &'a Host,
+        entry: &'a Entry,
+        cx: &'a OpContext,
+        params: Params,
+        names: NamesOf<'a>,
+        wants_inverse: bool,
+    ) -> Pin<Box<dyn Future<Output = Result<Ran, OpError>> + Send + 'a>> {
+        Box::pin(async move {
+            let Some(pool) = &self.pool else {
+                return Err(OpError::permanent(format!(
+                    "this program has no way to `{}`; give its runner one with `reach`",
+                    cx.host
+                )));
+            };
+            let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
+            if self.goes_bare(pool, host, entry, &cx.host) {
+                let done = pool.act_bare(host, entry, cx, &params, self.mode).await;
+                return done.unwrap_or_else(|lost| self.lost(lost, cx, writes));
+            }
+            let files = self.local_files(&cx.host);
+            // A template is rendered over there, where nothing can be asked for any more.
+            if remote::reads_facts(entry, &params, &files) {
+                self.gather(cx).await?;
+            }
+            let sending = Sending {
+                entry,
+                cx,
+                files,
+                names,
+                secrets: self.secrets.values().filter(|secret| params.holds(secret)).cloned().collect(),
+                mode: self.mode,
+                wants_inverse,
+            };
+            let (request, allowed) = sending.prepare(params).await?;
+            let done = pool.operate(host, cx, request, allowed, writes).await;
+            done.unwrap_or_else(|lost| self.lost(lost, cx, writes))
+        })
+    }
+
+    /// Whether an operation is carried out without the executor: where it is forbidden, and where nothing needs it.
+    fn goes_bare(&self, pool: &HostPool, host: &Host, entry: &Entry, name: &HostName) -> bool {
+        match host.executor {
+            ExecutorMode::Never => true,
+            ExecutorMode::Always => false,
+            // Another account and another root are the executor's business.
+            ExecutorMode::Auto => {
+                entry.as_bare().is_some()
+                    && host.account().is_none()
+                    && host.root.is_none()
+                    && !self.executor_hosts.contains(name)
+                    && !pool.has_session(name)
+            }
+        }
+    }
+
+    /// Returns the failure of an operation whose host was lost: if it may have begun and cannot simply be done
+    /// again, a person has to decide.
+    fn lost(&self, lost: Lost, cx: &OpContext, writes: bool) -> Result<Ran, OpError> {
+        let Lost { error, begun } = lost;
+        let task = self.results.graph().index_of(cx.task.as_str());
+        let is_idempotent = task.is_some_and(|task| self.plan.task(task).settings.idempotent);
+        if begun && writes && !is_idempotent && error.class == ErrorClass::Unreachable {
+            let message = format!("{}; whether it ended there is not known", error.message);
+            return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
+        }
+        Err(OpError { not_started: !begun, ..error })
     }
 
     fn render_params(&self, op: &Op, scope: &Scope) -> Result<Params, RenderError> {
@@ -424,6 +590,7 @@ impl Executor {
         host: HostName,
     ) -> Result<OpOutput, Failure> {
         let part = op.into_part().map_err(Failure::permanent)?;
+        self.reach_in_function(cx, &part.op, &host).await?;
         let attempt =
             Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
@@ -445,10 +612,49 @@ impl Executor {
         }
     }
 
+    /// Makes sure that a closure may carry out `op` on `host`: the host is known, and locked if it may be written to.
+    async fn reach_in_function(&self, cx: &TaskContext, op: &Op, host: &HostName) -> Result<(), Failure> {
+        let refused = |class, message: String| Failure { class, ..Failure::new(message) };
+        if !self.hosts.has(host) {
+            return Err(refused(ErrorClass::Invalid, format!("there is no host `{host}` in the inventory")));
+        }
+        let entry = self.registry.get(op.operation.as_str());
+        let writes = entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read);
+        let Some(locks) = &self.locks else { return Ok(()) };
+        if !writes || self.mode == Mode::DryRun {
+            return Ok(());
+        }
+        let Some(locks) = locks.upgrade() else {
+            return Err(refused(ErrorClass::Locked, format!("host {host} is not locked: the run is over")));
+        };
+        tokio::select! {
+            taken = locks.take(host) => {
+                taken.map_err(|error| refused(ErrorClass::Locked, crate::record::chain(&error)))
+            }
+            () = cx.cancel.at_least(Stop::Ask) => {
+                Err(Failure::new(format!("stopped while waiting for the lock of host {host}")))
+            }
+        }
+    }
+
     /// Tells the dispatcher from a blocking thread.
     pub(crate) fn send_blocking(&self, message: Message) {
         // Without a dispatcher the run's future was dropped: nobody is left to tell.
         drop(self.messages.blocking_send(message));
+    }
+
+    /// Tells the dispatcher at once, or returns the wait for room. So the caller's future need not hold the message.
+    pub(crate) fn tell(
+        self: &Arc<Self>,
+        message: Message,
+    ) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        match self.messages.try_send(message) {
+            Ok(()) => None,
+            Err(mpsc::error::TrySendError::Full(message) | mpsc::error::TrySendError::Closed(message)) => {
+                let executor = Arc::clone(self);
+                Some(Box::pin(async move { executor.send(message).await }))
+            }
+        }
     }
 
     /// Tells the dispatcher.
@@ -460,6 +666,9 @@ impl Executor {
     }
 }
 
+/// Gives the names that a template may use, as data.
+type NamesOf<'a> = &'a (dyn Fn() -> Map<String, serde_json::Value> + Sync);
+
 /// How long after the grace period an operation may take to notice that it was killed.
 const PATIENCE: Duration = Duration::from_millis(800);
 
@@ -469,6 +678,15 @@ enum Called {
     Panicked(String),
     TimedOut(Duration),
     Cancelled,
+}
+
+/// Returns how a closure whose future has ended did; one that fails when it is asked to stop has stopped.
+fn called(ended: Result<Ended, String>, cancel: &Cancel) -> Called {
+    match ended {
+        Ok(Err(_)) if cancel.now() > Stop::No => Called::Cancelled,
+        Ok(ended) => Called::Ended(ended),
+        Err(message) => Called::Panicked(message),
+    }
 }
 
 /// A future whose panic is a value.

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stead_bundle::{FileLock, Holder, LockError, RecordError, file_name, locks_directory};
@@ -144,6 +145,59 @@ impl HostLocks {
     fn keep(&mut self, added: Added) {
         self.hosts.extend(added.hosts);
         self.taken.extend(added.taken);
+    }
+}
+
+/// The locks of a run that goes on: hosts that only become known while it does are added to them.
+#[derive(Debug)]
+pub(crate) struct RunLocks {
+    locks: Arc<Mutex<HostLocks>>,
+    wait: Option<Duration>,
+}
+
+impl RunLocks {
+    /// Returns the locks of a run that waits up to `wait` for hosts that other runs have.
+    pub(crate) fn new(locks: HostLocks, wait: Option<Duration>) -> Self {
+        Self { locks: Arc::new(Mutex::new(locks)), wait }
+    }
+
+    /// Takes the lock of `host`, unless this run has it. Kept until the run ends.
+    ///
+    /// Cancel safe. Those who wait for different hosts do not wait for each other.
+    pub(crate) async fn take(&self, host: &HostName) -> Result<(), HostLockError> {
+        if self.locks.lock().unwrap_or_else(PoisonError::into_inner).hosts.contains(host) {
+            return Ok(());
+        }
+        let deadline = self.wait.map(|wait| clock::instant().checked_add(wait));
+        loop {
+            let (locks, host) = (Arc::clone(&self.locks), host.clone());
+            // On a thread where waiting out a holder that is just ending disturbs nobody.
+            let taking = tokio::task::spawn_blocking(move || {
+                locks.lock().unwrap_or_else(PoisonError::into_inner).take([&host])
+            });
+            let taken = match taking.await {
+                Ok(taken) => taken,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // The runtime is going down, and this future with it.
+                    Err(_) => std::future::pending().await,
+                },
+            };
+            let error = match taken {
+                Ok(()) => return Ok(()),
+                Err(error @ HostLockError::Held { .. }) => error,
+                Err(error) => return Err(error),
+            };
+            let left = match deadline {
+                None => Duration::ZERO,
+                Some(None) => POLL,
+                Some(Some(deadline)) => deadline.saturating_duration_since(clock::instant()),
+            };
+            if left.is_zero() {
+                return Err(error);
+            }
+            tokio::time::sleep(left.min(POLL)).await;
+        }
     }
 }
 

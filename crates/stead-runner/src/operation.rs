@@ -8,13 +8,18 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use stead_model::event::Stream;
+use stead_model::event::{Mode, Stream};
+use stead_model::report::Warning;
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+
+use crate::files::{DriverFiles, Needs};
+use crate::transport::Transport;
 
 /// Brings a target to a described state. Runs on a blocking thread.
 pub trait Operation: Send + Sync {
@@ -35,6 +40,11 @@ pub trait Operation: Send + Sync {
 
     /// Returns the operation that restores `before`, if there is one.
     fn inverse(&self, params: &Params, before: &Observed) -> Option<Op>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
 }
 
 /// Does something and says how it went.
@@ -48,6 +58,29 @@ pub trait Action: Send + Sync {
 
     /// Does it. Ends soon after `cx.cancel` asks it to; dropping the future kills what it started.
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    fn needs(&self, params: &Params) -> Needs {
+        Needs::of(self.descriptor(), params)
+    }
+
+    /// Returns this action as one that can do without the executor, if it can.
+    fn as_bare(&self) -> Option<&dyn BareAction> {
+        None
+    }
+}
+
+/// An action that needs nothing on the target but what a connection offers.
+#[async_trait::async_trait]
+pub trait BareAction: Send + Sync {
+    /// Does it over `transport`, or in a dry run returns what it would do.
+    async fn act_over(
+        &self,
+        transport: &dyn Transport,
+        cx: &OpContext,
+        params: &Params,
+        mode: Mode,
+    ) -> Result<Outcome, OpError>;
 }
 
 /// An operation of either shape.
@@ -65,6 +98,22 @@ impl Entry {
         match self {
             Self::State(operation) => operation.descriptor(),
             Self::Action(action) => action.descriptor(),
+        }
+    }
+
+    /// Returns the action that can do without the executor, if this is one.
+    pub fn as_bare(&self) -> Option<&dyn BareAction> {
+        match self {
+            Self::State(_) => None,
+            Self::Action(action) => action.as_bare(),
+        }
+    }
+
+    /// Returns what it needs of the driver, where the target is another machine.
+    pub fn needs(&self, params: &Params) -> Needs {
+        match self {
+            Self::State(operation) => operation.needs(params),
+            Self::Action(action) => action.needs(params),
         }
     }
 }
@@ -131,10 +180,12 @@ pub struct OpContext {
     pub host: HostName,
     /// From 1.
     pub attempt: u32,
-    /// Directory that relative paths of the driver (`source`, `cwd`) start from.
+    /// Directory that relative paths such as `cwd` start from.
     pub base_dir: PathBuf,
-    /// Where the run keeps files of this host; none if it is not recorded.
-    pub artifacts: Option<PathBuf>,
+    /// Where copies go that `undo: auto` needs of what is too large for the journal.
+    pub undo: UndoStore,
+    /// Files of the driver: what `source` parameters name, and where fetched files go.
+    pub files: Arc<dyn DriverFiles>,
     /// Operations act below this directory; none: the whole machine.
     pub root: Option<PathBuf>,
     /// Environment variables that commands do not inherit: those that hold secrets.
@@ -149,6 +200,69 @@ pub struct OpContext {
     pub cancel: Cancel,
     /// Renders templates and expressions with the names the task knows.
     pub scope: Arc<dyn Render>,
+}
+
+/// Where a run keeps copies of what `undo: auto` may have to bring back, and whether it wants them.
+#[derive(Clone, Debug, Default)]
+pub struct UndoStore {
+    /// Base directories, best first.
+    places: Arc<[PathBuf]>,
+    run: Option<RunId>,
+    wanted: bool,
+}
+
+impl UndoStore {
+    /// Returns the store of `run` in the first of `places` (base directories of this machine) that can be used.
+    pub fn new(places: Arc<[PathBuf]>, run: RunId) -> Self {
+        Self { places, run: Some(run), wanted: false }
+    }
+
+    /// Returns this store for an operation whose inverse is, or is not, wanted.
+    pub fn wanted(mut self, wanted: bool) -> Self {
+        self.wanted = wanted;
+        self
+    }
+
+    /// Whether what is replaced has to be kept, and can be.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted && self.run.is_some() && !self.places.is_empty()
+    }
+
+    /// Returns the run's directory in each place, best first: `BASE/undo/RUN`.
+    pub fn directories(&self) -> impl Iterator<Item = PathBuf> {
+        let run = self.run.as_ref().map(|run| run.as_str()).into_iter();
+        run.flat_map(|run| self.places.iter().map(move |base| base.join("undo").join(run)))
+    }
+}
+
+/// Returns where this machine keeps Stead's own files: for root `/var/lib/stead`, for others the first that can be used.
+pub fn base_places(uid: u32, environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    if uid == 0 {
+        return vec![PathBuf::from("/var/lib/stead")];
+    }
+    let given = |name: &str| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = given("XDG_CACHE_HOME").map(|cache| cache.join("stead"));
+    let home = given("HOME").map(|home| home.join(".cache/stead"));
+    cache.into_iter().chain(home).chain([PathBuf::from(format!("/tmp/stead-{uid}"))]).collect()
+}
+
+impl OpContext {
+    /// Returns the variables that programs started for this attempt get: by them they know their run, and the run
+    /// finds what it left behind.
+    pub fn marks(&self) -> BTreeMap<String, String> {
+        let mut marks = BTreeMap::from([
+            ("STEAD_TASK".to_owned(), self.task.to_string()),
+            ("STEAD_HOST".to_owned(), self.host.to_string()),
+            ("STEAD_ATTEMPT".to_owned(), self.attempt.to_string()),
+        ]);
+        if let Some(run_id) = &self.run_id {
+            marks.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
+        }
+        if let Some(bundle) = self.bundle.as_ref().and_then(|path| path.to_str()) {
+            marks.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());
+        }
+        marks
+    }
 }
 
 /// Renders templates and expressions with the names a task knows (`vars`, `host`, `fact`, `run`, …).
@@ -216,6 +330,30 @@ impl Params {
         items.into_iter().flatten().map(|(key, value)| (key.clone(), to_text(value))).collect()
     }
 
+    /// Whether one of the texts in it holds `text`.
+    pub fn holds(&self, text: &str) -> bool {
+        let mut open: Vec<&Value> = self.0.values().collect();
+        while let Some(value) = open.pop() {
+            match value {
+                Value::String(found) if found.contains(text) => return true,
+                Value::Array(items) => open.extend(items),
+                Value::Object(fields) => {
+                    if fields.keys().any(|key| key.contains(text)) {
+                        return true;
+                    }
+                    open.extend(fields.values());
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Returns all values by name, taken out.
+    pub fn into_map(self) -> Map<String, Value> {
+        self.0
+    }
+
     /// Returns all values by name.
     pub fn as_map(&self) -> &Map<String, Value> {
         &self.0
@@ -237,9 +375,21 @@ impl fmt::Debug for Params {
     }
 }
 
-/// The state of a target that matters to an operation, as data.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The state of a target that matters to an operation, as data. `Debug` shows its kind only: content may be secret.
+#[derive(Clone, Default, PartialEq)]
 pub struct Observed(pub Value);
+
+impl fmt::Debug for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.0 {
+            Value::Null => "nothing",
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => "a value",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a map",
+        };
+        f.debug_tuple("Observed").field(&format_args!("{kind}")).finish()
+    }
+}
 
 /// What differs between desired and observed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -312,6 +462,8 @@ pub struct Outcome {
     pub stopped: bool,
     /// The operation's result data.
     pub data: Option<Value>,
+    /// What a person should know all the same.
+    pub warnings: Vec<Warning>,
 }
 
 /// Why an operation failed.
@@ -328,12 +480,21 @@ pub struct OpError {
     pub not_known: bool,
     /// Whether something may be different already.
     pub changed: bool,
+    /// Whether the host was lost before the operation began there.
+    pub not_started: bool,
 }
 
 impl OpError {
     /// Returns an error of `class`.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), unsupported: false, not_known: false, changed: false }
+        Self {
+            class,
+            message: message.into(),
+            unsupported: false,
+            not_known: false,
+            changed: false,
+            not_started: false,
+        }
     }
 
     /// Returns an error of class `operation`.
@@ -367,9 +528,17 @@ impl OpError {
     }
 }
 
-/// What a dry run has predicted on one host, by resource (such as `file:/etc/motd`).
-#[derive(Clone, Debug, Default)]
+/// What a dry run has predicted on one host, by resource (such as `file:/etc/motd`). `Debug` shows resources only:
+/// content may be secret.
+#[derive(Clone, Default)]
 pub struct Predicted(Arc<Mutex<BTreeMap<String, Value>>>);
+
+impl fmt::Debug for Predicted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        f.debug_list().entries(all.keys()).finish()
+    }
+}
 
 impl Predicted {
     /// Returns what was predicted of `resource`.
@@ -436,29 +605,148 @@ pub enum Stop {
 
 /// Says when an attempt should stop. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Cancel(watch::Receiver<Stop>);
+pub struct Cancel(Told);
 
-impl Cancel {
-    /// Returns a cancel that `sender` drives.
-    pub fn new(receiver: watch::Receiver<Stop>) -> Self {
-        Self(receiver)
+/// Who says it.
+#[derive(Clone, Debug)]
+enum Told {
+    Nobody,
+    Signal(Arc<Signal>),
+    Channel(watch::Receiver<Stop>),
+}
+
+/// A word, and who waits for it. Every attempt has one, so it is small: a watch channel costs several times as much to
+/// make and to drop.
+#[derive(Debug, Default)]
+struct Signal {
+    stop: AtomicU8,
+    waiting: Notify,
+}
+
+impl Signal {
+    fn now(&self) -> Stop {
+        match self.stop.load(Ordering::SeqCst) {
+            0 => Stop::No,
+            1 => Stop::Ask,
+            _ => Stop::Kill,
+        }
     }
 
-    /// Returns a cancel that never comes.
-    pub fn never() -> Self {
-        Self(watch::channel(Stop::No).1)
+    async fn at_least(&self, stop: Stop) {
+        loop {
+            let mut told = std::pin::pin!(self.waiting.notified());
+            // Waits before it looks: what is said in between is not missed.
+            told.as_mut().enable();
+            if self.now() >= stop {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+/// Drives a [`Cancel`].
+#[derive(Debug)]
+pub struct Stopper(Arc<Signal>);
+
+impl Stopper {
+    /// Stops, at least as urgently as `stop`: an urgent stop is never taken back.
+    pub fn stop(&self, stop: Stop) {
+        let level = match stop {
+            Stop::No => 0,
+            Stop::Ask => 1,
+            Stop::Kill => 2,
+        };
+        self.0.stop.fetch_max(level, Ordering::SeqCst);
+        self.0.waiting.notify_waiters();
     }
 
     /// Returns how urgent it is now.
     pub fn now(&self) -> Stop {
-        *self.0.borrow()
+        self.0.now()
+    }
+}
+
+impl Cancel {
+    /// Returns a cancel, and what drives it.
+    pub fn signal() -> (Stopper, Self) {
+        let signal = Arc::new(Signal::default());
+        (Stopper(Arc::clone(&signal)), Self(Told::Signal(signal)))
+    }
+
+    /// Returns a cancel that the sender of `receiver` drives.
+    pub fn new(receiver: watch::Receiver<Stop>) -> Self {
+        Self(Told::Channel(receiver))
+    }
+
+    /// Returns a cancel that never comes.
+    pub fn never() -> Self {
+        Self(Told::Nobody)
+    }
+
+    /// Returns how urgent it is now.
+    pub fn now(&self) -> Stop {
+        match &self.0 {
+            Told::Nobody => Stop::No,
+            Told::Signal(signal) => signal.now(),
+            Told::Channel(receiver) => *receiver.borrow(),
+        }
     }
 
     /// Resolves when stopping is at least as urgent as `stop`; never, if that cannot come any more. Cancel safe.
     pub async fn at_least(&self, stop: Stop) {
-        let mut receiver = self.0.clone();
-        if receiver.wait_for(|now| *now >= stop).await.is_err() {
-            std::future::pending::<()>().await;
+        match &self.0 {
+            Told::Nobody => std::future::pending().await,
+            Told::Signal(signal) => signal.at_least(stop).await,
+            Told::Channel(receiver) => {
+                let mut receiver = receiver.clone();
+                if receiver.wait_for(|now| *now >= stop).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stop_reaches_who_waits_and_is_not_taken_back() {
+        let (stopper, cancel) = Cancel::signal();
+        assert_eq!((cancel.now(), Cancel::never().now()), (Stop::No, Stop::No));
+        let waiting = {
+            let cancel = cancel.clone();
+            async move {
+                cancel.at_least(Stop::Ask).await;
+                let asked = cancel.now();
+                cancel.at_least(Stop::Kill).await;
+                (asked, cancel.now())
+            }
+        };
+        let driving = async {
+            tokio::task::yield_now().await;
+            stopper.stop(Stop::Ask);
+            tokio::task::yield_now().await;
+            stopper.stop(Stop::Kill);
+        };
+        let (seen, ()) = tokio::join!(waiting, driving);
+        assert_eq!(seen, (Stop::Ask, Stop::Kill));
+        stopper.stop(Stop::Ask);
+        assert_eq!((stopper.now(), cancel.now()), (Stop::Kill, Stop::Kill));
+        // What has been said already is heard at once.
+        cancel.at_least(Stop::Ask).await;
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_cannot_come_any_more_is_waited_for_in_vain() {
+        let (stopper, cancel) = Cancel::signal();
+        drop(stopper);
+        for cancel in [cancel, Cancel::never(), Cancel::new(watch::channel(Stop::No).1)] {
+            let mut waiting = std::pin::pin!(cancel.at_least(Stop::Ask));
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx))).await;
+            assert!(polled.is_pending());
         }
     }
 }

@@ -11,6 +11,9 @@ use stead_model::report::Report;
 use stead_model::time::Timestamp;
 use stead_model::{RunId, RunStatus, Status};
 
+/// The commit this program was built from, if that was known.
+pub const GIT_COMMIT: Option<&str> = option_env!("STEAD_GIT_COMMIT");
+
 /// The directory of a run that goes on.
 #[derive(Debug)]
 pub(crate) struct Recording {
@@ -123,7 +126,7 @@ fn driver_host() -> String {
 pub(crate) fn versions() -> Versions {
     Versions {
         stead_version: env!("CARGO_PKG_VERSION").to_owned(),
-        git_commit: option_env!("STEAD_GIT_COMMIT").map(str::to_owned),
+        git_commit: GIT_COMMIT.map(str::to_owned),
         rust_version: env!("STEAD_RUST_VERSION").to_owned(),
         driver_os: std::env::consts::OS.to_owned(),
         driver_arch: std::env::consts::ARCH.to_owned(),

@@ -10,7 +10,7 @@ use stead_model::bundle::RunMeta;
 use stead_model::event::{Event, EventKind, Mode};
 use stead_model::plan::{Digest, Plan};
 use stead_model::report::{Report, Warning};
-use stead_model::{ExitCode, RunId, TaskName};
+use stead_model::{ExitCode, HostName, RunId, TaskName};
 
 use crate::author::CheckedPlan;
 use crate::clock;
@@ -184,8 +184,9 @@ impl Runner {
             return Err(ResumeError::PlanChanged { changes });
         }
         self.kind = found.meta.kind;
+        self.journaled_facts = found.events.iter().filter_map(|event| facts_in(&event.kind)).collect();
         self.run_id = Some(found.meta.run_id.clone());
-        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
         let run_options = self.run_options(self.run_id.clone(), Mode::Run);
         let mut run = Run::new(&plan.compiled, hosts.clone(), run_options);
         run.replay(&found.events).map_err(ResumeError::Replay)?;
@@ -216,7 +217,7 @@ impl Runner {
         };
         let secrets = self.read_secrets(&plan).map_err(refused)?;
         let run_id = found.meta.run_id.clone();
-        let locks = self.lock_hosts(&plan, &run_id, Mode::Run).await.map_err(refused)?;
+        let locks = self.lock_hosts(&plan, &run_id, Mode::Run, &found.events).await.map_err(refused)?;
         let (directory, meta) =
             RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
                 OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
@@ -248,7 +249,9 @@ impl Runner {
         };
         let journal = journal.map_err(ResumeError::JournalWrite)?;
 
-        for warning in self.warnings.iter().cloned().chain(what_was_found(found.dropped_bytes, &left)) {
+        let reached = hosts.warnings(self.selected(plan.plan()), &found.meta.run_id);
+        let said = self.warnings.iter().cloned().chain(reached);
+        for warning in said.chain(what_was_found(found.dropped_bytes, &left)) {
             run.say_at_start(warning);
         }
         let mut turn = Turn::default();
@@ -330,6 +333,14 @@ fn hash_in(kind: &EventKind) -> Option<Digest> {
     }
     if let EventKind::RunResumed(resumed) = kind {
         return resumed.plan_hash;
+    }
+    None
+}
+
+/// Returns the facts an event records.
+fn facts_in(kind: &EventKind) -> Option<(HostName, serde_json::Value)> {
+    if let EventKind::FactsGathered { host, facts } = kind {
+        return Some((host.clone(), (**facts).clone()));
     }
     None
 }

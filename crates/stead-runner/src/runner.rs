@@ -1,5 +1,6 @@
 //! Running plans: what the library's users and the command line call.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -10,11 +11,12 @@ use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
 use stead_model::bundle::PlanMeta;
-use stead_model::event::{Mode, RunKind};
+use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
-use stead_model::plan::{Plan, TaskIndex};
+use stead_model::plan::{Plan, TaskIndex, Undo};
 use stead_model::report::{ErrorRow, Report, Warning};
-use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus};
+use stead_model::time::Timestamp;
+use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, TaskName};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -22,15 +24,18 @@ use crate::author::CheckedPlan;
 use crate::cancel::Canceller;
 use crate::clock;
 use crate::dispatcher::{Answer, CHANNEL, Dispatcher, Durability};
+use crate::executor::facts::Facts;
 use crate::executor::{Executor, HostTable};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
-use crate::lock::{HostLockError, HostLocks};
+use crate::lock::{HostLockError, HostLocks, RunLocks};
 use crate::observe::Observer;
-use crate::operation::Registry;
+use crate::operation::{Registry, UndoStore, base_places};
 use crate::record::{Beginning, Recording, chain};
 use crate::redact::Redactor;
+use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
+use crate::warner::Warner;
 
 /// Where a plan came from, for its run's metadata.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +50,7 @@ pub struct Provenance {
 pub struct Runner {
     pub(crate) registry: Registry,
     pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) lock_dir: Option<PathBuf>,
     pub(crate) observers: Vec<Box<dyn Observer>>,
     pub(crate) canceller: Canceller,
     pub(crate) answer: Option<Answer>,
@@ -55,12 +61,17 @@ pub struct Runner {
     pub(crate) wait_lock: Option<Duration>,
     pub(crate) parent_run: Option<RunId>,
     pub(crate) provenance: Provenance,
+    pub(crate) undo_base: Option<PathBuf>,
     pub(crate) kind: RunKind,
     pub(crate) run_id: Option<RunId>,
     pub(crate) parallel: Option<u32>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) not_selected: BTreeSet<TaskIndex>,
     pub(crate) warnings: Vec<Warning>,
+    /// What an earlier segment of a resumed run found out about hosts.
+    pub(crate) journaled_facts: Vec<(HostName, serde_json::Value)>,
+    pub(crate) reach: Option<Reach>,
+    pub(crate) warner: Warner,
 }
 
 impl std::fmt::Debug for Runner {
@@ -75,6 +86,7 @@ impl Runner {
         Self {
             registry,
             state_dir: None,
+            lock_dir: None,
             observers: Vec::new(),
             canceller: Canceller::new(),
             answer: None,
@@ -85,18 +97,39 @@ impl Runner {
             wait_lock: None,
             parent_run: None,
             provenance: Provenance::default(),
+            undo_base: None,
             kind: RunKind::Plan,
             run_id: None,
             parallel: None,
             timeout: None,
             not_selected: BTreeSet::new(),
             warnings: Vec::new(),
+            journaled_facts: Vec::new(),
+            reach: None,
+            warner: Warner::default(),
         }
+    }
+
+    /// Returns what adds warnings to the run, also while it goes on.
+    pub fn warner(&self) -> Warner {
+        self.warner.clone()
+    }
+
+    /// Sets the way to other machines. Without it only operations on this one can be carried out.
+    pub fn reach(mut self, reach: Reach) -> Self {
+        self.reach = Some(reach);
+        self
     }
 
     /// Records runs in the state directory `dir` and locks their targets there.
     pub fn record_in(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Locks targets in the state directory `dir`, also if nothing is recorded.
+    pub fn lock_in(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.lock_dir = Some(dir.into());
         self
     }
 
@@ -162,6 +195,32 @@ impl Runner {
         self
     }
 
+    /// Sets the base directory below which copies for `undo: auto` are kept, instead of this machine's own.
+    pub fn keep_undo_in(mut self, base: impl Into<PathBuf>) -> Self {
+        self.undo_base = Some(base.into());
+        self
+    }
+
+    fn undo_places(&self) -> Arc<[PathBuf]> {
+        match &self.undo_base {
+            Some(base) => Arc::from([base.clone()]),
+            None => base_places(rustix::process::geteuid().as_raw(), &self.environment_in_use()).into(),
+        }
+    }
+
+    /// Returns the environment that was set, or the process's own.
+    fn environment_in_use(&self) -> Cow<'_, BTreeMap<String, String>> {
+        match &self.environment {
+            Some(environment) => Cow::Borrowed(environment),
+            None => {
+                let pairs = std::env::vars_os();
+                let pairs = pairs
+                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+                Cow::Owned(pairs.collect())
+            }
+        }
+    }
+
     /// Sets which front door the run came through.
     pub fn kind(mut self, kind: RunKind) -> Self {
         self.kind = kind;
@@ -201,8 +260,8 @@ impl Runner {
     /// Runs a plan. The report always has a row for every task. Dropping the future kills children at once.
     pub async fn run(self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::Run).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::Run).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::Run, refusal),
         }
@@ -212,29 +271,35 @@ impl Runner {
     pub async fn dry_run(mut self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
         self.state_dir = None;
-        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(clock::now()));
-        match self.start(&plan, run_id, Mode::DryRun).await {
+        let now = clock::now();
+        match self.start(&plan, now, Mode::DryRun).await {
             Ok(run) => run.drive().await,
             Err((refusal, this)) => this.refused(&plan, Mode::DryRun, refusal),
         }
     }
 
+    /// Starts a run that was asked for at `asked_at`. Its id, its metadata and its first event all say this time, so
+    /// that ids sort as runs start even if many start at once and wait for each other's disk or locks.
     async fn start(
         self,
         plan: &CheckedPlan,
-        run_id: RunId,
+        asked_at: Timestamp,
         mode: Mode,
     ) -> Result<Started, (Refusal, Box<Self>)> {
+        let run_id = self.run_id.clone().unwrap_or_else(|| clock::new_run_id(asked_at));
         let asks = |task: &stead_model::Task| task.settings.confirm.is_some();
         if mode == Mode::Run && self.answer.is_none() && self.selected(plan.plan()).any(asks) {
-            let names: Vec<&str> =
-                self.selected(plan.plan()).filter(|task| asks(task)).map(|task| task.name.as_str()).collect();
+            let asking = self.selected(plan.plan()).filter_map(|task| {
+                let text = task.settings.confirm.as_deref()?;
+                Some(format!("{} ({text})", task.name))
+            });
+            let asking: Vec<String> = asking.collect();
             let refusal = Refusal {
                 exit_code: ExitCode::Confirmation,
                 class: None,
                 message: format!(
-                    "confirmation is needed for {}; answer on a terminal or pass --yes",
-                    names.join(", ")
+                    "confirmation is needed and there is no terminal to ask on: {}; run it on a terminal, or answer all with --yes",
+                    asking.join(", ")
                 ),
             };
             return Err((refusal, Box::new(self)));
@@ -243,11 +308,11 @@ impl Runner {
             Ok(secrets) => secrets,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let locks = match self.lock_hosts(plan, &run_id, mode).await {
+        let locks = match self.lock_hosts(plan, &run_id, mode, &[]).await {
             Ok(locks) => locks,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
-        let recording = match self.create_directory(plan, &run_id) {
+        let recording = match self.create_directory(plan, &run_id, asked_at) {
             Ok(recording) => recording,
             Err(refusal) => return Err((refusal, Box::new(self))),
         };
@@ -266,13 +331,14 @@ impl Runner {
                 return Err((refusal, Box::new(self)));
             }
         };
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
+        let warnings = hosts.warnings(self.selected(plan.plan()), &run_id);
         let run_id = (recording.is_some() || self.run_id.is_some() || mode == Mode::Run).then_some(run_id);
         let options = self.run_options(run_id, mode);
-        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone()));
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
-        self.warnings.iter().for_each(|warning| run.say_at_start(warning.clone()));
+        self.warnings.iter().cloned().chain(warnings).for_each(|warning| run.say_at_start(warning));
         let mut turn = Turn::default();
-        run.begin(Now { wall: clock::now(), ..Now::default() }, &mut turn);
+        run.begin(Now { wall: asked_at, ..Now::default() }, &mut turn);
         Ok(self.assemble(plan, run, turn, hosts, secrets, recording, journal, locks, mode))
     }
 
@@ -294,36 +360,33 @@ impl Runner {
     }
 
     pub(crate) fn read_secrets(&self, plan: &CheckedPlan) -> Result<Secrets, Refusal> {
-        let own;
-        let environment = match &self.environment {
-            Some(environment) => environment,
-            None => {
-                let pairs = std::env::vars_os();
-                own = pairs
-                    .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-                    .collect();
-                &own
-            }
-        };
-        secrets::read(plan.plan(), environment, &self.base_dir(plan)).map_err(|problems| Refusal {
+        let (environment, base_dir) = (self.environment_in_use().into_owned(), self.base_dir(plan));
+        // One that cannot be read is said when its host is reached.
+        let passwords = self.inventory.hosts.values().filter_map(|host| host.account_password());
+        let passwords =
+            passwords.filter_map(|source| secrets::read_source(source, &environment, &base_dir).ok());
+        let passwords: BTreeSet<String> = passwords.collect();
+        secrets::read(plan.plan(), &environment, &base_dir, passwords).map_err(|problems| Refusal {
             exit_code: ExitCode::Invalid,
             class: Some(ErrorClass::Invalid),
             message: problems.iter().map(|problem| problem.message.clone()).collect::<Vec<_>>().join("; "),
         })
     }
 
-    /// Locks every host that a selected task may write to.
+    /// Locks every host that a selected task may write to, and those it was sent to by the run's `journaled` events:
+    /// a resumed task keeps its hosts, whatever its target means by now.
     pub(crate) async fn lock_hosts(
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
         mode: Mode,
+        journaled: &[Event],
     ) -> Result<Option<HostLocks>, Refusal> {
-        let Some(state_dir) = &self.state_dir else { return Ok(None) };
+        let Some(state_dir) = self.state_dir.as_ref().or(self.lock_dir.as_ref()) else { return Ok(None) };
         if mode == Mode::DryRun || !plan.plan().lock {
             return Ok(None);
         }
-        let hosts = self.hosts_written_to(plan.plan(), run_id);
+        let hosts = self.hosts_written_to(plan.plan(), run_id, journaled);
         let holder = Holder::this_process(run_id.clone(), clock::now());
         let mut locks = HostLocks::new(state_dir, holder, self.parent_run.clone());
         let taken = match self.wait_lock {
@@ -353,18 +416,59 @@ impl Runner {
         Ok(Some(locks))
     }
 
-    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId) -> BTreeSet<HostName> {
-        use stead_engine::run::Hosts as _;
-        let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone());
+    fn hosts_written_to(&self, plan: &Plan, run_id: &RunId, journaled: &[Event]) -> BTreeSet<HostName> {
+        let directory = InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan);
         let writes = |task: &stead_model::Task| {
             task.action.parts().iter().any(|part| {
                 let entry = self.registry.get(part.op.operation.as_str());
                 entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read)
             })
         };
+        let mut hosts = self.hosts_of(plan, run_id, &directory, &writes);
+        let mut sent_to: BTreeMap<&TaskName, &[HostName]> = BTreeMap::new();
+        for event in journaled {
+            if let EventKind::TaskStarted { task, hosts, .. } = &event.kind {
+                sent_to.insert(task, hosts);
+            }
+        }
+        if !sent_to.is_empty() {
+            let sent_to =
+                self.selected(plan).filter(|task| writes(task)).filter_map(|task| sent_to.get(&task.name));
+            hosts.extend(sent_to.copied().flatten().cloned());
+        }
+        hosts
+    }
+
+    /// Returns the hosts for which the plan has operations that need the executor.
+    fn hosts_with_executor(
+        &self,
+        plan: &Plan,
+        run_id: &RunId,
+        directory: &InventoryHosts,
+    ) -> BTreeSet<HostName> {
+        let needs =
+            |operation: &str| self.registry.get(operation).is_some_and(|entry| entry.as_bare().is_none());
+        let uses = |task: &stead_model::Task| {
+            let undo = match &task.settings.undo {
+                Some(Undo::Op(op)) => needs(op.operation.as_str()),
+                Some(Undo::Auto | Undo::Function) | None => false,
+            };
+            undo || task.action.parts().iter().any(|part| needs(part.op.operation.as_str()))
+        };
+        self.hosts_of(plan, run_id, directory, &uses)
+    }
+
+    fn hosts_of(
+        &self,
+        plan: &Plan,
+        run_id: &RunId,
+        directory: &InventoryHosts,
+        picks: &dyn Fn(&stead_model::Task) -> bool,
+    ) -> BTreeSet<HostName> {
+        use stead_engine::run::Hosts as _;
         let mut hosts = BTreeSet::new();
         let mut seen: BTreeSet<&[String]> = BTreeSet::new();
-        for task in self.selected(plan).filter(|task| writes(task)) {
+        for task in self.selected(plan).filter(|task| picks(task)) {
             let target = task.settings.target.as_slice();
             // `_any` depends on the task; everything else on the target alone.
             if seen.insert(target) || target.iter().any(|text| text.contains("_any")) {
@@ -376,7 +480,7 @@ impl Runner {
         hosts
     }
 
-    fn selected<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a stead_model::Task> {
+    pub(crate) fn selected<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a stead_model::Task> {
         plan.indexed().filter(|(index, _)| !self.not_selected.contains(index)).map(|(_, task)| task)
     }
 
@@ -384,6 +488,7 @@ impl Runner {
         &self,
         plan: &CheckedPlan,
         run_id: &RunId,
+        started_at: Timestamp,
     ) -> Result<Option<Arc<Recording>>, Refusal> {
         let Some(state_dir) = &self.state_dir else { return Ok(None) };
         let sources: Vec<(&str, &[u8])> =
@@ -394,7 +499,7 @@ impl Runner {
         let beginning = Beginning {
             run_id: run_id.clone(),
             kind: self.kind,
-            started_at: clock::now(),
+            started_at,
             plan_hash: plan.compiled.hash,
             plan: plan.plan(),
             sources: &sources,
@@ -428,6 +533,8 @@ impl Runner {
         mode: Mode,
     ) -> Started {
         let (sender, messages) = mpsc::channel(CHANNEL);
+        let known_hosts = self.inventory.hosts.keys().cloned().chain([HostName::local()]).collect();
+        let facts = Facts::new(known_hosts, &self.journaled_facts);
         let names = Names::new(
             Arc::clone(run.results()),
             RunScope {
@@ -441,8 +548,29 @@ impl Runner {
                 dry_run: mode == Mode::DryRun,
             },
             self.provenance.meta.trigger.as_ref(),
-        );
+        )
+        .with_facts(Arc::clone(facts.known()));
+        self.warner.connect(&sender);
+        let session_run = run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now()));
+        let executor_hosts = match &self.reach {
+            Some(_) => self.hosts_with_executor(plan.plan(), &session_run, &hosts),
+            None => BTreeSet::new(),
+        };
         let table: Arc<dyn HostTable> = hosts;
+        let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
+        let pool = self.reach.clone().map(|reach| {
+            let locked = mode == Mode::Run && plan.plan().lock;
+            HostPool::new(PoolSettings {
+                binaries: Binaries::new(reach.executable.clone(), reach.binaries.clone()),
+                reach,
+                run: session_run,
+                lock: locked.then(|| self.wait_lock.unwrap_or_default()),
+                parent: self.parent_run.clone(),
+                environment: self.environment_in_use().into_owned(),
+                base_dir: self.base_dir(plan),
+                messages: sender.clone(),
+            })
+        });
         let executor = Arc::new(Executor {
             base_dir: self.base_dir(plan),
             plan: Arc::clone(&plan.compiled.plan),
@@ -450,6 +578,7 @@ impl Runner {
             functions: Arc::clone(&plan.functions),
             names: Arc::new(names),
             results: Arc::clone(run.results()),
+            facts,
             hosts: table,
             secrets: Arc::new(secrets.values),
             redactor: Arc::new(secrets.redactor),
@@ -460,8 +589,15 @@ impl Runner {
             grace: plan.plan().grace,
             wants_output: self.observers.iter().any(|observer| observer.wants_output()),
             recording: recording.clone(),
+            undo: match (&recording, run.run_id()) {
+                (Some(_), Some(run_id)) => UndoStore::new(self.undo_places(), run_id.clone()),
+                (Some(_) | None, _) => UndoStore::default(),
+            },
             registry: self.registry,
+            locks: locks.as_ref().map(Arc::downgrade),
             messages: sender,
+            pool,
+            executor_hosts,
         });
         let dispatcher = Dispatcher {
             run,
@@ -480,13 +616,15 @@ impl Runner {
             obeyed: None,
             recording_failures: Vec::new(),
             journal_lost: false,
+            waiting_for_journal: Vec::new(),
+            time: None,
         };
         Started { dispatcher, recording, _canceller: self.canceller, _locks: locks }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
     pub(crate) fn refused(self, plan: &CheckedPlan, mode: Mode, refusal: Refusal) -> Report {
-        let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new()));
+        let hosts = Arc::new(InventoryHosts::new(Inventory::default(), Vec::new(), plan.plan()));
         let run = Run::new(&plan.compiled, hosts, RunOptions::new(mode));
         let mut report = run.report();
         report.status =
@@ -520,7 +658,7 @@ pub(crate) struct Started {
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
-    pub(crate) _locks: Option<HostLocks>,
+    pub(crate) _locks: Option<Arc<RunLocks>>,
 }
 
 impl Started {
@@ -528,6 +666,9 @@ impl Started {
     pub(crate) async fn drive(mut self) -> Report {
         self.dispatcher.obey();
         let mut dispatcher = walk(self.dispatcher).await;
+        if let Some(pool) = &dispatcher.executor.pool {
+            pool.close().await;
+        }
         let mut report = dispatcher.run.report();
         let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
         for error in &mut report.errors {

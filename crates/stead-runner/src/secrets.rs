@@ -1,9 +1,10 @@
 //! Reading secrets when a run starts: from the environment or from files, never from the plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use stead_model::plan::{Plan, SecretRef};
+use stead_model::transport::SecretSource;
 use stead_model::{Diagnostic, Diagnostics, diagnostic::Place};
 
 use crate::redact::{Redactor, Secret};
@@ -19,11 +20,12 @@ pub(crate) struct Secrets {
     pub(crate) hidden_env: Vec<String>,
 }
 
-/// Reads every secret of a plan, or says what is wrong with all of them.
+/// Reads every secret of a plan, or says what is wrong with all of them. Passwords of hosts are masked too.
 pub(crate) fn read(
     plan: &Plan,
     environment: &BTreeMap<String, String>,
     base_dir: &Path,
+    passwords: BTreeSet<String>,
 ) -> Result<Secrets, Diagnostics> {
     let mut problems = Diagnostics::default();
     let mut values = BTreeMap::new();
@@ -64,7 +66,9 @@ pub(crate) fn read(
     if problems.has_errors() {
         return Err(problems);
     }
-    let secrets: Vec<Secret> = values.values().map(|value| Secret::new(value.as_bytes())).collect();
+    let passwords = passwords.iter().filter(|password| password.len() >= SHORTEST);
+    let secrets: Vec<Secret> =
+        values.values().chain(passwords).map(|value| Secret::new(value.as_bytes())).collect();
     let redactor = Redactor::new(&secrets).map_err(|error| {
         Diagnostics(vec![Diagnostic::error(
             "plan/bad-value",
@@ -73,6 +77,29 @@ pub(crate) fn read(
         )])
     })?;
     Ok(Secrets { values, redactor, hidden_env })
+}
+
+/// Returns the secret that `source` names, or what is wrong with it.
+pub(crate) fn read_source(
+    source: &SecretSource,
+    environment: &BTreeMap<String, String>,
+    base_dir: &Path,
+) -> Result<String, String> {
+    match source {
+        SecretSource::Literal(value) => Ok(value.clone()),
+        SecretSource::Env(name) => environment
+            .get(name)
+            .cloned()
+            .ok_or_else(|| format!("the environment variable `{name}` is not set")),
+        SecretSource::File(path) => {
+            let home = environment.get("HOME").map(Path::new);
+            let place = match (path.strip_prefix("~/"), home) {
+                (Some(below), Some(home)) => home.join(below),
+                (Some(_) | None, _) => base_dir.join(path),
+            };
+            read_file(&place).map_err(|error| format!("cannot read {}: {error}", place.display()))
+        }
+    }
 }
 
 /// Reads a secret's file: text of at most 1 MiB, its final newline cut.

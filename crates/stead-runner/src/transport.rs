@@ -238,9 +238,12 @@ impl TransportError {
     pub fn class(&self) -> ErrorClass {
         use TransportErrorKind as Kind;
         match self.kind {
-            Kind::NameNotFound | Kind::Refused | Kind::TimedOut | Kind::HostKey | Kind::Login | Kind::Lost => {
-                ErrorClass::Unreachable
-            }
+            Kind::NameNotFound
+            | Kind::Refused
+            | Kind::TimedOut
+            | Kind::HostKey
+            | Kind::Login
+            | Kind::Lost => ErrorClass::Unreachable,
             Kind::Invalid => ErrorClass::Invalid,
             Kind::Failed => ErrorClass::Operation,
         }

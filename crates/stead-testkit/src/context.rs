@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use stead_model::event::Stream;
 use stead_model::{HostName, RunId, TaskName};
-use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Render};
+use stead_runner::files::LocalFiles;
+use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predicted, Render, UndoStore};
 
 /// Returns a context whose relative paths start at `base_dir`.
 ///
@@ -21,7 +22,8 @@ pub fn context(base_dir: &Path) -> OpContext {
         host: HostName::parse("local").expect("a valid name"),
         attempt: 1,
         base_dir: base_dir.to_owned(),
-        artifacts: None,
+        undo: UndoStore::default(),
+        files: Arc::new(LocalFiles { base_dir: base_dir.to_owned(), artifacts: None }),
         root: None,
         hidden_env: Arc::from([]),
         grace: Duration::from_secs(10),

@@ -5,5 +5,7 @@ pub mod container;
 pub mod context;
 pub mod flow;
 pub mod operation_contract;
+pub mod sshd;
 pub mod stand_in;
+pub mod transport_contract;
 pub mod tree;

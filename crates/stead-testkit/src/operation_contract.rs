@@ -8,6 +8,7 @@
 //! * the first run is changed, the second is not and writes nothing;
 //! * drift made by hand in any field is repaired;
 //! * what is not specified is kept;
+//! * spelling out the declared defaults of its parameters changes nothing;
 //! * the inverse restores the state before, byte for byte, and is itself idempotent.
 //!
 //! A case acts on a directory of its own, or on the whole system it runs in ([`World`]): the latter only inside a
@@ -19,8 +20,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stead_model::Effect;
 use stead_model::operation::RootSupport;
+use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Entry, OpContext, Operation, Params, Predicted, Registry};
 
 use crate::context::{context, params};
@@ -186,6 +187,7 @@ impl Suite<'_> {
         if predicted.is_empty() {
             self.broken(format!("{start}: check predicts no change"));
         }
+        self.defaults(&target, start, &predicted);
         let ran = match flow::run(self.operation, &target.cx, &target.params) {
             Ok(ran) => ran,
             Err(error) => return self.broken(format!("{start}: the run failed: {error}")),
@@ -234,6 +236,23 @@ impl Suite<'_> {
             self.broken(format!("{start}: check wrote: {line}"));
         }
         Some(predicted)
+    }
+
+    /// What is declared as a default is what happens without the parameter.
+    fn defaults(&mut self, target: &Target, start: &str, predicted: &stead_runner::operation::Diff) {
+        let cx = OpContext { predicted: Predicted::default(), ..target.cx.clone() };
+        let spelled = with_defaults(self.operation.descriptor(), &target.params);
+        match flow::check(self.operation, &cx, &spelled) {
+            Ok(diff) if diff.to_json() == predicted.to_json() => {}
+            Ok(diff) => self.broken(format!(
+                "{start}: check says {}, with the defaults spelled out {}",
+                predicted.to_json(),
+                diff.to_json()
+            )),
+            Err(error) => {
+                self.broken(format!("{start}: check with the defaults spelled out failed: {error}"))
+            }
+        }
     }
 
     /// A converged target: check and run say unchanged and write nothing.
@@ -306,6 +325,24 @@ impl Suite<'_> {
             self.broken(format!("drift in {field}: not repaired: {line}"));
         }
     }
+}
+
+/// Returns `params` with every declared default that is neither given nor excluded by what is.
+pub fn with_defaults(descriptor: &Descriptor, params: &Params) -> Params {
+    let mut values = params.as_map().clone();
+    let excluded = |name: &str| {
+        let mut groups = descriptor.exclusive.iter().filter(|group| group.contains(&name));
+        groups.any(|group| group.iter().any(|other| params.get(other).is_some()))
+    };
+    for spec in descriptor.params {
+        if let Some(default) = spec.default
+            && !values.contains_key(spec.name)
+            && !excluded(spec.name)
+        {
+            values.insert(spec.name.to_owned(), default.to_json());
+        }
+    }
+    Params::new(values)
 }
 
 /// Puts the real directories in the place of `{dir}` and `{sources}`.

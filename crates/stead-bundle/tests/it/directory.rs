@@ -223,3 +223,35 @@ fn a_full_disk_is_named_and_leaves_nothing_half_made() {
     assert!(error.path.starts_with(dir.path()));
     assert_eq!(left.unwrap(), 0);
 }
+
+/// What a process left that was killed while it made its run directory goes when the next run is made.
+#[test]
+fn directories_of_killed_makers_are_swept_and_none_in_use() {
+    let state = tempfile::tempdir().unwrap();
+    let runs = state.path().join("runs");
+    let mut dead = Command::new("/bin/true").spawn().unwrap();
+    let dead_pid = dead.id();
+    dead.wait().unwrap();
+    let place = |pid: u32, name: &str| {
+        let path = runs.join(format!(".tmp-{pid}-0-{name}"));
+        fs::create_dir_all(&path).unwrap();
+        path
+    };
+    let (bare, whole) = (place(dead_pid, "bare"), place(dead_pid, "whole"));
+    for file in ["lock", "run_meta.json", "plan.json"] {
+        fs::write(whole.join(file), "left").unwrap();
+    }
+    let alive = place(std::process::id(), "alive");
+    // A maker in another process namespace has a number that says nothing here; its lock does.
+    let locked = place(dead_pid, "locked");
+    let lock = fs::File::create(locked.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let strange = runs.join(".tmp-mine");
+    fs::create_dir(&strange).unwrap();
+    drop(create(state.path(), "r1"));
+    let left = [&bare, &whole, &alive, &locked, &strange].map(|path| path.exists());
+    assert_eq!(left, [false, false, true, true, true]);
+    drop(lock);
+    drop(create(state.path(), "r2"));
+    assert!(!locked.exists() && alive.exists() && runs.join("r1/run_meta.json").exists());
+}

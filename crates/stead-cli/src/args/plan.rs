@@ -68,7 +68,7 @@ pub struct PlanRunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub parallel: Option<u32>,
     /// Limit of the main part, such as 30s or 1h30m [default: the plan's]
-    #[arg(long, value_name = "D", value_parser = value::duration)]
+    #[arg(long, value_name = "D", value_parser = value::timeout)]
     pub timeout: Option<Duration>,
     /// Predict what would change; write nothing
     #[arg(long)]
@@ -191,6 +191,9 @@ pub struct InventoryArgs {
     /// Inventory file; may be repeated [default: $STEAD_INVENTORY, inventory.yaml beside the plan or here]
     #[arg(short = 'i', long = "inventory", value_name = "FILE", help_heading = "Hosts")]
     pub inventory: Vec<PathBuf>,
+    /// Registry of agents, whose agents are hosts too; may be repeated [default: $STEAD_AGENTS, agents.yaml]
+    #[arg(long, value_name = "FILE", help_heading = "Hosts")]
+    pub agents: Vec<PathBuf>,
     /// Only hosts that also match this target expression
     #[arg(long, value_name = "EXPR", help_heading = "Hosts")]
     pub limit: Option<String>,

@@ -57,6 +57,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     duration::parse(text).map_err(|error| error.to_string())
 }
 
+/// A limit of no time would end everything before it began.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a limit of 0 leaves no time; leave the flag out for no limit".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
 pub(super) fn run_id(text: &str) -> Result<RunId, String> {
     RunId::parse(text).map_err(|error| error.to_string())
 }

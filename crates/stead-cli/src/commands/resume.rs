@@ -17,6 +17,7 @@ use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Given};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::reach;
 use crate::render::Differences;
 use crate::settings::Settings;
 
@@ -38,9 +39,11 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     };
     let recorded_files = InventoryArgs {
         inventory: meta.plan.inventory.iter().map(PathBuf::from).collect(),
+        agents: Vec::new(),
         limit: args.inventory.limit.clone(),
     };
-    let hosts = if args.inventory.inventory.is_empty() { &recorded_files } else { &args.inventory };
+    let given = !args.inventory.inventory.is_empty() || !args.inventory.agents.is_empty();
+    let hosts = if given { &args.inventory } else { &recorded_files };
     let (inventory, _) = source::inventory(hosts, &base_dir, settings)?;
     let state_dir = bundle.parent().and_then(Path::parent).unwrap_or(&settings.state_dir.path);
     let mut runner = Runner::new(stead_drivers::Drivers::standard())
@@ -53,6 +56,7 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
             meta: meta.plan.clone(),
             sources: bytes.into_iter().map(|bytes| ("plan.yaml".to_owned(), bytes)).collect(),
         });
+    runner = reach::connect(runner, settings)?;
     if let Some(wait) = args.wait_lock {
         runner = runner.wait_lock(wait);
     }
@@ -68,10 +72,9 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     let questions = drive::questions(selected.map(|(_, task)| task));
     let person = Person::find(args.yes, settings);
     let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
-    let ended =
-        drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
-            runner.resume_at(&bundle, plan, options).await
-        })?;
+    let ended = drive::drive(runner, shown, &questions, person, move |runner| async move {
+        runner.resume_at(&bundle, plan, options).await
+    })?;
     let report = ended.map_err(refused)?;
     Ok(present::finish(&report, &args.output, settings, output))
 }

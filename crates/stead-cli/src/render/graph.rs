@@ -129,6 +129,55 @@ fn mermaid_text(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// Case 28: whatever a text holds, to Graphviz it is one node of its own and nothing else.
+    #[test]
+    fn graphviz_reads_every_text_as_one_node() {
+        let nasty = [
+            "plain",
+            "a\"b",
+            "a\\b",
+            "a\\",
+            "\\\"",
+            "a\\\\\"b",
+            "<b>html</b>",
+            "a -> b; evil",
+            "}",
+            "[x=y]",
+            "a,b",
+            "/* c */",
+            "// c",
+            "# c",
+            "\u{1}\u{1b}[31m\u{7f}\n\r\t",
+            "node",
+            "digraph",
+            "é\u{202e}☃",
+            "&amp;&#0;",
+            "\\N\\n\\l",
+            "",
+        ];
+        let mut graph = String::from("digraph \"g\" {\n");
+        nasty.iter().for_each(|text| graph.push_str(&format!("  {};\n", quoted(text))));
+        graph.push_str("}\n");
+        assert!(graph.chars().all(|c| c == '\n' || !c.is_control()), "{graph:?}");
+        let Ok(mut dot) = std::process::Command::new("dot")
+            .arg("-Tdot_json")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+        else {
+            return;
+        };
+        std::io::Write::write_all(&mut dot.stdin.take().unwrap(), graph.as_bytes()).unwrap();
+        let read = dot.wait_with_output().unwrap();
+        assert!(read.status.success() && read.stderr.is_empty(), "{}", String::from_utf8_lossy(&read.stderr));
+        let read: serde_json::Value = serde_json::from_slice(&read.stdout).unwrap();
+        let names: std::collections::BTreeSet<&str> =
+            read["objects"].as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap()).collect();
+        assert_eq!(names.len(), nasty.len(), "{names:?}");
+        assert!(read.get("edges").is_none(), "{read}");
+    }
+
     #[test]
     fn any_text_is_safe_in_both_languages() {
         assert_eq!(quoted("a\"b\\c\n"), "\"a\\\"b\\\\c\u{fffd}\"");

@@ -14,9 +14,27 @@ type Key = (TaskName, Option<HostName>, Stream);
 
 /// Pieces of lines that have not ended yet.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(HashMap<Key, Vec<u8>>);
+pub(crate) struct Lines {
+    pending: HashMap<Key, Vec<u8>>,
+    prefix: Prefix,
+}
+
+/// What stands before a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Prefix {
+    /// `task@host`.
+    #[default]
+    TaskAndHost,
+    /// The host, where there is but one task.
+    Host,
+}
 
 impl Lines {
+    /// Returns lines that begin with their host alone.
+    pub(crate) fn of_hosts() -> Self {
+        Self { prefix: Prefix::Host, ..Self::default() }
+    }
+
     /// Takes a piece of output and calls `show` with each `task@host | line` that is now complete.
     pub(crate) fn push(
         &mut self,
@@ -26,16 +44,17 @@ impl Lines {
         bytes: &[u8],
         mut show: impl FnMut(&str),
     ) {
-        let pending = self.0.entry((task.clone(), host.cloned(), stream)).or_default();
+        let prefix = self.prefix;
+        let pending = self.pending.entry((task.clone(), host.cloned(), stream)).or_default();
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             pending.extend_from_slice(piece);
             while pending.len() > LONGEST {
                 let rest = pending.split_off(boundary(pending));
-                show(&prefixed(task, host, pending));
+                show(&prefixed(prefix, task, host, pending));
                 *pending = rest;
             }
             if pending.last() == Some(&b'\n') {
-                show(&prefixed(task, host, pending));
+                show(&prefixed(prefix, task, host, pending));
                 pending.clear();
             }
         }
@@ -43,21 +62,21 @@ impl Lines {
 
     /// Shows what is left of a host's output, or of all of a task's if `host` is not given.
     pub(crate) fn finish(&mut self, task: &TaskName, host: Option<&HostName>, mut show: impl FnMut(&str)) {
-        if self.0.is_empty() {
+        if self.pending.is_empty() {
             return;
         }
         let mut ended: Vec<Key> = self
-            .0
+            .pending
             .keys()
             .filter(|key| key.0 == *task && (host.is_none() || key.1.as_ref() == host))
             .cloned()
             .collect();
         ended.sort();
         for key in ended {
-            if let Some(rest) = self.0.remove(&key)
+            if let Some(rest) = self.pending.remove(&key)
                 && !rest.is_empty()
             {
-                show(&prefixed(&key.0, key.1.as_ref(), &rest));
+                show(&prefixed(self.prefix, &key.0, key.1.as_ref(), &rest));
             }
         }
     }
@@ -69,10 +88,11 @@ fn boundary(bytes: &[u8]) -> usize {
     (LONGEST - 3..=LONGEST).rev().find(|at| bytes.get(*at).copied().is_some_and(is_start)).unwrap_or(LONGEST)
 }
 
-fn prefixed(task: &TaskName, host: Option<&HostName>, line: &[u8]) -> String {
+fn prefixed(prefix: Prefix, task: &TaskName, host: Option<&HostName>, line: &[u8]) -> String {
     let line = String::from_utf8_lossy(line);
     let line = text::clean(line.trim_end_matches(['\n', '\r'])).into_owned();
     match host {
+        Some(host) if prefix == Prefix::Host => format!("{host} | {line}"),
         Some(host) => format!("{task}@{host} | {line}"),
         None => format!("{task} | {line}"),
     }
@@ -93,7 +113,7 @@ mod tests {
         lines.push(&task, Some(&host), Stream::Stdout, b"e\r\ntwo\nre", |line| shown.push(line.to_owned()));
         lines.finish(&task, Some(&host), |line| shown.push(line.to_owned()));
         assert_eq!(shown, ["t@h | err", "t@h | one", "t@h | two", "t@h | re"]);
-        assert!(lines.0.is_empty());
+        assert!(lines.pending.is_empty());
     }
 
     #[test]

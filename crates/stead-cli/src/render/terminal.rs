@@ -291,9 +291,10 @@ impl Observer for Terminal {
                 self.tails.forget(task, host.as_ref());
                 self.rows.attempt(task, host.as_ref(), *batch);
             }
-            EventKind::AttemptFailed { task, host, retry_in_ms, .. } => {
+            EventKind::AttemptFailed { task, host, retry_in_ms, instead, .. } => {
                 self.say_rest(task, host.as_ref());
-                self.rows.retry(task, host.as_ref(), now + Duration::from_millis(*retry_in_ms));
+                let next = instead.as_ref().or(host.as_ref());
+                self.rows.retry(task, next, now + Duration::from_millis(*retry_in_ms));
             }
             EventKind::Log { task, host, stream, file, offset, len, .. } => {
                 if *stream == Stream::Stderr {

@@ -4,8 +4,9 @@
 //! in it keeps the rules and that no process of it is left.
 
 mod journal_rules;
-mod lab;
+pub(crate) mod lab;
 
+mod accounts;
 mod choosing;
 mod commands;
 mod crash_sweep;

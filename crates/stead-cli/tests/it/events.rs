@@ -79,6 +79,7 @@ pub(crate) fn retry(name: &str, on: Option<&str>, attempt: u32, retry_in_ms: u64
         error: error.to_owned(),
         retry_in_ms,
         changed: false,
+        instead: None,
     }
 }
 

@@ -5,17 +5,24 @@
 mod events;
 mod process;
 
+mod agents;
 mod asking;
 mod bundles;
 mod cases_01_16;
 mod cases_17_32;
+mod doctor;
+mod executor;
+mod facts;
 mod interrupting;
+mod large_undo;
 mod plain;
 mod plans;
+mod reach;
 mod report;
 mod running;
 mod system;
 mod terminal;
+mod unsupported;
 mod usage;
 
 /// Fails when a file of this directory is no module, so that no test is silently left out.

@@ -256,6 +256,59 @@ fn verbose_output_is_above_the_running_tasks() {
     assert_eq!(stage.screen(), ["t@h | hello", "t@h | err", "t@h | wor", "  changed t 0ms"]);
 }
 
+/// Section 12: the cursor is restored on every exit, a panic of the renderer itself included; the run goes on.
+#[tokio::test]
+async fn a_display_that_panics_leaves_the_cursor_and_the_run_alone() {
+    for broken_ticker in [false, true] {
+        let buffer = Buffer::default();
+        let (drawn, broken) = (buffer.clone(), Arc::new(AtomicU64::new(0)));
+        let breaks = Arc::clone(&broken);
+        let screen = Screen {
+            size: Box::new(|| Size { rows: 10, columns: 60 }),
+            clock: Box::new(move || {
+                // Once the cursor is hidden the clock breaks, on the thread that the round is about.
+                let hidden = String::from_utf8(drawn.bytes()).unwrap().contains("\x1b[?25l");
+                let is_ticker = std::thread::current().name() == Some("stead-progress");
+                if hidden && is_ticker == broken_ticker {
+                    breaks.fetch_add(1, Ordering::SeqCst);
+                    panic!("the clock is broken");
+                }
+                Duration::ZERO
+            }),
+        };
+        let live = Live::start(Terminal::new(buffer.handle(), Paint::None, screen, Options::default()));
+        let mut plan = stead_runner::author::Plan::builder("shown");
+        let waited_for = Arc::clone(&broken);
+        let first = plan
+            .func("first", move |_| {
+                let broken = Arc::clone(&waited_for);
+                async move {
+                    // The ticker needs its time; the other round breaks with the next event.
+                    while broken_ticker && broken.load(Ordering::SeqCst) == 0 {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    Ok(stead_runner::Done::unchanged(()))
+                }
+            })
+            .handle();
+        plan.func("second", |_| async { Ok(stead_runner::Done::unchanged(())) }).after(first);
+        let runner = stead_runner::Runner::new(stead_runner::operation::Registry::new()).observe(live);
+        let report = runner.run(plan.build().unwrap()).await;
+        assert_eq!(report.summary().lines().next(), Some("2 tasks: 2 unchanged"));
+        assert!(broken.load(Ordering::SeqCst) > 0, "nothing panicked");
+        let mut emulator = vt100::Parser::new(10, 60, 0);
+        emulator.process(&buffer.bytes());
+        assert!(
+            buffer.text().contains("\x1b[?25l") && !emulator.screen().hide_cursor(),
+            "{:?}",
+            buffer.text()
+        );
+        assert_eq!(emulator.screen().contents().lines().filter(|line| line.contains("running")).count(), 0);
+        let dropped = report.warnings.iter().any(|warning| warning.code == "run/observer-panicked");
+        assert_eq!(dropped, !broken_ticker, "{:?}", report.warnings);
+    }
+}
+
 /// A pty of the given size: the side a program writes to, and what reads the other.
 pub(crate) fn pty(rows: u16, columns: u16) -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();

@@ -12,6 +12,7 @@ const COMMANDS: &[&[&str]] = &[
     &["plan", "show"],
     &["plan", "graph"],
     &["resume"],
+    &["exec"],
     &["bundle"],
     &["bundle", "verify"],
     &["bundle", "info"],

@@ -58,6 +58,12 @@ pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
     run_with(cx, program, None, Capture::Stream)
 }
 
+/// Runs a program to its end that leaves another one behind, which must not hold its output open. Nothing of what it
+/// says is kept.
+pub(crate) fn run_apart(cx: &OpContext, program: Program) -> Result<Said, OpError> {
+    run_with(cx, program, None, Capture::Discard)
+}
+
 /// Runs a program that reads `stdin`, to its end: for what must not be in an argument list.
 pub(crate) fn run_with(
     cx: &OpContext,
@@ -68,13 +74,15 @@ pub(crate) fn run_with(
     let path = program.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     let file = program::find(&program.name, &program.cwd, path.as_deref())
         .map_err(|missing| OpError::permanent(missing.message))?;
+    let mut env = cx.marks();
+    env.extend(program.env);
     let start = Start {
         program: file,
         name: program.name.clone(),
         args: program.args,
         cwd: program.cwd,
         hidden_env: cx.hidden_env.to_vec(),
-        env: program.env,
+        env,
         stdin,
         capture,
     };

@@ -1,5 +1,6 @@
 //! What is in a file, as data: short content whole, long content by size and hash.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use super::base64;
 pub(crate) const WHOLE: u64 = 1 << 20;
 
 /// What is in a file. Two are equal if and only if the bytes are (for long content: their SHA-256).
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Body {
     /// In bytes.
     pub(crate) size: u64,
@@ -27,9 +28,16 @@ pub(crate) struct Body {
     /// SHA-256 of long content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
-    /// A file on the driver that holds these bytes.
+    /// A file of this machine that holds these bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<PathBuf>,
+}
+
+/// Size only: content may be secret, and so may be the hash of a short one.
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("size", &self.size).finish_non_exhaustive()
+    }
 }
 
 impl PartialEq for Body {
@@ -73,13 +81,19 @@ impl Body {
         Ok(Self { size, sha256: Some(sha256), ..Self::default() })
     }
 
-    /// Returns this body with the driver's file that holds its bytes.
+    /// Returns the body of `size` bytes with this hash.
+    pub(crate) fn named(size: u64, sha256: &str) -> Self {
+        Self { size, sha256: Some(sha256.to_owned()), ..Self::default() }
+    }
+
+    /// Returns this body with the file of this machine that holds its bytes.
     pub(crate) fn with_source(mut self, source: PathBuf) -> Self {
         self.source = Some(source);
         self
     }
 
-    fn is_whole(&self) -> bool {
+    /// Whether the bytes are in it.
+    pub(crate) fn is_whole(&self) -> bool {
         self.text.is_some() || self.base64.is_some()
     }
 

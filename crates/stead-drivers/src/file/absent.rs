@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::entry::{Want, expect};
@@ -22,7 +22,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "recursive",
             ParamKind::Bool,
             "Remove a directory with all that is in it; default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
     ],
     result: &[("path", "The path that was removed.")],
     ..WRITE
@@ -35,7 +36,7 @@ impl Desire for Absent {
         &DESCRIPTOR
     }
 
-    fn entries(&self, _cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
+    fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
         let path = Path::new(params.required("path")?);
         let spot = disk.locate(path, Last::Keep)?;
         if spot.is_root() {
@@ -46,7 +47,7 @@ impl Desire for Absent {
         let mut entries = Vec::new();
         let mut todo = vec![(String::new(), spot)];
         while let Some((label, spot)) = todo.pop() {
-            let seen = see(disk, &spot, &mut budget)?;
+            let seen = see(cx, disk, &spot, &mut budget)?;
             if seen.kind == Kind::Directory {
                 let children = disk.children(&spot)?;
                 if !children.is_empty() && !recursive {
@@ -64,11 +65,14 @@ impl Desire for Absent {
     }
 }
 
-/// Returns what is at `spot`; content only as long as an inverse could still hold it.
-fn see(disk: &Disk, spot: &Spot, budget: &mut u64) -> Result<Seen, OpError> {
+/// Returns what is at `spot`; content only as long as an inverse could still hold it, then by hash if it is kept.
+pub(super) fn see(cx: &OpContext, disk: &Disk, spot: &Spot, budget: &mut u64) -> Result<Seen, OpError> {
     let seen = disk.see(spot, Depth::Attributes)?;
-    if seen.kind != Kind::File || *budget == 0 {
+    if seen.kind != Kind::File {
         return Ok(seen);
+    }
+    if *budget == 0 {
+        return if cx.undo.is_wanted() { disk.see(spot, Depth::Hash) } else { Ok(seen) };
     }
     let seen = disk.see(spot, Depth::Content)?;
     *budget = budget.saturating_sub(seen.body.as_ref().map_or(0, |body| body.size));

@@ -1,7 +1,7 @@
 //! `file.block`: several lines between two marks.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::edit::{LARGEST, Lines, Place};
@@ -23,7 +23,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "comment",
             ParamKind::NonEmptyText,
             "What starts a comment in this file; default: `#`.",
-        ),
+        )
+        .default(ParamDefault::Text("#")),
         AFTER,
         BEFORE,
         CREATE,

@@ -38,7 +38,7 @@ fn is_content(field: &str) -> bool {
 }
 
 /// Returns the fields of one entry that differ.
-pub(super) fn fields(label: &str, seen: &Seen, want: &Want) -> Vec<FieldDiff> {
+pub(crate) fn fields(label: &str, seen: &Seen, want: &Want) -> Vec<FieldDiff> {
     let mut fields = Vec::new();
     let mut add = |name: &str, before: Value, after: Value| {
         let name = if label.is_empty() { name.to_owned() } else { format!("{label}: {name}") };

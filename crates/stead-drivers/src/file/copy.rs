@@ -5,18 +5,20 @@
 //! files (directories get execute wherever it has read).
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::executor::{EntryKind, SourceEntry, SourceTree};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_runner::files::{Exclude, Needs};
 use stead_runner::operation::{OpContext, OpError, Params};
 
-use super::absent::join;
+use super::absent::{join, see};
 use super::entry::{Want, expect};
 use super::params::{BACKUP, FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, VALIDATE, WRITE};
-use super::present::source_body;
+use super::present::{read_source, want_source};
 use super::{Desire, Entry, params};
 use crate::disk::Disk;
 use crate::disk::body::{Body, WHOLE};
@@ -28,12 +30,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     params: &[
         PATH,
         ParamSpec::new("source", ParamKind::SourcePath, "A file or directory on the driver.").required(),
-        ParamSpec::new("delete", ParamKind::Bool, "Remove what is not in the source; default: false."),
+        ParamSpec::new("delete", ParamKind::Bool, "Remove what is not in the source; default: false.").default(ParamDefault::Flag(false)),
         ParamSpec::new(
             "exclude",
             ParamKind::TextList,
-            "Paths in the source, relative to it, that are left out, with all below; `*` and `?` match within a name.",
-        ),
+            "Paths in the source, relative to it, that are left out, with all below; `*` and `?` match within a name; default: none.",
+        ).default(ParamDefault::Texts(&[])),
         MODE,
         OWNER,
         GROUP,
@@ -52,21 +54,24 @@ impl Desire for Copy {
         &DESCRIPTOR
     }
 
+    fn needs(&self, params: &Params) -> Needs {
+        let source = params.text("source").map(|source| (source.to_owned(), exclude(params)));
+        Needs { sources: source.into_iter().collect(), ..Needs::default() }
+    }
+
     fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
-        let source = cx.base_dir.join(params.required("source")?);
+        let source = params.required("source")?;
         let base = params::want(cx, disk, params, Kind::File)?;
-        let top = std::fs::metadata(&source).map_err(|error| {
-            OpError::permanent(format!("cannot read source `{}`: {error}", source.display()))
-        })?;
+        let tree = cx.files.tree(source, &exclude(params))?;
         let spot = params::spot(disk, params)?;
-        if !top.is_dir() {
+        if let Some(top) = tree.entries.first().filter(|top| top.kind == EntryKind::File) {
             let seen = disk.see(&spot, Depth::Content)?;
             expect(&spot, &seen, &[Kind::File, Kind::Absent])?;
-            let new_mode = Some(top.permissions().mode() & 0o777);
-            let want = Want { new_mode, body: Some(source_body(&source)?), ..base };
+            let want = Want { new_mode: Some(top.mode), ..base };
+            let want = want_source(cx, want, source, top.clone(), seen.body.as_ref())?;
             return Ok(vec![Entry { label: String::new(), spot, seen, want }]);
         }
-        let sources = Sources::list(&source, &Exclude::new(&params.texts("exclude"))?)?;
+        let sources = Sources::new(source, &tree)?;
         let mut budget = WHOLE;
         let mut entries = Vec::new();
         for (below, wanted) in &sources.0 {
@@ -82,11 +87,11 @@ impl Desire for Copy {
             expect(&spot, &seen, &[wanted.kind, Kind::Absent])?;
             let label = below.to_str().ok_or_else(|| not_text(below))?.to_owned();
             let mut entry = Entry { label, spot, seen, want: wanted.with(&base) };
-            keep_whole(disk, &mut entry, &mut budget)?;
+            keep_whole(cx, disk, &mut entry, &mut budget)?;
             entries.push(entry);
         }
         if params.flag("delete", false) {
-            let extra = extra(disk, &spot, &sources, &mut budget)?;
+            let extra = extra(cx, disk, &spot, &sources, &mut budget)?;
             entries.extend(extra);
         }
         Ok(entries)
@@ -105,6 +110,7 @@ struct Source {
     mode: u32,
     to: Option<String>,
     body: Option<Body>,
+    from: Option<Arc<(String, SourceEntry)>>,
 }
 
 impl Source {
@@ -117,50 +123,46 @@ impl Source {
         }
         want.to.clone_from(&self.to);
         want.body.clone_from(&self.body);
+        want.from.clone_from(&self.from);
         want
     }
 }
 
 impl Sources {
-    fn list(source: &Path, exclude: &Exclude) -> Result<Self, OpError> {
+    fn new(source: &str, tree: &SourceTree) -> Result<Self, OpError> {
         let mut found = BTreeMap::new();
-        let walk = walkdir::WalkDir::new(source).follow_root_links(true).sort_by_file_name().into_iter();
-        let below = |path: &Path| path.strip_prefix(source).unwrap_or(path).to_owned();
-        for entry in walk.filter_entry(|entry| !exclude.hits(&below(entry.path()))) {
-            let cannot = |error: &dyn std::fmt::Display| {
-                OpError::permanent(format!("cannot read source `{}`: {error}", source.display()))
-            };
-            let entry = entry.map_err(|error| cannot(&error))?;
-            let metadata = entry.metadata().map_err(|error| cannot(&error))?;
-            let mode = metadata.permissions().mode() & 0o777;
-            let mut item = Source { kind: Kind::Directory, mode, to: None, body: None };
-            if entry.path_is_symlink() && entry.depth() > 0 {
-                let to = std::fs::read_link(entry.path()).map_err(|error| cannot(&error))?;
-                item.kind = Kind::Symlink;
-                item.to = Some(to.to_str().ok_or_else(|| not_text(&to))?.to_owned());
-            } else if metadata.is_file() {
-                let mut file = File::open(entry.path()).map_err(|error| cannot(&error))?;
-                item.kind = Kind::File;
-                let body = Body::hashed(&mut file).map_err(|error| cannot(&error))?;
-                item.body = Some(body.with_source(entry.path().to_owned()));
-            } else if !metadata.is_dir() {
-                return Err(cannot(&format_args!("`{}` is a special file", entry.path().display())));
+        for entry in &tree.entries {
+            let below = PathBuf::from(std::ffi::OsStr::from_bytes(entry.path.as_bytes()));
+            let mut item =
+                Source { kind: Kind::Directory, mode: entry.mode, to: None, body: None, from: None };
+            match entry.kind {
+                EntryKind::Directory => {}
+                EntryKind::Symlink => {
+                    let to = entry.to.as_ref().map_or(&[][..], |to| to.as_bytes());
+                    let to = std::str::from_utf8(to).map_err(|_| not_text(&below))?;
+                    (item.kind, item.to) = (Kind::Symlink, Some(to.to_owned()));
+                }
+                EntryKind::File => {
+                    item.kind = Kind::File;
+                    item.body = Some(Body::named(entry.size, &entry.sha256));
+                    item.from = Some(Arc::new((source.to_owned(), entry.clone())));
+                }
             }
-            found.insert(below(entry.path()), item);
+            found.insert(below, item);
         }
         Ok(Self(found))
     }
 }
 
 /// Reads both sides of a file that differs whole, for the diff and the inverse, while there is room.
-fn keep_whole(disk: &Disk, entry: &mut Entry, budget: &mut u64) -> Result<(), OpError> {
+fn keep_whole(cx: &OpContext, disk: &Disk, entry: &mut Entry, budget: &mut u64) -> Result<(), OpError> {
     let (Some(seen), Some(wanted)) = (&entry.seen.body, &entry.want.body) else { return Ok(()) };
     if seen == wanted || seen.size + wanted.size > *budget {
         return Ok(());
     }
     *budget -= seen.size + wanted.size;
-    if let Some(source) = wanted.source.clone() {
-        entry.want.body = Some(source_body(&source)?);
+    if let Some(from) = entry.want.from.clone() {
+        entry.want.body = Some(read_source(cx, &from.0, &from.1)?);
     }
     entry.seen = disk.see(&entry.spot, Depth::Content)?;
     Ok(())
@@ -168,6 +170,7 @@ fn keep_whole(disk: &Disk, entry: &mut Entry, budget: &mut u64) -> Result<(), Op
 
 /// Returns what is on the target and not in the source, to be removed.
 fn extra(
+    cx: &OpContext,
     disk: &Disk,
     spot: &crate::disk::Spot,
     sources: &Sources,
@@ -176,37 +179,20 @@ fn extra(
     let mut entries = Vec::new();
     let mut todo = vec![(String::new(), spot.clone())];
     while let Some((label, spot)) = todo.pop() {
-        let mut seen: Seen = disk.see(&spot, Depth::Attributes)?;
+        let seen: Seen = disk.see(&spot, Depth::Attributes)?;
         if seen.kind == Kind::Directory {
             todo.extend(disk.children(&spot)?.into_iter().map(|child| (join(&label, &child), child)));
         }
         if sources.0.contains_key(Path::new(&label)) || seen.kind == Kind::Absent {
             continue;
         }
-        if seen.kind == Kind::File && *budget > 0 {
-            seen = disk.see(&spot, Depth::Content)?;
-            *budget = budget.saturating_sub(seen.body.as_ref().map_or(0, |body| body.size));
-        }
+        let seen = see(cx, disk, &spot, budget)?;
         entries.push(Entry { label, spot, seen, want: Want::new(Kind::Absent) });
     }
     Ok(entries)
 }
 
-/// What is left out.
-struct Exclude(Vec<regex::Regex>);
-
-impl Exclude {
-    fn new(patterns: &[String]) -> Result<Self, OpError> {
-        let compile = |pattern: &String| {
-            let escaped = regex::escape(pattern.trim_end_matches('/'));
-            let text = format!("^{}$", escaped.replace(r"\*", "[^/]*").replace(r"\?", "[^/]"));
-            regex::Regex::new(&text).map_err(|error| OpError::invalid(format!("`exclude`: {error}")))
-        };
-        Ok(Self(patterns.iter().map(compile).collect::<Result<_, _>>()?))
-    }
-
-    fn hits(&self, below: &Path) -> bool {
-        let text = below.to_string_lossy();
-        self.0.iter().any(|pattern| pattern.is_match(&text))
-    }
+/// Returns what is left out.
+fn exclude(params: &Params) -> Exclude {
+    Exclude::new(&params.texts("exclude"))
 }

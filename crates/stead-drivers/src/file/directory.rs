@@ -1,7 +1,7 @@
 //! `file.directory`: a directory with this mode and owner.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::absent::join;
@@ -23,7 +23,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "recurse",
             ParamKind::Bool,
             "Mode and owner hold for everything below too (links keep their mode); default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
         FOLLOW,
         PARENTS,
     ],

@@ -5,15 +5,15 @@ use regex::bytes::Regex;
 use stead_runner::operation::{OpError, Params};
 
 /// Files that are edited by line are held in memory.
-pub(super) const LARGEST: u64 = 64 << 20;
+pub(crate) const LARGEST: u64 = 64 << 20;
 
 /// The lines of a file, each with its end.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     lines: Vec<Vec<u8>>,
 }
 
 /// Where new lines go.
-pub(super) enum Place {
+pub(crate) enum Place {
     After(Regex),
     Before(Regex),
     Start,
@@ -22,7 +22,7 @@ pub(super) enum Place {
 
 impl Place {
     /// Returns the place `after` and `before` name.
-    pub(super) fn new(params: &Params) -> Result<Self, OpError> {
+    pub(crate) fn new(params: &Params) -> Result<Self, OpError> {
         Ok(match (params.text("after"), params.text("before")) {
             (Some("EOF") | None, None) => Self::End,
             (None, Some("BOF")) => Self::Start,
@@ -36,47 +36,47 @@ impl Place {
 }
 
 /// Returns the regular expression of parameter `name`.
-pub(super) fn regex(name: &str, pattern: &str) -> Result<Regex, OpError> {
+pub(crate) fn regex(name: &str, pattern: &str) -> Result<Regex, OpError> {
     Regex::new(pattern)
         .map_err(|error| OpError::invalid(format!("`{name}` is not a regular expression: {error}")))
 }
 
 impl Lines {
     /// Splits content into lines.
-    pub(super) fn new(content: &[u8]) -> Self {
+    pub(crate) fn new(content: &[u8]) -> Self {
         Self { lines: content.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect() }
     }
 
     /// Returns the whole content.
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.lines.concat()
     }
 
     /// Returns the number of lines.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lines.len()
     }
 
     /// Returns line `i` without its end.
-    pub(super) fn text(&self, i: usize) -> &[u8] {
+    pub(crate) fn text(&self, i: usize) -> &[u8] {
         let line = &self.lines[i];
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         line.strip_suffix(b"\r").unwrap_or(line)
     }
 
     /// Returns the lines, in order, that `is_meant` says.
-    pub(super) fn find(&self, is_meant: impl Fn(&[u8]) -> bool) -> Vec<usize> {
+    pub(crate) fn find(&self, is_meant: impl Fn(&[u8]) -> bool) -> Vec<usize> {
         (0..self.len()).filter(|i| is_meant(self.text(*i))).collect()
     }
 
     /// Replaces the text of line `i`, keeping its end.
-    pub(super) fn set(&mut self, i: usize, text: &[u8]) {
+    pub(crate) fn set(&mut self, i: usize, text: &[u8]) {
         let end = self.lines[i][self.text(i).len()..].to_vec();
         self.lines[i] = [text, &end].concat();
     }
 
     /// Removes the lines `range`. If the last one goes, the new last one ends as it did.
-    pub(super) fn remove(&mut self, range: std::ops::Range<usize>) {
+    pub(crate) fn remove(&mut self, range: std::ops::Range<usize>) {
         let last_goes = range.end == self.len() && !range.is_empty();
         let unfinished = self.lines.last().is_some_and(|line| !line.ends_with(b"\n"));
         self.lines.drain(range);
@@ -87,7 +87,7 @@ impl Lines {
     }
 
     /// Returns where lines belong that are at no place yet.
-    pub(super) fn place(&self, place: &Place) -> usize {
+    pub(crate) fn place(&self, place: &Place) -> usize {
         let last = |regex: &Regex| self.find(|line| regex.is_match(line)).last().copied();
         match place {
             Place::Start => 0,
@@ -98,7 +98,7 @@ impl Lines {
     }
 
     /// Inserts lines before line `at`, with the file's own line ends.
-    pub(super) fn insert(&mut self, at: usize, texts: &[&[u8]]) {
+    pub(crate) fn insert(&mut self, at: usize, texts: &[&[u8]]) {
         // Only a file that has lines can lack the final newline; a new one gets it.
         let unfinished = at == self.len() && self.lines.last().is_some_and(|line| !line.ends_with(b"\n"));
         let end: &[u8] =

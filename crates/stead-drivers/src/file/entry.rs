@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
+use stead_model::executor::SourceEntry;
 use stead_runner::operation::OpError;
 
 use crate::disk::Spot;
@@ -36,6 +37,12 @@ pub(crate) struct Want {
     /// The content's bytes where `body` has only their hash and no source.
     #[serde(skip)]
     pub(crate) bytes: Option<Arc<Vec<u8>>>,
+    /// Program and arguments that look at the new file before it takes its place, one of them `{}`; empty: none.
+    #[serde(skip)]
+    pub(crate) validate: Vec<String>,
+    /// The driver's file that holds them, asked for when they are written.
+    #[serde(skip)]
+    pub(crate) from: Option<Arc<(String, SourceEntry)>>,
 }
 
 impl Want {
@@ -52,6 +59,21 @@ impl Want {
         }
         self.body = Some(body);
         self
+    }
+
+    /// Returns this wish with permission bits.
+    pub(crate) fn mode(self, mode: u32) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    /// Returns this wish with an owner.
+    pub(crate) fn owner(self, uid: u32, gid: u32) -> Self {
+        Self { uid: Some(uid), gid: Some(gid), ..self }
+    }
+
+    /// Returns this wish with a program that looks at the new file first, one of its arguments `{}`.
+    pub(crate) fn validated(self, argv: &[&str]) -> Self {
+        Self { validate: argv.iter().map(|arg| (*arg).to_owned()).collect(), ..self }
     }
 
     /// Returns the mode something new gets.
@@ -116,6 +138,9 @@ pub(crate) struct Record {
     pub(crate) path: PathBuf,
     pub(crate) seen: Seen,
     pub(crate) want: Want,
+    /// Content that an inverse has no room for is kept before it goes; see [`super::kept`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_kept: bool,
 }
 
 impl Entry {
@@ -126,6 +151,7 @@ impl Entry {
             path: self.spot.path.clone(),
             seen: self.seen.clone(),
             want: self.want.clone(),
+            is_kept: false,
         }
     }
 

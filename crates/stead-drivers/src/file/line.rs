@@ -1,7 +1,7 @@
 //! `file.line`: one line in a file.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::edit::{LARGEST, Lines, Place, regex};
@@ -33,7 +33,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "all",
             ParamKind::Bool,
             "Replace every line that matches, not only the last; default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
         CREATE,
         STATE,
         MODE,

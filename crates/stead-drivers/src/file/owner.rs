@@ -13,12 +13,12 @@ use crate::disk::{Disk, Last};
 const LARGEST: u64 = 16 << 20;
 
 /// Returns the user id that parameter `name` means.
-pub(super) fn uid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
+pub(crate) fn uid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
     params.get(name).map(|value| resolve(cx, disk, value, "passwd", "user")).transpose()
 }
 
 /// Returns the group id that parameter `name` means.
-pub(super) fn gid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
+pub(crate) fn gid(cx: &OpContext, disk: &Disk, params: &Params, name: &str) -> Result<Option<u32>, OpError> {
     params.get(name).map(|value| resolve(cx, disk, value, "group", "group")).transpose()
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{OpContext, OpError, Params};
 
@@ -26,7 +26,8 @@ pub(super) const BACKUP: ParamSpec = ParamSpec::new(
     "backup",
     ParamKind::Bool,
     "Keep a copy `PATH.stead.TIMESTAMP` of what is replaced; default: false.",
-);
+)
+.default(ParamDefault::Flag(false));
 pub(super) const VALIDATE: ParamSpec = ParamSpec::new(
     "validate",
     ParamKind::NonEmptyTextList,
@@ -36,21 +37,26 @@ pub(super) const FOLLOW: ParamSpec = ParamSpec::new(
     "follow",
     ParamKind::Bool,
     "A symbolic link at `path` means its target; default: false, a link there is an error.",
-);
+)
+.default(ParamDefault::Flag(false));
 pub(super) const PARENTS: ParamSpec =
-    ParamSpec::new("parents", ParamKind::Bool, "Make missing directories above, 0755; default: false.");
-pub(super) const STATE: ParamSpec =
-    ParamSpec::new("state", ParamKind::Enum(&["present", "absent"]), "`present` (default) or `absent`.");
+    ParamSpec::new("parents", ParamKind::Bool, "Make missing directories above, 0755; default: false.")
+        .default(ParamDefault::Flag(false));
+pub(crate) const STATE: ParamSpec =
+    ParamSpec::new("state", ParamKind::Enum(&["present", "absent"]), "`present` (default) or `absent`.")
+        .default(ParamDefault::Text("present"));
 pub(super) const CREATE: ParamSpec = ParamSpec::new(
     "create",
     ParamKind::Bool,
     "Make the file if it is missing; default: false, which is an error.",
-);
+)
+.default(ParamDefault::Flag(false));
 pub(super) const AFTER: ParamSpec = ParamSpec::new(
     "after",
     ParamKind::Regex,
     "Insert after the last line that matches, or at `EOF` (default; also if none matches).",
-);
+)
+.default(ParamDefault::Text("EOF"));
 pub(super) const BEFORE: ParamSpec = ParamSpec::new(
     "before",
     ParamKind::Regex,

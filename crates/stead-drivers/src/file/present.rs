@@ -1,17 +1,20 @@
 //! `file.present`: a file with this content.
 
 use std::fs::File;
-use std::path::Path;
+use std::sync::Arc;
 
 use stead_model::Descriptor;
+use stead_model::executor::{EntryKind, SourceEntry};
 use stead_model::operation::{ParamKind, ParamSpec};
+use stead_runner::files::Exclude;
 use stead_runner::operation::{OpContext, OpError, Params};
 
+use super::entry::Want;
 use super::params::{BACKUP, FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, VALIDATE, WRITE};
 use super::{Desire, Entry, params};
 use crate::disk::Disk;
 use crate::disk::base64;
-use crate::disk::body::Body;
+use crate::disk::body::{Body, WHOLE};
 use crate::disk::seen::Kind;
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -56,20 +59,45 @@ impl Desire for Present {
                 base64::decode(text).ok_or_else(|| OpError::invalid("`content_base64` is not base64"))?;
             want = want.content(bytes);
         } else if let Some(source) = params.text("source") {
-            want.body = Some(source_body(&cx.base_dir.join(source))?);
+            want = want_source(cx, want, source, source_file(cx, source)?, seen.body.as_ref())?;
         }
         Ok(vec![Entry { label: String::new(), spot, seen, want }])
     }
 }
 
-/// Returns the content of a file on the driver.
-pub(super) fn source_body(source: &Path) -> Result<Body, OpError> {
-    let cannot = |error: std::io::Error| {
-        OpError::permanent(format!("cannot read source `{}`: {error}", source.display()))
-    };
-    let mut file = File::open(source).map_err(cannot)?;
-    if !file.metadata().map_err(cannot)?.is_file() {
-        return Err(OpError::permanent(format!("source `{}` is not a regular file", source.display())));
+/// Returns the driver's file called `source`.
+pub(crate) fn source_file(cx: &OpContext, source: &str) -> Result<SourceEntry, OpError> {
+    let tree = cx.files.tree(source, &Exclude::default())?;
+    match tree.entries.first() {
+        Some(entry) if entry.kind == EntryKind::File => Ok(entry.clone()),
+        Some(_) | None => Err(OpError::permanent(format!("source `{source}` is not a regular file"))),
     }
-    Ok(Body::read(&mut file).map_err(cannot)?.with_source(source.to_owned()))
+}
+
+/// Returns `want` with the content of a driver's file, which is read only if it differs from what is there: what is
+/// short at once, for the diff, what is long when it is written.
+pub(super) fn want_source(
+    cx: &OpContext,
+    want: Want,
+    source: &str,
+    entry: SourceEntry,
+    seen: Option<&Body>,
+) -> Result<Want, OpError> {
+    let named = Body::named(entry.size, &entry.sha256);
+    if let Some(seen) = seen.filter(|seen| **seen == named) {
+        return Ok(Want { body: Some(seen.clone()), ..want });
+    }
+    if entry.size > WHOLE {
+        return Ok(Want { body: Some(named), from: Some(Arc::new((source.to_owned(), entry))), ..want });
+    }
+    Ok(Want { body: Some(read_source(cx, source, &entry)?), ..want })
+}
+
+/// Returns the content of a driver's file.
+pub(crate) fn read_source(cx: &OpContext, source: &str, entry: &SourceEntry) -> Result<Body, OpError> {
+    let path = cx.files.content(source, entry)?;
+    let body = File::open(&path).and_then(|mut file| Body::read(&mut file));
+    let body = body
+        .map_err(|error| OpError::permanent(format!("cannot read source `{}`: {error}", path.display())))?;
+    Ok(body.with_source(path))
 }

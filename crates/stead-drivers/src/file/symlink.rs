@@ -1,7 +1,7 @@
 //! `file.symlink`: a symbolic link with this text.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::entry::expect;
@@ -21,7 +21,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "force",
             ParamKind::Bool,
             "Replace a file or an empty directory at `path`; default: false, which is an error.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
         OWNER,
         GROUP,
         PARENTS,

@@ -1,10 +1,12 @@
 //! `file.template`: a file whose content is rendered.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_runner::files::Needs;
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::params::{BACKUP, FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, VALIDATE, WRITE};
+use super::present::source_file;
 use super::{Desire, Entry, params};
 use crate::disk::Disk;
 use crate::disk::seen::Kind;
@@ -22,9 +24,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new(
             "vars",
             ParamKind::Map,
-            "Values known as `vars` in the template, over the plan's own.",
+            "Values known as `vars` in the template, over the plan's own; default: none.",
         )
-        .secret(),
+        .secret()
+        .default(ParamDefault::EmptyMap),
         MODE,
         OWNER,
         GROUP,
@@ -45,10 +48,14 @@ impl Desire for Template {
         &DESCRIPTOR
     }
 
+    fn needs(&self, params: &Params) -> Needs {
+        Needs { names: true, ..Needs::of(&DESCRIPTOR, params) }
+    }
+
     fn entries(&self, cx: &OpContext, disk: &Disk, params: &Params) -> Result<Vec<Entry>, OpError> {
         let (spot, seen) = params::file(disk, params)?;
         let (name, template) = match (params.text("source"), params.text("content")) {
-            (Some(source), _) => (source, read(&cx.base_dir.join(source))?),
+            (Some(source), _) => (source, read(cx, source)?),
             (None, Some(content)) => ("content", content.to_owned()),
             (None, None) => return Err(OpError::invalid("`source` or `content` is needed")),
         };
@@ -62,12 +69,13 @@ impl Desire for Template {
     }
 }
 
-fn read(source: &std::path::Path) -> Result<String, OpError> {
+fn read(cx: &OpContext, source: &str) -> Result<String, OpError> {
     use std::io::Read;
+    let path = cx.files.content(source, &source_file(cx, source)?)?;
     let cannot = |error: std::io::Error| {
-        OpError::permanent(format!("cannot read template `{}`: {error}", source.display()))
+        OpError::permanent(format!("cannot read template `{}`: {error}", path.display()))
     };
     let mut text = String::new();
-    std::fs::File::open(source).map_err(cannot)?.take(LARGEST).read_to_string(&mut text).map_err(cannot)?;
+    std::fs::File::open(&path).map_err(cannot)?.take(LARGEST).read_to_string(&mut text).map_err(cannot)?;
     Ok(text)
 }

@@ -39,6 +39,7 @@ pub(crate) fn apply(
     params: &Params,
     entries: Vec<Entry>,
 ) -> Result<Written, OpError> {
+    super::kept::keep(cx, &entries)?;
     let mut writer = Writer { cx, disk, params, written: Written::default(), changed: false };
     match writer.apply(entries) {
         Ok(()) => Ok(writer.written),
@@ -196,7 +197,7 @@ impl Writer<'_> {
         // Until owner and mode are set nobody else may read it, unless anybody may in the end.
         let first_mode = if is_new && want.mode.is_none() { want.new_mode.unwrap_or(0o644) } else { 0o600 };
         let mut temporary = Temporary::create(spot, first_mode)?;
-        fill(&mut temporary, want, spot)?;
+        fill(self.cx, &mut temporary, want, spot)?;
         let old = if is_new { None } else { Some(open_file(directory, &spot.name).map_err(says)?) };
         if let Some(old) = &old {
             temporary.copy_attributes(old);
@@ -212,7 +213,7 @@ impl Writer<'_> {
             rustix::fs::fchmod(temporary.file(), Mode::from_raw_mode(mode)).map_err(says)?;
         }
         temporary.file().sync_all().map_err(failed)?;
-        self.validate(spot, &temporary)?;
+        self.validate(spot, want, &temporary)?;
         if let Some(old) = &old
             && self.params.flag("backup", false)
         {
@@ -255,8 +256,9 @@ impl Writer<'_> {
         self.set_attributes(spot, &entry.want, false)
     }
 
-    fn validate(&self, spot: &Spot, temporary: &Temporary) -> Result<(), OpError> {
-        let argv = self.params.texts("validate");
+    fn validate(&self, spot: &Spot, want: &Want, temporary: &Temporary) -> Result<(), OpError> {
+        let argv =
+            if want.validate.is_empty() { self.params.texts("validate") } else { want.validate.clone() };
         let Some((name, args)) = argv.split_first() else { return Ok(()) };
         if argv.iter().filter(|arg| arg.as_str() == "{}").count() != 1 {
             return Err(OpError::invalid("`validate` needs exactly one argument `{}` for the new file"));
@@ -286,15 +288,19 @@ fn gone(spot: &Spot) -> OpError {
 }
 
 /// Writes what is wanted into the temporary file.
-fn fill(temporary: &mut Temporary, want: &Want, spot: &Spot) -> Result<(), OpError> {
+fn fill(cx: &OpContext, temporary: &mut Temporary, want: &Want, spot: &Spot) -> Result<(), OpError> {
     let failed =
         |error: io::Error| OpError::io(format_args!("cannot write `{}`", spot.path.display()), &error);
     let Some(body) = &want.body else { return Ok(()) };
     if let Some(bytes) = want.bytes.as_ref().map(|bytes| bytes.as_ref().clone()).or_else(|| body.bytes()) {
         return temporary.fill(&mut bytes.as_slice()).map_err(failed);
     }
-    let Some(source) = &body.source else { return Err(unknown(&spot.path)) };
-    let from = File::open(source)
+    let source = match (&body.source, &want.from) {
+        (Some(source), _) => source.clone(),
+        (None, Some(from)) => cx.files.content(&from.0, &from.1)?,
+        (None, None) => return Err(unknown(&spot.path)),
+    };
+    let from = File::open(&source)
         .map_err(|error| OpError::io(format_args!("cannot read source `{}`", source.display()), &error))?;
     temporary.fill(&mut from.take(body.size + 1)).map_err(failed)?;
     let mut written = temporary.file();

@@ -11,9 +11,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use stead_model::ErrorClass;
+use stead_runner::files::Needs;
 use stead_runner::operation::{OpContext, OpError, Params, Stop};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+
+use crate::file::present::source_file;
 
 /// What to send.
 pub(crate) struct Request<'a> {
@@ -46,13 +49,33 @@ pub(crate) type Sink<'a> = &'a mut (dyn FnMut(&[u8]) -> Result<(), OpError> + Se
 /// Returns the certificates that parameter `ca` names.
 pub(crate) fn roots(cx: &OpContext, params: &Params) -> Result<Roots, OpError> {
     let Some(ca) = params.text("ca") else { return Ok(Roots::System) };
-    if ca.contains("-----BEGIN") {
+    if is_certificates(ca) {
         return Ok(Roots::These(ca.as_bytes().to_vec()));
     }
-    let path = cx.base_dir.join(ca);
+    let path = cx.files.content(ca, &source_file(cx, ca)?)?;
     let pem = std::fs::read(&path);
     pem.map(Roots::These)
         .map_err(|error| OpError::permanent(format!("cannot read `ca` {}: {error}", path.display())))
+}
+
+/// As [`roots`], where a thread must not wait: on another machine the driver has to be asked.
+pub(crate) async fn roots_soon(cx: &OpContext, params: &Params) -> Result<Roots, OpError> {
+    if params.text("ca").is_none() {
+        return Ok(Roots::System);
+    }
+    let (cx, params) = (cx.clone(), params.clone());
+    let read = tokio::task::spawn_blocking(move || roots(&cx, &params)).await;
+    read.map_err(|error| OpError::operation(format!("reading `ca` ended early: {error}")))?
+}
+
+/// Whether `ca` is certificates rather than a file of them.
+fn is_certificates(ca: &str) -> bool {
+    ca.contains("-----BEGIN")
+}
+
+/// Returns `needs` with the driver's file that parameter `ca` names.
+pub(crate) fn with_certificates(needs: Needs, params: &Params) -> Needs {
+    if params.text("ca").is_some_and(is_certificates) { needs } else { needs.source(params, "ca") }
 }
 
 /// Sends a request and gives the body to `sink`. Ends when cancelled.

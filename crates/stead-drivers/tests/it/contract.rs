@@ -379,6 +379,7 @@ fn cases() -> Vec<Case> {
     let mut cases = [PRESENT, SHAPES, EDITS, FETCHED].concat();
     cases.extend_from_slice(crate::accounts::CASES);
     cases.extend_from_slice(crate::packages::CASES);
+    cases.extend(crate::configuration::cases());
     cases.extend_from_slice(crate::services::CASES);
     cases.extend_from_slice(crate::containers::CASES);
     cases

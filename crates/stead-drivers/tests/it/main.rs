@@ -3,16 +3,22 @@
 
 mod accounts;
 mod command;
+mod configuration;
+mod configured;
 mod containers;
 mod contract;
+mod facts;
 mod fetched;
 mod file;
+mod killed;
 mod managers;
 mod network;
 mod packages;
 mod server;
 mod services;
+mod ssh;
 mod state;
+mod watched;
 
 /// Every file beside this one must be a module of this binary, or its tests would silently not run.
 #[test]

@@ -12,7 +12,8 @@ use stead_runner::operation::{Action, Cancel, Entry, OpContext, OpError, Outcome
 use stead_testkit::context::{Scope, context, params};
 use tokio::sync::watch;
 
-use crate::server::{Answer, with_server};
+use crate::contract::sh;
+use crate::server::{Answer, with_server, with_tls_server};
 
 fn action(name: &str) -> Arc<dyn Action> {
     match stead_drivers::Drivers::standard().get(name) {
@@ -72,6 +73,57 @@ async fn a_request_arrives_whole_and_so_does_the_answer() {
         let long =
             run(&cx, "http.request", json!({"url": format!("{url}/long")})).await.unwrap().data.unwrap();
         assert_eq!((long["body"].as_str().unwrap().len(), &long["truncated"]), (1 << 20, &json!(true)));
+    })
+    .await;
+}
+
+/// A real TLS server is talked to if `ca` vouches for it, and only then.
+#[tokio::test]
+async fn tls_servers_are_trusted_by_ca_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    if std::process::Command::new("openssl").arg("version").output().is_err() {
+        assert!(std::env::var_os("STEAD_CI").is_none(), "openssl is not installed");
+        return;
+    }
+    sh(
+        dir.path(),
+        "new='openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'
+        for ca in ca other; do
+            $new -x509 -days 2 -keyout $ca.key -out $ca.pem -subj /CN=$ca \\
+                -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign
+        done
+        $new -keyout server.key -out server.csr -subj /CN=server
+        printf 'subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth\n' > extensions
+        openssl x509 -req -days 2 -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile extensions -out server.pem",
+    );
+    let cx = context(dir.path());
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let (ca, other) = (read("ca.pem"), read("other.pem"));
+    with_tls_server(&read("server.pem"), &read("server.key"), echo(), |port| async move {
+        for host in ["localhost", "127.0.0.1"] {
+            let url = format!("https://{host}:{port}/a");
+            // As a file beside the plan, and as text.
+            for ca in ["ca.pem", ca.as_str()] {
+                let values = json!({"url": url, "method": "PUT", "body": "over TLS", "ca": ca});
+                let outcome = run(&cx, "http.request", values).await.unwrap();
+                assert!(outcome.changed && outcome.failure.is_none(), "{outcome:?}");
+                let said: Value =
+                    serde_json::from_str(outcome.data.unwrap()["body"].as_str().unwrap()).unwrap();
+                assert_eq!((&said["method"], &said["body"]), (&json!("PUT"), &json!("over TLS")));
+            }
+            let waited = run(&cx, "wait.http", json!({"url": url, "ca": "ca.pem", "timeout": "20s"})).await;
+            assert_eq!(waited.unwrap().data.unwrap()["looks"], 1);
+        }
+        let url = format!("https://localhost:{port}/a");
+        for (values, says) in [
+            (json!({"url": url, "ca": other}), "UnknownIssuer"),
+            (json!({"url": url}), ""),
+            (json!({"url": url, "ca": "nowhere.pem"}), "nowhere.pem"),
+            (json!({"url": format!("https://127.0.0.2:{port}/"), "ca": "ca.pem"}), ""),
+        ] {
+            let error = run(&cx, "http.request", values).await.unwrap_err();
+            assert!(error.message.contains(says), "{error}");
+        }
     })
     .await;
 }

@@ -8,17 +8,19 @@ use std::sync::Arc;
 
 use stead_model::diagnostic::{Place, suggest};
 use stead_model::plan::{Part, Section, Settings, TaskIndex, Undo};
-use stead_model::{Diagnostic, Diagnostics, Effect, Plan, Task};
+use stead_model::{Diagnostic, Diagnostics, Effect, HostName, Plan, Task};
 
 use super::{Catalogue, CompiledPlan};
 use crate::expr::{ExprError, References};
 use crate::graph::Graph;
 
+mod defaults;
 mod finish;
 mod names;
 mod operations;
 mod order;
 mod settings;
+mod targets;
 #[cfg(test)]
 mod tests;
 mod triggers;
@@ -63,6 +65,8 @@ pub fn check(
         clean: HashSet::new(),
         names_without_graph: BTreeSet::new(),
         suggestions: 0,
+        good_targets: HashSet::new(),
+        ad_hoc: BTreeMap::new(),
     };
     if let Err(problems) = &built {
         checker.names_without_graph =
@@ -77,6 +81,7 @@ pub fn check(
     let diagnostics = checker.diagnostics;
     match built {
         Ok(graph) if !diagnostics.has_errors() => {
+            defaults::leave_out(&mut plan, catalogue);
             let hash = finish::hash(&mut plan);
             let warnings = diagnostics.sorted().0;
             Ok(CompiledPlan { plan: Arc::new(plan), graph: Arc::new(graph), hash, warnings })
@@ -130,6 +135,10 @@ struct Checker<'a> {
     names_without_graph: BTreeSet<&'a str>,
     /// How many task names were suggested.
     suggestions: usize,
+    /// Targets whose hosts exist and match.
+    good_targets: HashSet<Box<str>>,
+    /// Hosts that targets themselves say how to reach.
+    ad_hoc: BTreeMap<HostName, targets::Defined>,
 }
 
 /// What a text uses, or why it cannot be read.

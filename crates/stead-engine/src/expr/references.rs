@@ -23,6 +23,8 @@ pub struct References {
     pub secrets: BTreeSet<String>,
     /// Members of `run`.
     pub run: BTreeSet<String>,
+    /// Hosts whose facts are read by name.
+    pub facts: BTreeSet<String>,
     /// Tasks whose result is read.
     pub results: BTreeSet<String>,
     /// Tasks named in functions such as `changed('a')`.
@@ -127,7 +129,7 @@ impl Walk {
             Expr::Const(_) => {}
             Expr::Var(var) => {
                 self.name(var.id, var.span().start_offset);
-                if matches!(var.id, "vars" | "env" | "secrets" | "results") {
+                if matches!(var.id, "vars" | "env" | "secrets" | "results" | "facts") {
                     // The whole map: any member may be read.
                     self.found.dynamic.insert(var.id.to_owned());
                 }
@@ -236,6 +238,7 @@ impl Walk {
             "secrets" => &mut found.secrets,
             "run" => &mut found.run,
             "results" => &mut found.results,
+            "facts" => &mut found.facts,
             _ => return,
         };
         match member {

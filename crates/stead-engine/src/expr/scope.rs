@@ -2,7 +2,7 @@
 //!
 //! Making a [`Scope`] costs nothing that grows with the plan: results are looked up when an expression reads them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +14,7 @@ use stead_model::time::Timestamp;
 use stead_model::{HostName, PlanName, RunId, RunStatus, Status, TaskName};
 
 use super::bounds::to_inner;
+use super::facts::{FactsObject, HostFacts, Wanted};
 use super::functions::{TASK_FUNCTIONS, TaskFunction};
 use super::results::{Finished, Results, Row};
 
@@ -67,6 +68,7 @@ pub struct Names {
     run: Option<RunScope>,
     trigger: Option<Inner>,
     results: Option<Arc<Results>>,
+    facts: Option<Arc<HostFacts>>,
 }
 
 impl Names {
@@ -79,17 +81,31 @@ impl Names {
             run: Some(run),
             trigger: trigger.map(to_inner),
             results: Some(results),
+            facts: None,
         }
     }
 
     /// Returns names for a text that is rendered before there is a run: variables and environment alone.
     pub fn before_run(vars: &BTreeMap<String, Value>, env: &BTreeMap<String, String>) -> Self {
-        Self { vars: to_inner(vars), env: to_inner(env), run: None, trigger: None, results: None }
+        Self {
+            vars: to_inner(vars),
+            env: to_inner(env),
+            run: None,
+            trigger: None,
+            results: None,
+            facts: None,
+        }
     }
 
     /// Returns these names with what started the run.
     pub fn with_trigger(mut self, trigger: &Value) -> Self {
         self.trigger = Some(to_inner(trigger));
+        self
+    }
+
+    /// Returns these names with the facts of the run's hosts.
+    pub fn with_facts(mut self, facts: Arc<HostFacts>) -> Self {
+        self.facts = Some(facts);
         self
     }
 }
@@ -110,9 +126,11 @@ pub struct Scope {
     host: Option<Inner>,
     host_name: Option<HostName>,
     result: Option<Inner>,
-    facts: Option<Inner>,
+    wanted: Wanted,
     item: Option<Inner>,
     vars: Option<Inner>,
+    /// Names that came as data and are all there is, besides `vars`.
+    given: Option<Arc<BTreeMap<String, Inner>>>,
 }
 
 impl Scope {
@@ -130,10 +148,37 @@ impl Scope {
             host: None,
             host_name: None,
             result: None,
-            facts: None,
+            wanted: Wanted::default(),
             item,
             vars: None,
+            given: None,
         }
+    }
+
+    /// Returns as data the names a file template may use: what it needs where it is rendered on another machine.
+    ///
+    /// Those are `vars`, `env`, `run`, `trigger`, `host`, `item` and `fact`; results of tasks stay here.
+    pub fn to_names(&self) -> Map<String, Value> {
+        let (root, _) = self.root();
+        let names = ["vars", "env", "run", "trigger", "host", "item", "fact"].into_iter();
+        // Reading facts that nobody has would ask for them.
+        let knows_facts = self.names.facts.as_ref().zip(self.host_name.as_ref());
+        let knows_facts = knows_facts.is_some_and(|(facts, host)| facts.knows(host));
+        let known = names.filter(|name| *name != "fact" || knows_facts).filter_map(|name| {
+            let value = root.get_attr(name).ok().filter(|value| !value.is_undefined())?;
+            Some((name.to_owned(), super::bounds::to_json(&value).ok()?))
+        });
+        known.collect()
+    }
+
+    /// Returns a scope of names that came as data.
+    pub fn of_names(names: Map<String, Value>) -> Self {
+        let mut scope = Self::before_run(&BTreeMap::new(), &BTreeMap::new());
+        let mut given: BTreeMap<String, Inner> =
+            names.into_iter().map(|(name, value)| (name, to_inner(value))).collect();
+        scope.vars = given.remove("vars");
+        scope.given = Some(Arc::new(given));
+        scope
     }
 
     /// Returns a scope of variables and environment alone.
@@ -171,10 +216,21 @@ impl Scope {
         self
     }
 
-    /// Returns this scope with the facts of hosts.
-    pub fn with_facts(mut self, facts: &BTreeMap<HostName, Value>) -> Self {
-        self.facts = Some(to_inner(facts));
-        self
+    /// Takes the hosts whose facts were read through this scope, or a clone of it, before anybody had gathered them.
+    ///
+    /// What was evaluated has no value then; once they are gathered, evaluate it again.
+    pub fn take_wanted(&self) -> BTreeSet<HostName> {
+        self.wanted.take()
+    }
+
+    /// Returns the hosts that [`take_wanted`](Self::take_wanted) would take.
+    pub(super) fn wanted(&self) -> Vec<HostName> {
+        self.wanted.peek()
+    }
+
+    fn facts(&self) -> Option<FactsObject> {
+        let facts = Arc::clone(self.names.facts.as_ref()?);
+        Some(FactsObject { facts, wanted: self.wanted.clone() })
     }
 
     /// Returns this scope with the element of a `for_each`, before there is a task for it.
@@ -243,18 +299,16 @@ impl Object for Root {
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Inner> {
         let scope = &self.scope;
+        if let Some(given) = scope.given.as_ref().filter(|_| key != "vars") {
+            return given.get(key).cloned();
+        }
         match key {
             "vars" => Some(scope.vars.as_ref().unwrap_or(&scope.names.vars).clone()),
             "env" => Some(scope.names.env.clone()),
             "secrets" => scope.secrets.clone(),
             "results" => Some(Inner::from_object(Upstream(scope.view(Arc::clone(&self.touched))?))),
-            "facts" => scope.facts.clone(),
-            "fact" => scope
-                .facts
-                .as_ref()?
-                .get_attr(scope.host_name.as_ref()?.as_str())
-                .ok()
-                .filter(|f| !f.is_undefined()),
+            "facts" => Some(Inner::from_object(scope.facts()?)),
+            "fact" => Some(scope.facts()?.of(scope.host_name.as_ref()?)),
             "run" => scope.run(),
             "trigger" => scope.names.trigger.clone(),
             "host" => scope.host.clone(),

@@ -230,18 +230,14 @@ fn hosts_facts_results_and_secrets_come_with_the_scope() {
         index: 2,
         labels: BTreeMap::from([("role".to_owned(), "web".to_owned())]),
     };
-    let facts = BTreeMap::from([(host.name.clone(), json!({"os": "linux"}))]);
     let result = ResultScope { exit_code: Some(3), stdout: "out".to_owned(), ..ResultScope::default() };
     let scope = scope()
         .on_host(&host)
-        .with_facts(&facts)
         .with_result(&result)
         .with_secrets(&BTreeMap::from([("key".to_owned(), "hunter2".to_owned())]))
         .with_run_status(RunStatus::Failed);
     for (text, value) in [
         ("host.name ~ host.index ~ host.labels.role", json!("h12web")),
-        ("fact.os", json!("linux")),
-        ("facts.h1.os", json!("linux")),
         ("result.exit_code == 3 and result.stdout == 'out' and result.signal is none", json!(true)),
         ("secrets.key", json!("hunter2")),
         ("run.status", json!("failed")),
@@ -530,4 +526,83 @@ proptest! {
             let _value = render(&text, &scope());
         }
     }
+}
+
+fn names_with_facts(facts: &Arc<HostFacts>) -> Scope {
+    let results = results();
+    let run = RunScope {
+        id: None,
+        plan: PlanName::parse("web").unwrap(),
+        started_at: Timestamp::from_micros(0),
+        segment: 1,
+        dry_run: false,
+    };
+    let index = results.graph().index_of("t").unwrap();
+    let names = Names::new(Arc::clone(&results), run, None).with_facts(Arc::clone(facts));
+    Scope::new(Arc::new(names), Some(index)).on_host(&HostScope {
+        name: HostName::parse("h1").unwrap(),
+        index: 0,
+        labels: BTreeMap::new(),
+    })
+}
+
+#[test]
+fn facts_are_wanted_before_they_are_known_and_there_afterwards() {
+    let host = |name: &str| HostName::parse(name).unwrap();
+    let facts = Arc::new(HostFacts::new(["h1", "h2", "local"].map(host).into_iter().collect()));
+    let scope = names_with_facts(&facts);
+    for (text, wanted) in [
+        ("fact.os.family == 'debian'", vec!["h1"]),
+        ("facts['h2'].arch", vec!["h2"]),
+        ("facts.h1.arch ~ facts.h2.arch", vec!["h1"]),
+        ("fact is defined or true", vec!["h1"]),
+        ("facts | length", vec!["h1", "h2", "local"]),
+        ("facts['ops@10.0.0.9'].arch", vec!["ops@10.0.0.9"]),
+    ] {
+        let error = evaluate_text(text, &scope).unwrap_err();
+        assert!(matches!(&error, ExprError::FactsWanted { .. }), "{text}: {error:?}");
+        let found: Vec<String> = scope.take_wanted().iter().map(ToString::to_string).collect();
+        assert_eq!(found, wanted, "{text}");
+    }
+    assert!(matches!(render("on {{ fact.arch }}", &scope), Err(ExprError::FactsWanted { .. })));
+    assert_eq!(scope.clone().take_wanted().len(), 1, "clones share what is wanted");
+
+    facts.learn(&host("h1"), &json!({"os": {"family": "debian"}, "arch": "x86_64"}));
+    facts.learn(&host("h1"), &json!({"arch": "changed"}));
+    facts.learn(&host("h2"), &json!({"arch": "aarch64"}));
+    for (text, value) in [
+        ("fact.os.family == 'debian'", json!(true)),
+        ("facts['h2'].arch ~ facts.h1.arch", json!("aarch64x86_64")),
+        ("'h2' in facts", json!(true)),
+    ] {
+        assert_eq!(evaluate_text(text, &scope), Ok(value), "{text}");
+    }
+    assert!(scope.take_wanted().is_empty());
+    let error = evaluate_text("facts['h3'].arch", &scope).unwrap_err().to_string();
+    assert!(error.contains("no host `h3`") && error.contains("did you mean"), "{error}");
+    assert!(matches!(evaluate_text("fact.nope", &scope), Err(ExprError::Undefined { .. })));
+}
+
+#[test]
+fn names_that_travelled_as_data_render_as_at_home() {
+    let vars = std::collections::BTreeMap::from([("a".to_owned(), serde_json::json!({"b": [1, 2]}))]);
+    let env = std::collections::BTreeMap::from([("E".to_owned(), "e".to_owned())]);
+    let host = HostScope {
+        name: stead_model::HostName::parse("web1").unwrap(),
+        index: 3,
+        labels: std::collections::BTreeMap::from([("role".to_owned(), "web".to_owned())]),
+    };
+    let home = Scope::before_run(&vars, &env).on_host(&host).with_item("k", &serde_json::json!("v"));
+    let away =
+        Scope::of_names(serde_json::from_str(&serde_json::to_string(&home.to_names()).unwrap()).unwrap());
+    let own = serde_json::json!({"own": true});
+    let own = own.as_object().unwrap();
+    for template in [
+        "{{ vars.a.b[1] }} {{ host.name }} {{ host.labels.role }} {{ item.value }} {{ env.E }}",
+        "{{ vars.own }}",
+    ] {
+        let there = render_text(template, own, &away).unwrap();
+        assert_eq!(there, render_text(template, own, &home).unwrap(), "{template}");
+    }
+    assert!(matches!(render_text("{{ results.x }}", own, &away), Err(ExprError::Undefined { .. })));
 }

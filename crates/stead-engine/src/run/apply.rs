@@ -155,9 +155,14 @@ impl Run {
             | EventKind::Log { host, .. } => {
                 let is_log = matches!(event.kind, EventKind::Log { .. });
                 if let (false, Some(live)) = (is_log, self.live.get_mut(&task)) {
-                    let row = row.or_else(|| live.row_of(host.as_ref()));
-                    let row = row.and_then(|row| live.rows.get_mut(row as usize));
+                    let number = row.or_else(|| live.row_of(host.as_ref()));
+                    let row = number.and_then(|row| live.rows.get_mut(row as usize));
                     row.ok_or_else(|| IllegalTransition::new(&"no such host", event))?.apply(event)?;
+                    if let (Some(row), EventKind::AttemptFailed { instead: Some(next), .. }) =
+                        (number, &event.kind)
+                    {
+                        live.moved(row, host.as_ref(), next);
+                    }
                 }
             }
             EventKind::PartFinished { host, .. } | EventKind::HostResult { host, .. } => {

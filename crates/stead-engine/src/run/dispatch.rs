@@ -172,8 +172,8 @@ impl Run {
     /// earlier segment are already decided.
     pub(super) fn open_batch(&mut self, task: TaskIndex, now: Now) -> u32 {
         let live = self.live.get_mut(&task).expect("a started task is live");
-        let from = if live.batch == 0 { 0 } else { live.batch_ends[live.batch - 1] };
-        let to = live.batch_ends[live.batch];
+        let from = if live.batch == 0 { 0 } else { live.batch_end(live.batch - 1) };
+        let to = live.batch_end(live.batch);
         live.batch += 1;
         live.pausing = false;
         live.open = 0;

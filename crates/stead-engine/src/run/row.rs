@@ -34,6 +34,8 @@ pub struct Row {
     pub inverse: Vec<Op>,
     /// How it ended.
     pub result: Option<Box<RowResult>>,
+    /// Hosts of `_any` that could not be reached, and whose place `host` has taken.
+    pub(super) passed_over: Vec<HostName>,
     /// Whether the delay before its next attempt is over.
     pub(super) due: bool,
     /// When the first attempt of this segment began.
@@ -84,8 +86,13 @@ impl Row {
             let done = self.parts_done();
             self.parts.truncate(done);
         }
-        if let EventKind::AttemptFailed { changed, .. } = &event.kind {
+        if let EventKind::AttemptFailed { changed, instead, .. } = &event.kind {
             self.changed |= changed;
+            if let Some(next) = instead {
+                // Nothing was done there, so that it uses up no retry.
+                self.uncounted += 1;
+                self.passed_over.extend(self.host.replace(next.clone()));
+            }
         }
         if let EventKind::PartFinished { part, status, changed, error, inverse, .. } = &event.kind {
             self.changed |= changed;
@@ -127,9 +134,9 @@ pub(super) struct Live {
     pub(super) order: u64,
     pub(super) rows: Vec<Row>,
     /// Row numbers by host, where there are many.
-    by_host: HashMap<HostName, u32>,
-    /// One past the last row of each batch, canary first.
-    pub(super) batch_ends: Vec<u32>,
+    by_host: Option<Box<HashMap<HostName, u32>>>,
+    /// One past the last row of each batch, canary first; empty if all go at once, as in most tasks.
+    batch_ends: Vec<u32>,
     /// How many batches have begun.
     pub(super) batch: usize,
     /// Rows of the batches begun that are not decided.
@@ -148,22 +155,16 @@ const TABLE_FROM: usize = 16;
 
 impl Live {
     pub(super) fn new(rows: Vec<Row>, batches: &[u32], started_at: Timestamp) -> Self {
-        let by_host = if rows.len() < TABLE_FROM {
-            HashMap::new()
-        } else {
-            rows.iter().zip(0..).filter_map(|(row, i)| Some((row.host.clone()?, i))).collect()
-        };
+        let numbered = || rows.iter().zip(0..).filter_map(|(row, i)| Some((row.host.clone()?, i)));
+        let by_host = (rows.len() >= TABLE_FROM).then(|| Box::new(numbered().collect()));
         let mut end = 0;
-        let mut batch_ends: Vec<u32> = batches
+        let batch_ends: Vec<u32> = batches
             .iter()
             .map(|size| {
                 end += size;
                 end
             })
             .collect();
-        if batch_ends.is_empty() {
-            batch_ends.push(u32::try_from(rows.len()).expect("fewer hosts than 4 billion"));
-        }
         Self {
             order: 0,
             rows,
@@ -181,15 +182,36 @@ impl Live {
 
     /// Returns the number of the row of `host`.
     pub(super) fn row_of(&self, host: Option<&HostName>) -> Option<u32> {
-        match host {
-            Some(host) if !self.by_host.is_empty() => self.by_host.get(host).copied(),
-            _ => self.rows.iter().zip(0..).find(|(row, _)| row.host.as_ref() == host).map(|(_, i)| i),
+        match (host, &self.by_host) {
+            (Some(host), Some(by_host)) => by_host.get(host).copied(),
+            (Some(_) | None, _) => {
+                self.rows.iter().zip(0..).find(|(row, _)| row.host.as_ref() == host).map(|(_, i)| i)
+            }
         }
+    }
+
+    /// Has the table know that `row` is on another host now.
+    pub(super) fn moved(&mut self, row: u32, from: Option<&HostName>, to: &HostName) {
+        if let Some(by_host) = &mut self.by_host {
+            from.map(|host| by_host.remove(host));
+            by_host.insert(to.clone(), row);
+        }
+    }
+
+    /// Returns how many batches there are.
+    pub(super) fn batch_count(&self) -> usize {
+        self.batch_ends.len().max(1)
+    }
+
+    /// Returns one past the last row of `batch`.
+    pub(super) fn batch_end(&self, batch: usize) -> u32 {
+        let all = || u32::try_from(self.rows.len()).expect("fewer hosts than 4 billion");
+        self.batch_ends.get(batch).copied().unwrap_or_else(all)
     }
 
     /// Whether one of the first hosts, which go alone, failed.
     pub(super) fn canary_failed(&self) -> bool {
-        let canaries = &self.rows[..self.batch_ends[0] as usize];
+        let canaries = &self.rows[..self.batch_end(0) as usize];
         self.has_canary && canaries.iter().any(|row| row.status() == Some(Status::Failed))
     }
 

@@ -2,7 +2,7 @@
 
 use stead_model::event::{CancelReason, EventKind, RowResult, TaskResult};
 use stead_model::plan::{OnError, Section, TaskIndex};
-use stead_model::{ErrorClass, Status, TaskName};
+use stead_model::{ErrorClass, HostName, Status, TaskName};
 
 use crate::task_state::RowState;
 
@@ -48,6 +48,9 @@ impl Run {
         let (host, changed_before) = (state.host.clone(), state.changed);
         let began = state.started.unwrap_or(now.mono);
         let settings = self.settings(task).clone();
+        if let Some(next) = self.host_instead(task, row, &result) {
+            return self.pass_over(task, row, result, next, now, turn);
+        }
         if result.status == Status::Failed
             && self.halt.is_none()
             && !self.is_dry()
@@ -63,6 +66,7 @@ impl Run {
                 error: result.error.unwrap_or_default(),
                 retry_in_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 changed: result.changed,
+                instead: None,
             };
             self.emit(Some(task), Some(row), kind, now, turn);
             self.set_timer(now.mono + wait, Timer::Retry { task, row });
@@ -82,6 +86,53 @@ impl Run {
         (ended.class, ended.error, ended.reason) = (result.class, result.error, result.reason);
         (ended.data, ended.data_file, ended.prediction) = (result.data, result.data_file, result.prediction);
         self.finish(task, ended, now, turn);
+    }
+
+    /// Returns the host of `_any` that takes a row over from one that was never reached.
+    fn host_instead(&self, task: TaskIndex, row: u32, result: &RowResult) -> Option<HostName> {
+        let unreachable = result.status == Status::Failed && result.class == Some(ErrorClass::Unreachable);
+        let live = self.live.get(&task)?;
+        let state = &live.rows[row as usize];
+        // What has begun somewhere is not begun again elsewhere.
+        let untouched = result.not_started && !state.changed && state.parts.is_empty();
+        if !unreachable || !untouched || self.halt.is_some() || self.is_dry() {
+            return None;
+        }
+        let is_taken = |host: &HostName| {
+            state.passed_over.contains(host) || live.rows.iter().any(|row| row.host.as_ref() == Some(host))
+        };
+        self.hosts.instead_of(&self.settings(task).target, state.host.as_ref()?, &is_taken)
+    }
+
+    /// Goes on with another host, at once and without using up a retry.
+    fn pass_over(
+        &mut self,
+        task: TaskIndex,
+        row: u32,
+        result: RowResult,
+        next: HostName,
+        now: Now,
+        turn: &mut Turn,
+    ) {
+        let state = &self.live[&task].rows[row as usize];
+        let (host, attempt) = (state.host.clone(), state.attempt);
+        let error = result.error.unwrap_or_default();
+        let from = host.as_ref().map(ToString::to_string).unwrap_or_default();
+        let text = format!("{}: {from} cannot be reached, {next} takes its place: {error}", self.name(task));
+        let kind = EventKind::AttemptFailed {
+            task: self.name(task),
+            host,
+            attempt,
+            class: ErrorClass::Unreachable,
+            error,
+            retry_in_ms: 0,
+            changed: false,
+            instead: Some(next),
+        };
+        self.emit(Some(task), Some(row), kind, now, turn);
+        let warning = EventKind::Warning { code: "reach/passed-over".to_owned(), text };
+        self.emit(None, None, warning, now, turn);
+        self.set_timer(now.mono, Timer::Retry { task, row });
     }
 
     /// Records how a host's part ended, and goes on with the task.
@@ -114,7 +165,7 @@ impl Run {
             &mut result.unrecorded_inverse
         };
         all.splice(0..0, state.inverse.iter().cloned());
-        if row < live.batch_ends[live.batch.max(1) - 1] {
+        if row < live.batch_end(live.batch.max(1) - 1) {
             live.open -= 1;
         }
         let kind = EventKind::HostResult { task: self.name(task), host, attempt, result: Box::new(result) };
@@ -129,7 +180,7 @@ impl Run {
             let live = self.live.get_mut(&task).expect("a batch's task is live");
             let failed = |row: &&super::Row| row.status() == Some(Status::Failed);
             let was_canary = live.has_canary && live.batch == 1;
-            if live.batch == live.batch_ends.len() {
+            if live.batch == live.batch_count() {
                 return self.conclude(task, now, turn);
             }
             if is_violated(&settings, live) {

@@ -1,32 +1,64 @@
 //! Reads target expressions.
 
 use stead_model::diagnostic::suggest;
+use stead_model::transport::secret_ranges;
+use stead_model::{HostName, TransportSpec};
 
 use super::glob::{Glob, is_name_byte};
-use super::{Atom, Element, Factor, TargetError, TargetExpr};
+use super::{AdHoc, Atom, Element, Factor, Meaning, TargetError, TargetExpr};
 
 /// Longest expression: no inventory needs more, and it bounds what a message repeats.
 const MAX_LENGTH: usize = 64 << 10;
 
 pub(super) fn parse(text: &str) -> Result<TargetExpr, TargetError> {
-    let whole = text.trim();
-    let refuse =
-        |(position, message): (usize, String)| TargetError::Bad { text: shorten(text), position, message };
+    let refuse = |(offset, message): (usize, String)| {
+        let position = text.char_indices().take_while(|(at, _)| *at < offset).count();
+        TargetError::Bad { text: shown(text), position, message }
+    };
     if text.len() > MAX_LENGTH {
         return Err(refuse((0, format!("longer than {MAX_LENGTH} bytes"))));
     }
-    if whole.starts_with("ssh://") || (whole.contains('@') && !whole.contains([',', '&', '!'])) {
-        return Err(TargetError::AdHoc { text: shorten(text) });
+    let (at, whole) = trim(0, text);
+    if is_transport(whole) {
+        return ad_hoc(at, whole).map_err(refuse);
     }
     let elements =
         split(text, 0, b',').map(|(at, part)| element(at, part)).collect::<Result<_, _>>().map_err(refuse)?;
-    Ok(TargetExpr { text: text.into(), elements })
+    Ok(TargetExpr { text: text.into(), meaning: Meaning::Set(elements) })
 }
 
-fn shorten(text: &str) -> String {
+/// Whether `text` is meant as a transport, and not as an expression that has one in it.
+fn is_transport(text: &str) -> bool {
+    let head = text.split('?').next().unwrap_or_default();
+    let scheme =
+        head.split_once("://").is_some_and(|(scheme, _)| scheme.bytes().all(|b| b.is_ascii_alphanumeric()));
+    scheme || (head.contains('@') && !head.contains([',', '&', '!']))
+}
+
+fn ad_hoc(at: usize, text: &str) -> Result<TargetExpr, Problem> {
+    let transport = TransportSpec::parse(text).map_err(|error| {
+        let help = error.help();
+        let help = if help.is_empty() { help } else { format!(" ({help})") };
+        (at + error.range.start, format!("{}{help}", error.fault))
+    })?;
+    if transport == TransportSpec::Local {
+        return parse("local").map_err(|_| (at, "write `local`".to_owned()));
+    }
+    let name = HostName::parse(&transport.address()).map_err(|error| (at, error.to_string()))?;
+    let text = transport.to_string().into();
+    Ok(TargetExpr { text, meaning: Meaning::AdHoc(Box::new(AdHoc { name, transport })) })
+}
+
+/// Returns what a message may repeat of an expression.
+fn shown(text: &str) -> String {
+    let mut bytes = text.as_bytes().to_vec();
+    for range in secret_ranges(text) {
+        bytes[range].fill(b'*');
+    }
+    let text = String::from_utf8_lossy(&bytes);
     match text.char_indices().nth(200) {
         Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+        None => text.into_owned(),
     }
 }
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of tests fails the test")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "tests look for one event among many")]
 
+mod any;
 mod properties;
 mod schedule;
 mod simulate;

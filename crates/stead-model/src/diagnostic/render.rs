@@ -1,7 +1,7 @@
 //! Problems as a person reads them: rustc's form, with the offending line.
 //!
 //! What a user wrote is data: control characters, escape sequences and direction marks in it never
-//! reach the terminal, and of a long line only the part around the problem is shown.
+//! reach the terminal, passwords in transports neither, and of a long line only the part around the problem is shown.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
+use super::masking::mask;
 use super::{Diagnostic, Diagnostics, Place, Severity, Source, Span};
 
 /// More problems than this are counted, not shown.
@@ -27,7 +28,8 @@ impl Diagnostics {
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut text = String::new();
-        for diagnostic in self.0.iter().take(SHOWN) {
+        let shown = mask(Diagnostics(self.0.iter().take(SHOWN).cloned().collect()));
+        for diagnostic in shown.iter() {
             text.push_str(renderer.render(&[group(diagnostic)]).trim_end());
             text.push_str("\n\n");
         }

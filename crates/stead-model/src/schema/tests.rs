@@ -39,7 +39,56 @@ fn the_example_plan_and_inventory_fit_their_schemas() {
     let inventory = jsonschema::validator_for(&inventory_schema()).unwrap();
     let good = "api_version: v1\ndefaults: {labels: {site: vienna}}\nhosts:\n  a: local\n  b: {transport: local, root: /x, labels: {n: 1}}\n";
     assert!(inventory.is_valid(&to_json(good)));
-    assert!(!inventory.is_valid(&to_json("api_version: v1\nhosts: {a: {transport: local, become: sudo}}\n")));
+}
+
+/// Values for every key of a host: those that are right, then those that are wrong.
+const HOST_VALUES: &[(&str, &[&str], &[&str])] = &[
+    (
+        "transport",
+        &["local", "'local://'", "ssh://h", "'ssh://u:p@h:22?key=/k'", "u@h", "'u@[::1]:22'", "a@b@h"],
+        &["7", "host", "''", "'u @h'", "ftp://h", "'ssh://'", "'@h'"],
+    ),
+    ("labels", &["{}", "{a: b.c, d: 1, e: true}"], &["[a]", "{'a b': c}", "{a: [1]}", "{source: x}"]),
+    ("become", &["sudo", "doas", "'sudo:web'", "none"], &["su", "true", "'sudo:'"]),
+    ("become_password", &["{env: A}", "{file: /p}"], &["text", "{}", "{env: A, file: b}", "{env: 'a b'}"]),
+    ("workdir", &["/w"], &["w", "1"]),
+    ("executor", &["auto", "always", "never"], &["yes", "true"]),
+    ("root", &["/", "/srv/image"], &["srv", "1"]),
+    ("parallel", &["1", "1000"], &["0", "1001", "'3'"]),
+    ("description", &["text"], &["1"]),
+];
+
+/// Case 30: the schema of inventories takes what the reader takes and refuses what it refuses.
+#[test]
+fn the_inventory_schema_and_the_reader_agree_on_every_key_of_a_host() {
+    let schema = jsonschema::validator_for(&inventory_schema()).unwrap();
+    let agree = |text: &str, right: bool| {
+        assert_eq!(crate::Inventory::read(&[source(text)]).is_ok(), right, "reader: {text}");
+        assert_eq!(schema.is_valid(&to_json(text)), right, "schema: {text}");
+    };
+    let names: Vec<&str> = HOST_VALUES.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(names, crate::inventory::HOST_KEYS.names().collect::<Vec<_>>());
+    for (name, right, wrong) in HOST_VALUES {
+        for (value, is_right) in right.iter().map(|v| (v, true)).chain(wrong.iter().map(|v| (v, false))) {
+            let rest = match *name {
+                "transport" => "",
+                "become_password" => "transport: local, become: sudo, ",
+                _ => "transport: local, ",
+            };
+            agree(&format!("api_version: v1\nhosts: {{a: {{{rest}{name}: {value}}}}}\n"), is_right);
+            if *name == "transport" {
+                agree(&format!("api_version: v1\nhosts: {{a: {value}}}\n"), is_right);
+            } else {
+                agree(&format!("api_version: v1\ndefaults: {{{name}: {value}}}\nhosts: {{}}\n"), is_right);
+            }
+        }
+    }
+    for name in ["all", "_x", "'a b'"] {
+        agree(&format!("api_version: v1\nhosts: {{{name}: local}}\n"), false);
+    }
+    agree("api_version: v1\nhosts: {a: {transport: local, colour: red}}\n", false);
+    agree("api_version: v1\ndefaults: {transport: local}\nhosts: {}\n", false);
+    agree("hosts: {}\n", false);
 }
 
 /// Values for every key of a task: those that are right, then those that are wrong.

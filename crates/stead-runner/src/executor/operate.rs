@@ -1,35 +1,60 @@
-//! Carrying out one operation: the same steps for every one of them.
+//! Carrying out one operation: the same steps for every one of them, on this machine and in an executor elsewhere.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 use stead_model::event::Mode;
+use stead_model::executor::{OpResult, OpStatus};
+use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
+use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass};
 
-use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Params};
+use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Outcome, Params};
 
 /// How an operation went.
-#[derive(Debug, Default)]
-pub(super) struct Ran {
-    pub(super) changed: bool,
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ran {
+    /// Whether something is different now, or would be.
+    pub changed: bool,
     /// Dry run: it cannot be known.
-    pub(super) unknown: bool,
+    pub unknown: bool,
     /// Nothing ran, because `creates` or `unless` said so.
-    pub(super) passed_over: bool,
+    pub passed_over: bool,
     /// It was asked to stop and did.
-    pub(super) stopped: bool,
-    pub(super) failure: Option<OpError>,
-    pub(super) reason: Option<String>,
-    pub(super) exit_code: Option<i32>,
-    pub(super) signal: Option<i32>,
-    pub(super) data: Option<Value>,
-    pub(super) diff: Option<Value>,
-    pub(super) inverse: Option<Op>,
+    pub stopped: bool,
+    /// The failure, if it was one; `failed_when` may overrule it.
+    pub failure: Option<OpError>,
+    /// Said with it.
+    pub reason: Option<String>,
+    /// A command's exit code.
+    pub exit_code: Option<i32>,
+    /// The signal that ended a command.
+    pub signal: Option<i32>,
+    /// The operation's result data.
+    pub data: Option<Value>,
+    /// What differed.
+    pub diff: Option<Value>,
+    /// The operation that restores what was before.
+    pub inverse: Option<Op>,
+    /// What a person should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Carries out an operation as [`operate`] does; a panic in it is its failure.
+pub async fn operate_safely(
+    entry: &Entry,
+    cx: &OpContext,
+    params: Params,
+    mode: Mode,
+    wants_inverse: bool,
+) -> Result<Ran, OpError> {
+    let work = super::CatchPanic(Box::pin(operate(entry, cx, params, mode, wants_inverse)));
+    work.await.unwrap_or_else(|panic| Err(OpError::new(ErrorClass::Panic, format!("panicked: {panic}"))))
 }
 
 /// Carries out an operation, or in a dry run predicts it.
-pub(super) async fn operate(
+pub async fn operate(
     entry: &Entry,
     cx: &OpContext,
     params: Params,
@@ -42,6 +67,12 @@ pub(super) async fn operate(
             "{} needs {}",
             descriptor.name,
             descriptor.platforms.join(" or ")
+        )));
+    }
+    if cx.root.is_some() && descriptor.root == RootSupport::None {
+        return Err(OpError::unsupported(format!(
+            "{} needs the running system: it does not work below a root directory",
+            descriptor.name
         )));
     }
     if mode == Mode::DryRun && !descriptor.check {
@@ -67,8 +98,13 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
         Mode::DryRun => action.check(cx, params).await?,
         Mode::Run => action.run(cx, params).await?,
     };
-    let is_read = action.descriptor().effect == Effect::Read;
-    Ok(Ran {
+    Ok(from_outcome(outcome, action.descriptor().effect))
+}
+
+/// Returns how an action went, as all operations are judged.
+pub(crate) fn from_outcome(outcome: Outcome, effect: Effect) -> Ran {
+    let is_read = effect == Effect::Read;
+    Ran {
         changed: outcome.changed && !is_read,
         passed_over: outcome.reason.is_some()
             && outcome.exit_code.is_none()
@@ -80,8 +116,9 @@ async fn act(action: &dyn Action, cx: &OpContext, params: &Params, mode: Mode) -
         exit_code: outcome.exit_code,
         signal: outcome.signal,
         data: outcome.data,
+        warnings: outcome.warnings,
         ..Ran::default()
-    })
+    }
 }
 
 /// Observes, compares, applies the difference, and looks whether it is gone.
@@ -134,4 +171,91 @@ fn bring_about(
 fn name_difference(left: &Diff) -> Option<String> {
     let field = left.fields.first()?;
     Some(format!("after the change {} should be {} but is {}", field.name, field.after, field.before))
+}
+
+/// Returns how an operation went, as it travels.
+pub fn to_result(ran: Result<Ran, OpError>) -> OpResult {
+    let (ran, refused) = match ran {
+        Ok(ran) => (ran, false),
+        Err(error) => (Ran { changed: error.changed, failure: Some(error), ..Ran::default() }, true),
+    };
+    let status = match &ran.failure {
+        _ if ran.stopped => OpStatus::Cancelled,
+        Some(failure) if failure.unsupported => OpStatus::Skipped,
+        Some(failure) if failure.not_known => OpStatus::Unknown,
+        Some(_) => OpStatus::Failed,
+        None if ran.unknown => OpStatus::Unknown,
+        None if ran.changed => OpStatus::Changed,
+        None => OpStatus::Unchanged,
+    };
+    let error_changed = ran.failure.as_ref().is_some_and(|failure| failure.changed);
+    let class = ran.failure.as_ref().map(|failure| failure.class);
+    OpResult {
+        status,
+        changed: ran.changed,
+        data: ran.data,
+        diff: ran.diff,
+        before: ran.inverse,
+        error: ran.failure.map(|failure| failure.message),
+        class,
+        refused,
+        error_changed,
+        reason: ran.reason,
+        exit_code: ran.exit_code,
+        signal: ran.signal,
+        passed_over: ran.passed_over,
+        warnings: ran.warnings,
+    }
+}
+
+/// Returns how an operation went that was carried out elsewhere.
+pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
+    let failure = result.error.map(|message| OpError {
+        class: result.class.unwrap_or(ErrorClass::Operation),
+        message,
+        unsupported: result.status == OpStatus::Skipped,
+        not_known: result.status == OpStatus::Unknown,
+        changed: result.error_changed,
+        not_started: false,
+    });
+    if let (true, Some(error)) = (result.refused, &failure) {
+        return Err(error.clone());
+    }
+    Ok(Ran {
+        changed: result.changed,
+        unknown: result.status == OpStatus::Unknown && failure.is_none(),
+        passed_over: result.passed_over,
+        stopped: result.status == OpStatus::Cancelled,
+        failure,
+        reason: result.reason,
+        exit_code: result.exit_code,
+        signal: result.signal,
+        data: result.data,
+        diff: result.diff,
+        inverse: result.before,
+        warnings: result.warnings,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_back_as_they_went() {
+        let failure = OpError { changed: true, ..OpError::new(ErrorClass::Exit, "exit code 3") };
+        for ran in [
+            Ok(Ran { changed: true, data: Some(serde_json::json!({"a": 1})), ..Ran::default() }),
+            Ok(Ran { unknown: true, ..Ran::default() }),
+            Ok(Ran { changed: true, failure: Some(failure.clone()), exit_code: Some(3), ..Ran::default() }),
+            Ok(Ran { stopped: true, signal: Some(15), ..Ran::default() }),
+            Ok(Ran { passed_over: true, reason: Some("creates".to_owned()), ..Ran::default() }),
+            Err(failure),
+            Err(OpError::unsupported("needs linux")),
+            Err(OpError { not_known: true, ..OpError::invalid("later") }),
+        ] {
+            let travelled = serde_json::to_string(&to_result(ran.clone())).unwrap();
+            assert_eq!(from_result(serde_json::from_str(&travelled).unwrap()), ran, "{travelled}");
+        }
+    }
 }

@@ -64,7 +64,9 @@ impl Executor {
         let attempt = Attempt { task, row, host: Some(host.clone()), attempt: 0, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(task, None), host, row);
         let output = AttemptOutput::new(self, &attempt);
-        let cx = self.op_context(&attempt, host, cancel, output.sink(), scope.clone());
+        let mut cx = self.op_context(&attempt, host, cancel, output.sink(), scope.clone());
+        // What an undo takes away is not wanted back.
+        cx.undo = cx.undo.wanted(false);
         let part = Part { name: None, op, when_host: Vec::new(), changed_when: None, failed_when: None };
         let ended = CatchPanic(Box::pin(self.run_part(&part, &cx, &scope, false))).await;
         output.finish().await;

@@ -17,7 +17,6 @@ use tokio::sync::watch;
 use crate::commands::plan::present::Shown;
 use crate::confirm::{self, Answers, Asker, Question};
 use crate::failure::{Failure, FailureKind};
-use crate::output::Output;
 use crate::settings::Settings;
 use crate::signals;
 
@@ -48,21 +47,19 @@ pub(crate) fn drive<T, F: Future<Output = T>>(
     shown: Shown,
     questions: &[Question],
     person: Person,
-    settings: &Settings,
-    output: &Output,
     act: impl FnOnce(Runner) -> F,
 ) -> Result<T, Failure> {
     let internal = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
     let counts = signals::listen().map_err(internal)?;
     match confirm::decide(questions, person) {
-        Ok(Answers::AllYes) => runner = runner.answer(|_, _| true),
-        Ok(Answers::Asked) => {
+        Answers::AllYes => runner = runner.answer(|_, _| true),
+        Answers::Asked => {
             let asker = Mutex::new(Asker::open(shown.pauser.clone()).map_err(internal)?);
             let counts = counts.clone();
             runner = runner.answer(move |task, text| ask(&asker, &counts, task, text));
         }
-        // The runner refuses a plan nobody can answer for, with a complete report; this says the questions.
-        Err(failure) => output.err.print(&failure.to_text(settings.stderr_paint)),
+        // The runner refuses a plan nobody can answer for, with a complete report that lists the questions.
+        Answers::Missing => {}
     }
     for renderer in shown.renderers {
         runner = runner.observe(Boxed(renderer));

@@ -11,6 +11,7 @@ use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Loaded};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::reach;
 use crate::render::Differences;
 use crate::settings::Settings;
 
@@ -33,6 +34,7 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
         .environment(settings.environment.to_map())
         .durability(durability(args.durability))
         .leave_out(left_out.clone());
+    runner = reach::connect(runner, settings)?;
     if matches!(recorded, Recorded::Below(_)) {
         runner = runner.record_in(&settings.state_dir.path);
     }
@@ -77,10 +79,9 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     let person = Person::find(args.yes, settings);
     let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
     let dry_run = args.dry_run;
-    let mut report =
-        drive::drive(runner, shown, &questions, person, settings, output, move |runner| async move {
-            if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
-        })?;
+    let mut report = drive::drive(runner, shown, &questions, person, move |runner| async move {
+        if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
+    })?;
     if args.fail_on_change {
         fail_on_change(&mut report);
     }

@@ -120,22 +120,24 @@ fn given_names(inputs: &Inputs) -> impl Iterator<Item = String> {
 
 /// Returns the hosts there are and the files that say so, absolute.
 ///
-/// `-i` names them; else `$STEAD_INVENTORY`; else `inventory.yaml` beside the plan, else here.
+/// `-i` and `--agents` name them; else `$STEAD_INVENTORY`, else `inventory.yaml` beside the plan, else here; and
+/// `$STEAD_AGENTS`, else `agents.yaml` beside the plan, here or in the user's configuration.
 pub(crate) fn inventory(
     args: &InventoryArgs,
     base_dir: &Path,
     settings: &Settings,
 ) -> Result<(Inventory, Vec<PathBuf>), Failure> {
-    let files = if args.inventory.is_empty() {
-        let found = [base_dir, &settings.current_dir].map(|dir| dir.join("inventory.yaml"));
-        settings
-            .inventory
-            .clone()
-            .or_else(|| found.into_iter().find(|file| file.is_file()))
-            .into_iter()
-            .collect()
+    let found = |given: &Option<PathBuf>, name: &str, dirs: &[&Path]| {
+        let there = || dirs.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
+        given.clone().or_else(there)
+    };
+    let files: Vec<PathBuf> = if args.inventory.is_empty() && args.agents.is_empty() {
+        let near = [base_dir, &settings.current_dir];
+        let near_or_own: Vec<&Path> = near.into_iter().chain(settings.config_dir.as_deref()).collect();
+        let inventory = found(&settings.inventory, "inventory.yaml", &near);
+        inventory.into_iter().chain(found(&settings.agents, "agents.yaml", &near_or_own)).collect()
     } else {
-        args.inventory.clone()
+        args.inventory.iter().chain(&args.agents).cloned().collect()
     };
     let inventory = Inventory::read(&sources(&files, Codes::REACH, settings)?).map_err(Failure::invalid)?;
     Ok((inventory, files.iter().map(|file| settings.current_dir.join(file)).collect()))

@@ -168,6 +168,64 @@ tasks:
     assert_eq!(left, ["lines", "removed", "replaced"]);
 }
 
+/// Case 25 of reach: five mixed operations, then a sixth that fails: the tree is as it was, to the byte.
+#[test]
+fn a_failing_sixth_operation_leaves_the_tree_as_it_was() {
+    let stage = Stage::new(
+        "api_version: v1
+name: p
+on_failure: rollback
+defaults: {target: image}
+tasks:
+  - {name: motd, op: file.present, params: {path: /etc/motd, content: new, mode: '0600', backup: false}, undo: auto}
+  - {name: old, op: file.absent, depends_on: motd, params: {path: /srv/old, recursive: true}, undo: auto}
+  - {name: hosts, op: hosts.entry, depends_on: old, params: {address: 10.0.0.7, names: [web]}, undo: auto}
+  - {name: zone, op: timezone, depends_on: hosts, params: {zone: Europe/Vienna}, undo: auto}
+  - {name: key, op: ssh.authorized_key, depends_on: zone, undo: auto, params: {user: zoe, keys: [
+      'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f zoe']}}
+  - {name: sixth, op: cron.entry, depends_on: key, params: {name: job, schedule: '61 * * * *', command: 'true'}, undo: auto}
+",
+    );
+    let root = stage.path("image");
+    let put = |path: &str, bytes: &[u8]| {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    };
+    let account = rustix::process::geteuid().as_raw();
+    put(
+        "etc/passwd",
+        format!("zoe:x:{account}:{}::/home/zoe:/bin/sh\n", rustix::process::getegid().as_raw()).as_bytes(),
+    );
+    put("etc/motd", b"old \xff\0 without an end");
+    put("etc/hosts", b"127.0.0.1 localhost\r\n10.0.0.8 web # other\r\n");
+    put("etc/localtime", b"a copy");
+    put("usr/share/zoneinfo/Europe/Vienna", b"TZif");
+    put("srv/old/sub/file", b"content");
+    put("home/zoe/.profile", b"");
+    std::os::unix::fs::symlink("sub/file", root.join("srv/old/link")).unwrap();
+    stage.write(
+        "inventory.yaml",
+        &format!("api_version: v1\nhosts:\n  image: {{transport: local, root: {}}}\n", root.display()),
+    );
+    let tree = || {
+        let script =
+            "find . -printf '%y %m %U:%G %p %l\n' | sort; find . -type f -exec sha256sum {} + | sort";
+        let out =
+            std::process::Command::new("/bin/sh").args(["-c", script]).current_dir(&root).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let before = tree();
+    let outcome = stage.run(&[]).exits(1);
+    for task in ["motd", "old", "hosts", "zone", "key"] {
+        assert_eq!(outcome.get(task, "status"), "changed", "{:#}", outcome.task(task));
+    }
+    assert_eq!(outcome.get("sixth", "status"), "failed");
+    let rollback = &outcome.report["rollback"];
+    assert_eq!(rollback["done"], serde_json::json!(["motd", "old", "hosts", "zone", "key"]), "{rollback:#}");
+    assert_eq!(tree(), before);
+}
+
 /// Sections 6 and 7: a sequence is undone whole, also the parts that an earlier attempt did.
 #[test]
 fn undo_auto_of_a_retried_sequence_undoes_every_part() {

@@ -18,11 +18,8 @@ const QUESTIONS: &str = "  - {name: a, shell: 'true', changed_when: 'false'}
 fn questions_nobody_can_answer_are_listed_and_nothing_starts() {
     let stage = Stage::of(QUESTIONS);
     let outcome = stage.run(&[]).exits(6);
-    assert!(
-        outcome.stderr.contains("drop: Drop it?") && outcome.stderr.contains("same: Really?"),
-        "{}",
-        outcome.stderr
-    );
+    let said = outcome.report["errors"].to_string();
+    assert!(said.contains("drop (Drop it?)") && said.contains("same (Really?)"), "{said}");
     assert_eq!(outcome.statuses(), "a=not_run drop=not_run after=not_run same=not_run");
     assert!(!stage.has("dropped"));
 

@@ -72,11 +72,12 @@ tasks:
   - {name: exits, shell: "exit 3"}
   - {name: killed, shell: "kill -9 $$"}
   - {name: judged, shell: "echo broken", failed_when: "'broken' in result.stdout"}
+  - {name: always, op: assert, params: {that: ["true"]}, failed_when: true}
   - {name: both, shell: "exit 3", failed_when: "result.exit_code == 3", changed_when: "false"}
 "#,
     );
     let report = lab.plan_report(&[], 1);
-    for name in ["exits", "killed", "judged", "both"] {
+    for name in ["exits", "killed", "judged", "always", "both"] {
         assert_eq!(task(&report, name)["status"], "failed", "{name}");
     }
     assert!(task(&report, "exits")["error"].as_str().unwrap().contains("exit code 3"));
@@ -84,10 +85,14 @@ tasks:
         (&task(&report, "exits")["class"], &task(&report, "killed")["class"]),
         (&json!("exit"), &json!("exit"))
     );
+    // What `failed_when` says itself is the operation's failure; one it only confirms keeps its class.
+    assert_eq!(task(&report, "judged")["class"], "operation");
+    assert_eq!(task(&report, "always")["class"], "operation");
+    assert_eq!(task(&report, "both")["class"], "exit");
     assert_eq!(task(&report, "exits")["changed"], true);
     assert_eq!(task(&report, "killed")["changed"], true);
     assert_eq!(task(&report, "both")["changed"], false);
-    assert_eq!(report["errors"].as_array().unwrap().len(), 4);
+    assert_eq!(report["errors"].as_array().unwrap().len(), 5);
 }
 
 /// Section 8: what commands are told, and what they are not: stdin is empty, variables of secrets are not inherited.
@@ -110,4 +115,19 @@ tasks:
     let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(task(&report, "env")["data"]["stdout"], json!("r1 env local [] [] [kept]"));
     assert_eq!(task(&report, "env")["attempts"], 2);
+}
+
+/// Section 6: a limit that leaves no time is refused, wherever it stands.
+#[test]
+fn a_timeout_of_nothing_is_refused() {
+    let lab = Lab::new(
+        "api_version: v1\nname: t\ntimeout: 0s\nfinally_timeout: 0ms\ntasks:\n  - {name: a, timeout: 0s, exec: ['true']}\n",
+    );
+    let said = lab.plan(&["--json"]).exits(3).document();
+    let lines: Vec<_> =
+        said["diagnostics"].as_array().unwrap().iter().map(|problem| problem["line"].clone()).collect();
+    assert_eq!(lines, [json!(3), json!(4), json!(6)], "{said}");
+    lab.write_plan("api_version: v1\nname: t\ntasks:\n  - {name: a, exec: ['true']}\n");
+    lab.plan(&["--timeout", "0s"]).exits(2).says("--timeout");
+    assert!(!lab.path("state").exists());
 }

@@ -28,9 +28,19 @@ fn a_hundred_runs_at_once_get_names_that_sort_by_start() {
         .collect();
     names.sort();
     assert_eq!(names.len(), 100);
-    // The id holds the time it was made, in milliseconds: later ids have later times.
+    // In the order of the ids the starts, told in microseconds, never go back, wherever they are told.
     let times: Vec<String> =
         names.iter().map(|name| lab.report(name)["started_at"].as_str().unwrap().to_owned()).collect();
+    assert!(times.is_sorted(), "{:#?}", names.iter().zip(&times).collect::<Vec<_>>());
+    for (name, time) in names.iter().zip(&times) {
+        let meta = fs::read(lab.bundle(name).join("run_meta.json")).unwrap();
+        let meta: serde_json::Value = serde_json::from_slice(&meta).unwrap();
+        let first = &lab.events(name)[0];
+        assert_eq!(
+            (&meta["started_at"], &first["ev"], &first["t"]),
+            (&time.as_str().into(), &"run_started".into(), &time.as_str().into())
+        );
+    }
     for (name, time) in names.iter().zip(&times) {
         let (date, random) = name.rsplit_once('-').unwrap();
         assert!(
@@ -41,7 +51,7 @@ fn a_hundred_runs_at_once_get_names_that_sort_by_start() {
         let as_time = date.replacen('_', "T", 1);
         let (day, clock) = as_time.split_once('T').unwrap();
         let made = format!("{day}T{}", clock.replace('-', ":"));
-        assert!(made.as_str() <= &time[..made.len()], "{name} was made after its start {time}");
+        assert_eq!(made, time[..made.len()], "{name}");
     }
     let random: BTreeSet<&str> = names.iter().map(|name| name.rsplit_once('-').unwrap().1).collect();
     assert_eq!(random.len(), 100);
@@ -99,10 +109,12 @@ fn the_plan_hash_is_the_hash_of_plan_json() {
     let source = fs::read(lab.bundle("r1").join("plan.yaml")).unwrap();
     assert_eq!(source, fs::read(lab.path("p.yaml")).unwrap());
     // Comments, order of keys and spelled-out defaults are the same plan; another value is not.
-    let same = "# said\nname: h\nlock: true\ntasks:\n  - name: a\n    on_error: stop_all\n    op: command.exec\n    params: {command: 'true'}\napi_version: v1\n";
+    let same = "# said\nname: h\nlock: true\ntasks:\n  - name: a\n    on_error: stop_all\n    op: command.exec\n    params: {args: [], env: {}, stdin: '', ok_exit: [0], command: 'true'}\napi_version: v1\n";
     lab.write_plan(same);
     assert_eq!(lab.plan_report(&[], 0)["plan_hash"], sum.as_str());
     lab.write_plan(&same.replace("lock: true", "lock: false"));
+    assert_ne!(lab.plan_report(&[], 0)["plan_hash"], sum.as_str());
+    lab.write_plan(&same.replace("args: []", "args: ['']"));
     assert_ne!(lab.plan_report(&[], 0)["plan_hash"], sum.as_str());
     // `hashes.txt` is in sha256sum's own form.
     let program = program("sha256sum").unwrap();

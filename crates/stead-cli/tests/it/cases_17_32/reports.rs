@@ -97,6 +97,7 @@ fn dot_is_read_by_graphviz() {
             drawn.starts_with("digraph \"nasty\" {\n") && drawn.contains("\"fails\" -> \"skips\";"),
             "{drawn}"
         );
+        assert!(drawn.chars().all(|c| c == '\n' || !c.is_control()), "{drawn:?}");
         lab.write("g.dot", &drawn);
         let read = Command::new(&dot).args(["-Tplain"]).arg(lab.path("g.dot")).output().unwrap();
         assert!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));

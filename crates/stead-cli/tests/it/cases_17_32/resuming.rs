@@ -295,3 +295,48 @@ finally:
     assert_eq!(lab.read("out"), "ran\nbroke\nafter\nbroke\nbehind\nafter\n");
     lab.verify("r1");
 }
+
+/// Section 5 of reach: the host that `_any` chose is journaled, and retries and resumes keep it, even if the set has
+/// grown and would give another by now. It is that host that is locked.
+#[test]
+fn the_choice_of_any_is_kept_by_retries_and_resume() {
+    let inventory = |names: std::ops::Range<u32>| {
+        let hosts: Vec<String> = names.map(|i| format!("h{i}: {{transport: local}}")).collect();
+        format!("{{api_version: v1, hosts: {{{}}}}}", hosts.join(", "))
+    };
+    let lab = Lab::new(
+        r#"api_version: v1
+name: any
+grace: 1s
+tasks:
+  - name: pick
+    target: _any
+    idempotent: true
+    retry: 1
+    shell: "echo $STEAD_HOST >> out; test $(wc -l < out) -gt 1 || exit 1; touch started; while ! test -e go; do sleep 0.02; done; test -e good"
+"#,
+    );
+    lab.write("inventory.yaml", inventory(0..4));
+    killed_in_the_middle(&lab, &[]);
+    let events = lab.events("r1");
+    let chosen = |events: &[Value]| -> Vec<String> {
+        let started = events.iter().filter(|event| event["ev"] == "task_started");
+        started.map(|event| event["hosts"][0].as_str().unwrap().to_owned()).collect()
+    };
+    let first = chosen(&events)[0].clone();
+    // Names before and after the old ones: a choice made anew would hardly hit the same host out of a hundred.
+    lab.write("inventory.yaml", inventory(0..100));
+    let mut resumed = lab.start(["resume", "r1"]);
+    wait_until("the resumed attempt", || lab.read("out").lines().count() == 3);
+    let lock: Value = serde_json::from_str(&lab.read(&format!("state/locks/{first}.lock"))).unwrap();
+    assert_eq!((&lock["run"], &lock["pid"]), (&json!("r1"), &json!(resumed.pid())));
+    assert!(!resumed.is_over());
+    lab.write("go", "");
+    resumed.end().exits(1);
+    // The run has ended, as failed: another resume runs the task again, on that host.
+    lab.write("good", "");
+    lab.run(["resume", "r1"]).exits(0);
+    let hosts: std::collections::BTreeSet<String> = lab.read("out").lines().map(str::to_owned).collect();
+    assert_eq!(hosts.into_iter().collect::<Vec<_>>(), [first.clone()]);
+    assert_eq!(chosen(&lab.events("r1")), [first.clone(), first.clone(), first]);
+}

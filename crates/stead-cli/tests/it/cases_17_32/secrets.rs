@@ -211,3 +211,16 @@ fn a_log_read_while_it_is_written_is_masked() {
     assert!(child.wait().unwrap().success());
     wait_until("the log", || fs::read(&log).is_ok_and(|bytes| bytes == b"***"));
 }
+
+/// Case 29: what the command knows of its surroundings shows no value of a variable in `Debug`.
+#[test]
+fn the_commands_settings_show_no_secret() {
+    use stead_cli::args::GlobalArgs;
+    use stead_cli::settings::{Environment, Settings, Terminals};
+    let environment: Environment = [("API_KEY", SECRET), ("STEAD_DIR", "/state")].into_iter().collect();
+    let settings =
+        Settings::new(&GlobalArgs::default(), environment.clone(), Terminals::default(), "/".into());
+    assert_eq!(settings.environment.get("API_KEY"), Some(std::ffi::OsStr::new(SECRET)));
+    let shown = format!("{environment:?} {settings:?} {settings:#?}");
+    assert!(shown.contains("API_KEY") && !shown.contains(SECRET), "{shown}");
+}

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use stead_model::Task;
 use stead_model::diagnostic::suggest;
 use stead_model::plan::{Expression, Guard, Part, Section, TaskIndex};
+use stead_model::{HostName, Task};
 
 use super::operations::join;
 use super::{Checker, Found, Kind, REMEMBERED};
@@ -162,13 +162,7 @@ impl<'a> Checker<'a> {
             let message = format!("`{}`: {}", shorten(text), unknown.message);
             self.error(index, path, "plan/bad-expression", message, unknown.help.as_str());
         }
-        for name in ["facts", "fact"] {
-            if found.uses(name) {
-                let message = format!("`{name}` is not there yet: this version gathers no facts of hosts");
-                let help = "use a label of the host (`host.labels`) or the result of a task that finds out";
-                self.error(index, path, "plan/undeclared", message, help);
-            }
-        }
+        self.hosts_of_facts(index, path, found);
         let plan = self.plan;
         self.declared(index, path, "vars", &found.vars, &plan.vars);
         self.declared(index, path, "env", &found.env, &plan.env);
@@ -182,6 +176,19 @@ impl<'a> Checker<'a> {
         }
         for name in &found.tasks_in_functions {
             self.upstream(index, task, path, name, true);
+        }
+    }
+
+    /// Refuses facts of hosts there are not. One named by its address is known only when it is reached.
+    fn hosts_of_facts(&mut self, index: TaskIndex, path: &str, found: &References) {
+        let Some(hosts) = self.catalogue.hosts() else { return };
+        for name in found.facts.iter().filter(|name| !name.contains('@')) {
+            let host = HostName::parse(name).ok();
+            if !host.is_some_and(|host| host == HostName::local() || hosts.labels(&host).is_some()) {
+                let help = suggest(name, hosts.names().map(HostName::as_str));
+                let message = format!("`facts['{name}']`: there is no host `{name}`");
+                self.error(index, path, "reach/unknown-host", message, help);
+            }
         }
     }
 

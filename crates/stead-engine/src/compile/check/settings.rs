@@ -1,36 +1,19 @@
 //! What the settings of a task may say by themselves: ranges, targets, mutexes, `finally`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use stead_model::plan::{HostFailure, OnError, Section, Size, TaskIndex};
 use stead_model::{Task, TaskName};
 
 use super::Checker;
-use crate::target::TargetExpr;
 
+/// Said of a time limit that leaves no time.
+pub(super) const NO_TIMEOUT: &str = "give it some time, or leave it out for no limit";
 /// Most retries of one attempt.
 const MAX_RETRIES: u32 = 1_000;
 
 impl<'a> Checker<'a> {
-    /// Refuses hosts that do not exist, and says which labels and globs match none.
-    fn hosts_of(&mut self, index: TaskIndex, position: usize, target: &TargetExpr) {
-        let Some(hosts) = self.catalogue.hosts() else { return };
-        let path = format!("target.{position}");
-        for error in target.unknown_hosts(hosts) {
-            self.error(index, &path, error.code(), error.to_string(), "");
-        }
-        for unmatched in target.unmatched(hosts) {
-            let message = format!("`{unmatched}` matches no host of the inventory");
-            self.warning(
-                index,
-                &path,
-                "reach/no-match",
-                message,
-                "check its spelling, or the inventory that is read",
-            );
-        }
-    }
-
     pub(super) fn settings(&mut self, index: TaskIndex, task: &'a Task) {
         let settings = &*task.settings;
         let name = task.name.base();
@@ -40,10 +23,7 @@ impl<'a> Checker<'a> {
             self.error(index, "on_error", bad, message, "everything else is over by then: leave it out");
         }
         for (i, text) in settings.target.iter().enumerate() {
-            match TargetExpr::parse(text) {
-                Ok(target) => self.hosts_of(index, i, &target),
-                Err(error) => self.error(index, &format!("target.{i}"), error.code(), error.to_string(), ""),
-            }
+            self.target(index, i, text);
         }
         if task.action.function().is_some() {
             if !settings.target.is_empty() {
@@ -96,6 +76,11 @@ impl<'a> Checker<'a> {
                 message,
                 "possible: exit, operation, unreachable, timeout, panic",
             );
+        }
+        if settings.timeout == Some(Duration::ZERO) {
+            let message =
+                format!("`timeout` of task `{name}` is 0: every attempt would be over before it began");
+            self.error(index, "timeout", bad, message, NO_TIMEOUT);
         }
         let mut held = BTreeSet::new();
         for (i, mutex) in settings.mutex.iter().enumerate() {

@@ -2,15 +2,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::plan::{
     Action, CatchUp, Expression, Function, Guard, HostFailure, Item, Mutex, MutexScope, OnError,
     OnlyIfChanged, Op, Overlap, Param, Retry, SecretRef, Size, Trigger, TriggerKind, TriggerRule,
 };
-use stead_model::{Descriptor, ErrorClass, OperationName, PlanName, Severity, TaskName};
+use stead_model::{Descriptor, ErrorClass, HostName, OperationName, PlanName, Severity, TaskName};
 
 use super::super::{level_table, select};
 use super::*;
+use crate::target::HostSet;
 
 const fn descriptor(name: &'static str, effect: Effect, params: &'static [ParamSpec]) -> Descriptor {
     Descriptor {
@@ -38,7 +39,7 @@ static EXEC: Descriptor = descriptor(
     Effect::Command,
     &[
         ParamSpec::new("command", ParamKind::NonEmptyText, "program").required(),
-        ParamSpec::new("args", ParamKind::TextList, "arguments"),
+        ParamSpec::new("args", ParamKind::TextList, "arguments").default(ParamDefault::Texts(&[])),
         ParamSpec::new("ok_exit", ParamKind::IntList(0, 255), "codes"),
         ENV,
         CREATES,
@@ -422,6 +423,22 @@ fn undo_sequences_and_outcomes_are_checked() {
     assert_eq!(problems(vec![task("t", &[], Action::Sequence([].into()))]), ["plan/bad-value t:sequence"]);
 }
 
+/// Case 25: a parameter spelled out as its operation's default gives the same plan, wherever the operation stands.
+#[test]
+fn spelled_out_parameter_defaults_are_the_same_plan() {
+    let hash = |params: Value| {
+        let op = op("command.exec", params);
+        let named = Part { name: Some(TaskName::parse("p").unwrap()), ..part(op.clone()) };
+        let undone = with(operation("a", &[], op.clone()), |settings| settings.undo = Some(Undo::Op(op)));
+        let sequence = task("b", &[], Action::Sequence([named.clone()].into()));
+        compile(plan(vec![undone, sequence])).unwrap().hash
+    };
+    let short = hash(json!({"command": "true"}));
+    assert_eq!(hash(json!({"command": "true", "args": []})), short);
+    assert_ne!(hash(json!({"command": "true", "args": [""]})), short);
+    assert_ne!(hash(json!({"command": "true", "args": template("{{ host.name }}")})), short);
+}
+
 #[test]
 fn settings_out_of_range_are_refused_all_at_once() {
     let bad = with(run_true("t", &[]), |settings| {
@@ -431,13 +448,15 @@ fn settings_out_of_range_are_refused_all_at_once() {
         settings.retry =
             Retry::times(1_001).on([ErrorClass::Permanent]).backoff(Duration::ZERO, Duration::ZERO);
         settings.retry.backoff.factor = f64::NAN;
-        settings.target = vec!["a,,b".to_owned(), "u@h".to_owned()];
+        settings.target = vec!["a,,b".to_owned(), "u@h:0".to_owned()];
+        settings.timeout = Some(Duration::ZERO);
         let mutex = |name: &str| Mutex { name: name.to_owned(), scope: MutexScope::Run };
         settings.mutex = vec![mutex("apt"), mutex("a b"), mutex("apt")];
     });
     let found = problems(vec![bad.clone(), bad]);
     let count = |text: &str| found.iter().filter(|problem| problem.contains(text)).count();
     assert_eq!(count("t:batch"), 2);
+    assert_eq!(count("t:timeout"), 1);
     assert_eq!(count("t:canary"), 1);
     assert_eq!(count("t:host_failure"), 1);
     assert_eq!(count("t:retry"), 3);
@@ -445,6 +464,29 @@ fn settings_out_of_range_are_refused_all_at_once() {
     assert_eq!(count("t:mutex"), 2);
     let on = with(function("f", &[]), |settings| settings.target = vec!["local".to_owned()]);
     assert_eq!(problems(vec![on]), ["plan/bad-value f:target"]);
+}
+
+#[test]
+fn an_ad_hoc_host_is_reached_in_one_way_and_without_a_secret_in_the_plan() {
+    let on = |name: &str, target: &str| {
+        with(run_true(name, &[]), |settings| settings.target = vec![target.to_owned()])
+    };
+    let same = vec![on("a", "u@h"), on("b", "ssh://u@h"), on("c", "ssh://u@h:2222?key=/k")];
+    assert_eq!(problems(same), [""; 0]);
+    assert_eq!(problems(vec![on("a", "u@h"), on("b", "u@h?key=/k")]), ["reach/duplicate-host b:target.0"]);
+    let secret = only_problem(vec![on("a", "ssh://u:hunter2@h")]);
+    assert_eq!(secret.code, "reach/secret-in-spec");
+    assert!(!secret.to_string().contains("hunter2"), "{secret}");
+
+    let mut inventory = stead_model::Inventory::default();
+    let spec = stead_model::TransportSpec::parse("u@h").unwrap();
+    let host = stead_model::inventory::Host::reached_by(spec);
+    inventory.hosts.insert(HostName::parse("web").unwrap(), host);
+    let catalogue = catalogue().with_hosts((&inventory).into());
+    let locate = |_: TaskIndex, path: &str| Place::Named(path.to_owned());
+    let plan = plan(vec![on("a", "ssh://web")]);
+    let found = check(plan, &Explicit::default(), &catalogue, &locate, Diagnostics::default()).unwrap_err();
+    assert_eq!(found.0[0].code, "reach/duplicate-host");
 }
 
 #[test]
@@ -468,6 +510,7 @@ fn triggers_and_limits_are_checked() {
     };
     let mut bad = plan(vec![]);
     bad.limits.parallel = 0;
+    (bad.timeout, bad.finally_timeout) = (Some(Duration::ZERO), Duration::ZERO);
     bad.limits.per_target = Some(10_001);
     bad.triggers = vec![
         trigger(schedule("0 0 * *", "Mars/Base"), json!({"version": "{{ vars.version }}", "nope": 1})),
@@ -483,8 +526,10 @@ fn triggers_and_limits_are_checked() {
     assert_eq!(
         places,
         [
+            "plan:finally_timeout",
             "plan:limits.parallel",
             "plan:limits.per_target",
+            "plan:timeout",
             "plan:triggers.0.schedule.cron",
             "plan:triggers.0.schedule.tz",
             "plan:triggers.0.vars.nope",
@@ -554,4 +599,45 @@ proptest! {
         });
         let _compiled = compile(plan(vec![task]));
     }
+}
+
+#[test]
+fn facts_of_unknown_hosts_are_refused_and_fact_needs_a_host() {
+    let hosts = HostSet::new(["web1", "web2"].map(|name| (HostName::parse(name).unwrap(), BTreeMap::new())));
+    let catalogue = catalogue().with_hosts(hosts);
+    let errors_of = |expression: &str, when_host: bool| -> Vec<String> {
+        let mut task = run_true("a", &[]);
+        let guards = vec![Guard::Expr { expr: Expression(expression.into()), reason: None }];
+        let settings = Arc::make_mut(&mut task.settings);
+        if when_host {
+            settings.when_host = guards
+        } else {
+            settings.when = guards
+        }
+        match check(
+            plan(vec![task]),
+            &Explicit::default(),
+            &catalogue,
+            &|_, path: &str| Place::Named(path.to_owned()),
+            Diagnostics::default(),
+        ) {
+            Ok(_) => Vec::new(),
+            Err(found) => {
+                found.iter().map(|one| format!("{} {} {}", one.code, one.message, one.help)).collect()
+            }
+        }
+    };
+    for fine in ["facts['web1'].arch == 'x86_64'", "facts.local.arch == ''", "facts['a@10.0.0.1'].arch == ''"]
+    {
+        assert_eq!(errors_of(fine, false), Vec::<String>::new(), "{fine}");
+    }
+    assert_eq!(errors_of("fact.os.family == 'debian'", true), Vec::<String>::new());
+    let unknown = errors_of("facts['web3'].arch == ''", true);
+    assert_eq!(unknown.len(), 1);
+    assert!(unknown[0].starts_with("reach/unknown-host") && unknown[0].contains("web1"), "{unknown:?}");
+    let misplaced = errors_of("fact.arch == ''", false);
+    assert!(
+        misplaced[0].contains("`fact` means nothing") && misplaced[0].contains("when_host"),
+        "{misplaced:?}"
+    );
 }

@@ -1,9 +1,12 @@
 //! What the plan says of itself: limits, and what starts its runs.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use stead_model::diagnostic::suggest;
 use stead_model::plan::TriggerKind;
 
+use super::settings::NO_TIMEOUT;
 use super::{Checker, WHOLE_PLAN};
 use crate::cron::{Cron, Zone};
 use crate::expr::{is_template, template_references};
@@ -27,6 +30,19 @@ impl Checker<'_> {
             }
         }
         let plan = self.plan;
+        if plan.timeout == Some(Duration::ZERO) {
+            let message = "`timeout` is 0: the plan would be over before it began".to_owned();
+            self.plan_error("timeout", "plan/bad-value", message, NO_TIMEOUT);
+        }
+        if plan.finally_timeout.is_zero() {
+            let message = "`finally_timeout` is 0: no task of `finally` could run".to_owned();
+            self.plan_error(
+                "finally_timeout",
+                "plan/bad-value",
+                message,
+                "give it some time; the default is 5m",
+            );
+        }
         for (i, trigger) in plan.triggers.iter().enumerate() {
             let path = format!("triggers.{i}");
             match &trigger.on {

@@ -1,0 +1,264 @@
+//! Reaching hosts over SSH: against ansible-core, pyinfra and OpenSSH, same servers, same run.
+//!
+//! The hosts are OpenSSH servers on loopback, one per host, so that every tool pays for real connections. The peers
+//! come from PyPI into a virtual environment that lives as long as the measurement.
+
+mod peers;
+mod servers;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Effort;
+use crate::sample::{median, time};
+use crate::shell::{binary, is_installed, run, write};
+use crate::table::{Table, micros, millis};
+
+use peers::Peers;
+use servers::Servers;
+
+/// The lines about SSH.
+pub(crate) fn measure(effort: Effort, table: &mut Table) {
+    if !stead_testkit::sshd::available() {
+        return table.skipped("hosts over SSH", "no SSH server (Debian: openssh-server)");
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let servers = Servers::start(50);
+    let work = Work { directory: directory.path().to_owned(), servers, samples: effort.samples() };
+    let peers = Peers::install(&work.directory.join("peers"));
+    site(&work, peers.as_ref(), effort, table);
+    fan_out(&work, peers.as_ref(), table);
+    rate(&work, table);
+    overhead(&work, table);
+    facts(&work, table);
+    idle(&work, effort, table);
+}
+
+/// What every measurement works with.
+struct Work {
+    directory: PathBuf,
+    servers: Servers,
+    samples: usize,
+}
+
+impl Work {
+    /// Returns `stead` with an inventory of `hosts` hosts and a state directory of its own.
+    fn stead(&self, hosts: usize, words: &[&str]) -> Command {
+        let inventory = self.directory.join(format!("inventory-{hosts}.yaml"));
+        if !inventory.exists() {
+            write(&inventory, &self.servers.inventory(hosts, &self.directory.join("hosts")));
+        }
+        let mut command = Command::new(binary());
+        command.args(words).arg("-i").arg(inventory);
+        command.env("STEAD_STATE_DIR", self.directory.join("state")).current_dir(&self.directory);
+        command
+    }
+
+    fn plan(&self, hosts: usize, plan: &Path, words: &[&str]) -> Command {
+        let mut command = self.stead(hosts, &["plan", "run"]);
+        command.arg(plan).args(words);
+        command
+    }
+
+    fn write_plan(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.join(name);
+        write(&path, text);
+        path
+    }
+
+    fn median(&self, mut work: impl FnMut()) -> f64 {
+        median((0..self.samples).map(|_| time(&mut work)).collect()).as_secs_f64()
+    }
+}
+
+/// Twenty operations on fifty hosts, made and found made.
+fn site(work: &Work, peers: Option<&Peers>, effort: Effort, table: &mut Table) {
+    let hosts = 50;
+    let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join("reach/site.yaml");
+    let base = work.directory.join("site");
+    let fresh = || {
+        // Not there the first time.
+        std::fs::remove_dir_all(&base).ok();
+        work.servers
+            .names(hosts)
+            .for_each(|name| std::fs::create_dir_all(base.join(name)).expect("a directory"));
+    };
+    let var = format!("base={}", base.display());
+    let words = ["--var", var.as_str(), "--parallel", "50"];
+    // The binary is there already, as in every run but the very first.
+    fresh();
+    run(work.plan(hosts, &spec, &words));
+    let mut ours: [Vec<Duration>; 2] = Default::default();
+    for _ in 0..work.samples {
+        fresh();
+        for times in &mut ours {
+            times.push(time(|| run(work.plan(hosts, &spec, &words))));
+        }
+    }
+    let ours = ours.map(|times| median(times).as_secs_f64());
+    for (which, what) in ["made", "no change"].into_iter().enumerate() {
+        table.note(&format!("20 operations on 50 hosts, {what}"), millis(ours[which]));
+    }
+    let Some(peers) = peers else {
+        return table
+            .skipped("the same by ansible-core and pyinfra", "they could not be installed from PyPI");
+    };
+    // A peer takes minutes: one sample of each is enough to tell 20 from 4.
+    let rounds = if effort == Effort::Quick { 1 } else { 3 };
+    for (name, times, command) in [
+        ("ansible-core", 20.0, &peers.ansible(&work.servers, hosts, &base) as &dyn Fn() -> Command),
+        ("pyinfra", 4.0, &peers.pyinfra(&work.servers, hosts, &base)),
+    ] {
+        let mut theirs: [Vec<Duration>; 2] = Default::default();
+        for _ in 0..rounds {
+            fresh();
+            for times in &mut theirs {
+                times.push(time(|| run(command())));
+            }
+        }
+        for (which, what) in ["made", "no change"].into_iter().enumerate() {
+            let theirs = median(theirs[which].clone()).as_secs_f64();
+            table.times_faster(
+                &format!("20 operations on 50 hosts, {what}"),
+                ours[which],
+                (name, theirs),
+                times,
+            );
+        }
+    }
+}
+
+/// One command on a hundred hosts.
+fn fan_out(work: &Work, peers: Option<&Peers>, table: &mut Table) {
+    let hosts = 100;
+    let what = "1 command on 100 hosts";
+    let ours = work.median(|| {
+        let mut command = work.stead(hosts, &["exec", "_all"]);
+        run(command.args(["--", "true"]));
+    });
+    let floor = work.median(|| run(work.servers.openssh(hosts, &work.directory)));
+    table.peer(what, millis(ours), ours, format!("`ssh` 50 at a time {}", millis(floor)), floor);
+    if let Some(peers) = peers {
+        let theirs = time(|| run(peers.ansible_raw(&work.servers, hosts))).as_secs_f64();
+        table.peer(what, millis(ours), ours, format!("ansible-core {}", millis(theirs)), theirs);
+    }
+}
+
+/// A thousand commands over one connection.
+fn rate(work: &Work, table: &mut Table) {
+    let commands = 1_000;
+    let plan = |count: usize| {
+        let mut text =
+            "api_version: v1\nname: rate\nlimits: {per_target: 16}\ndefaults: {target: h0}\ntasks:\n"
+                .to_owned();
+        (0..count).for_each(|task| text += &format!("  - {{name: t{task}, exec: [\"true\"]}}\n"));
+        text
+    };
+    let (one, many) =
+        (work.write_plan("one.yaml", &plan(1)), work.write_plan("many.yaml", &plan(1 + commands)));
+    let parallel = ["--parallel", "16"];
+    let base = work.median(|| run(work.plan(1, &one, &parallel)));
+    let ours = work.median(|| run(work.plan(1, &many, &parallel))) - base;
+    let per_second = commands as f64 / ours;
+    let theirs = commands as f64 / work.servers.multiplexed(commands, &work.directory).as_secs_f64();
+    let limit = f64::min(2_000.0, 0.8 * theirs);
+    table.at_least(
+        "commands over an open session",
+        format!("{per_second:.0}/s"),
+        per_second,
+        format!("{limit:.0}/s (2,000 or 0.8 × OpenSSH's multiplexed {theirs:.0})"),
+        limit,
+    );
+}
+
+/// What an operation costs beyond itself, the way there and back included.
+fn overhead(work: &Work, table: &mut Table) {
+    let operations = 1_000;
+    let plan = |count: usize| {
+        let mut text =
+            "api_version: v1\nname: overhead\ndefaults: {target: h0}\ntasks:\n  - name: all\n    sequence:\n"
+                .to_owned();
+        (0..count).for_each(|part| {
+            text += &format!(
+                "      - {{name: p{part}, op: file.absent, params: {{path: /nonexistent/stead}}}}\n"
+            );
+        });
+        text
+    };
+    let few = work.write_plan("few-parts.yaml", &plan(1));
+    let many = work.write_plan("many-parts.yaml", &plan(1 + operations));
+    let base = work.median(|| run(work.plan(1, &few, &[])));
+    let each = (work.median(|| run(work.plan(1, &many, &[]))) - base) / operations as f64;
+    table.at_most(
+        "one operation on a host, journal and way included",
+        micros(each),
+        each * 1e6,
+        "200 µs".into(),
+        200.0,
+    );
+}
+
+/// Facts, beyond connecting.
+fn facts(work: &Work, table: &mut Table) {
+    let with = |words: &'static [&'static str]| {
+        work.median(|| {
+            let mut command = work.stead(1, &["exec", "h0"]);
+            run(command.args(words));
+        })
+    };
+    let base = with(&["--op", "assert", "that=true"]);
+    let facts = with(&["--facts"]) - base;
+    table.at_most("facts of a host, beyond connecting", millis(facts), facts * 1e3, "20 ms".into(), 20.0);
+}
+
+/// What open sessions take in the driver.
+fn idle(work: &Work, effort: Effort, table: &mut Table) {
+    let hosts = if effort == Effort::Quick { 100 } else { 500 };
+    let mark = work.directory.join("open");
+    let plan = work.write_plan(
+        "idle.yaml",
+        &format!(
+            "api_version: v1\nname: idle\ntasks:\n  - {{name: open, target: _all, op: file.absent, params: {{path: /nonexistent/stead}}}}\n  \
+             - {{name: hold, depends_on: open, target: local, shell: \"touch '{0}'; while [ -e '{0}' ]; do sleep 0.1; done\"}}\n",
+            mark.display()
+        ),
+    );
+    let mut command = work.plan(hosts, &plan, &["--parallel", "50"]);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("stead can be started");
+    let end = Instant::now() + Duration::from_secs(300);
+    while !mark.exists() && Instant::now() < end && child.try_wait().expect("a child").is_none() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let memory = crate::sample::memory_of(child.id(), "VmRSS:");
+    // Ends the run, however far it came.
+    std::fs::remove_file(&mark).ok();
+    assert!(child.wait().expect("a child").success(), "the run that holds sessions open failed");
+    let limit = 64.0 * hosts as f64 / 500.0;
+    let mib = memory as f64 / f64::from(1 << 20);
+    table.at_most(
+        &format!("memory of the driver, {hosts} hosts connected"),
+        format!("{mib:.1} MiB"),
+        mib,
+        format!("{:.0} MiB", if hosts == 500 { limit } else { 64.0 }),
+        if hosts == 500 { limit } else { 64.0 },
+    );
+    // Where a binary is copied with `scp`, that is what a put is measured by.
+    if is_installed("scp") {
+        put(work, effort, table);
+    }
+}
+
+/// A large file there, as `scp` does it.
+fn put(work: &Work, effort: Effort, table: &mut Table) {
+    let size: u64 = if effort == Effort::Quick { 256 << 20 } else { 1 << 30 };
+    let (ours, theirs) = work.servers.put(size, &work.directory);
+    let rate = |time: Duration| size as f64 / time.as_secs_f64() / f64::from(1 << 20);
+    table.at_least(
+        &format!("`put` of {} MiB", size >> 20),
+        format!("{:.0} MiB/s", rate(ours)),
+        rate(ours),
+        format!("0.8 × scp's {:.0} MiB/s", rate(theirs)),
+        0.8 * rate(theirs),
+    );
+}

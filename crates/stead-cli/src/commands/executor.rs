@@ -1,0 +1,27 @@
+//! `stead executor`: what a driver elsewhere starts on this machine.
+
+use std::path::PathBuf;
+
+use stead_drivers::{Drivers, executor};
+use stead_model::ExitCode;
+
+use crate::args::ExecutorArgs;
+use crate::failure::{Failure, FailureKind};
+use crate::settings::Settings;
+
+pub(super) fn run(args: &ExecutorArgs, settings: &Settings) -> Result<ExitCode, Failure> {
+    let base = settings.current_dir.join(&args.base);
+    match (&args.attach, &args.session) {
+        (_, Some(run)) => {
+            let home = settings.environment.get("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+            executor::serve(Drivers::on_target(), run.clone(), &base, home)
+                .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+            Ok(ExitCode::Success)
+        }
+        (Some(run), None) => {
+            let well = executor::attach(run, &base, args.clean);
+            Ok(if well { ExitCode::Success } else { ExitCode::Failed })
+        }
+        (None, None) => Err(Failure::new(FailureKind::Usage, "`--attach RUN` is needed")),
+    }
+}

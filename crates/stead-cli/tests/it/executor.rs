@@ -1,0 +1,8 @@
+//! Operations on other machines: the executor, what it survives and what it leaves (reach.md, section 3).
+
+mod bringing;
+mod direct;
+mod faults;
+mod over_ssh;
+mod protocol;
+mod sessions;

@@ -1,0 +1,222 @@
+//! Bringing the program to a target, and starting it there under another account.
+
+use std::fs;
+
+use serde_json::json;
+use stead_model::transport::{Become, BecomeMethod, SecretSource};
+use stead_model::{ErrorClass, ExitCode, Report};
+
+use super::direct::{Place, op};
+
+async fn touch(place: &Place) -> Report {
+    let path = place.target("x");
+    place
+        .run(|plan| {
+            plan.op("x", op("file.present", json!({"path": path}))).on("web1");
+        })
+        .await
+}
+
+fn cached(place: &Place) -> std::path::PathBuf {
+    let directory = fs::read_dir(place.base().join("bin")).unwrap().next().unwrap().unwrap().path();
+    directory.join("stead")
+}
+
+/// Case 8.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_is_brought_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    for _ in 0..3 {
+        let report = touch(&place).await;
+        assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+        assert_eq!(place.uploads(), 1);
+    }
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let program = cached(&place);
+    assert_eq!((mode(&program), mode(program.parent().unwrap()), mode(&place.base())), (0o700, 0o700, 0o700));
+    let runs: Vec<_> = (0..6)
+        .map(|number| {
+            let path = place.target(&format!("y{number}"));
+            let plan = place.plan(|plan| {
+                plan.lock(false);
+                plan.op("y", op("file.present", json!({"path": path}))).on("web1");
+            });
+            place.runner().record_in(place.path(&format!("state{number}"))).run(plan)
+        })
+        .collect();
+    for report in futures(runs).await {
+        assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+    }
+    assert_eq!(place.uploads(), 1);
+
+    // A byte that is not right any more, the length kept.
+    let mut bytes = fs::read(&program).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&program, &bytes).unwrap();
+    assert_eq!(touch(&place).await.exit_code, ExitCode::Success);
+    assert_eq!(place.uploads(), 2);
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(touch(&place).await.exit_code, ExitCode::Success);
+    assert_eq!(place.uploads(), 3);
+}
+
+/// Runs all at once; what a runner returns is bound to its thread.
+async fn futures<T: 'static>(all: Vec<impl Future<Output = T> + 'static>) -> Vec<T> {
+    let local = tokio::task::LocalSet::new();
+    let tasks: Vec<_> = all.into_iter().map(|one| local.spawn_local(one)).collect();
+    let mut done = Vec::new();
+    local
+        .run_until(async {
+            for task in tasks {
+                done.push(task.await.unwrap());
+            }
+        })
+        .await;
+    done
+}
+
+/// Case 8: a place where nothing may be executed is passed over, unless it is the one that was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_that_cannot_hold_it_is_named() {
+    let place = Place::new();
+    let link = place.path("link");
+    std::os::unix::fs::symlink(place.path("home"), &link).unwrap();
+    let mut host = place.host();
+    host.workdir = Some(link.display().to_string());
+    let plan = || {
+        place.plan(|plan| {
+            plan.op("x", op("file.present", json!({"path": place.target("x")}))).on("web1");
+        })
+    };
+    let report = place.runner_for(&[("web1", host.clone())]).run(plan()).await;
+    let error = report.tasks[0].error.clone().unwrap();
+    assert_eq!(report.tasks[0].class, Some(ErrorClass::Permanent), "{error}");
+    assert!(
+        error.contains("symbolic link") && error.contains("`workdir`") && error.contains("link"),
+        "{error}"
+    );
+
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mount = Noexec::new(&place.path("noexec"));
+    host.workdir = Some(mount.0.join("stead").display().to_string());
+    let report = place.runner_for(&[("web1", host)]).run(plan()).await;
+    let error = report.tasks[0].error.clone().unwrap();
+    assert!(error.contains("noexec") && error.contains(&mount.0.display().to_string()), "{error}");
+}
+
+/// A mount that is gone when dropped.
+struct Noexec(std::path::PathBuf);
+
+impl Noexec {
+    fn new(path: &std::path::Path) -> Self {
+        fs::create_dir(path).unwrap();
+        let status = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "noexec,size=1m", "none"])
+            .arg(path)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Noexec {
+    fn drop(&mut self) {
+        drop(std::process::Command::new("umount").arg("-l").arg(&self.0).status());
+    }
+}
+
+/// Case 9.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_machine_gets_the_program_that_was_put_there_for_it() {
+    let mut place = Place::new();
+    place.stand_in("uname", "#!/bin/sh\necho Linux aarch64\n");
+    let report = touch(&place).await;
+    let error = report.tasks[0].error.clone().unwrap();
+    assert_eq!(report.tasks[0].class, Some(ErrorClass::Permanent), "{error}");
+    for wanted in ["web1", "aarch64", "STEAD_BINARIES", env!("CARGO_PKG_VERSION")] {
+        assert!(error.contains(wanted), "no {wanted} in {error}");
+    }
+    let binaries = place.path("binaries/aarch64");
+    fs::create_dir_all(&binaries).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_stead"), binaries.join("stead")).unwrap();
+    let path = place.target("x");
+    let plan = place.plan(|plan| {
+        plan.op("x", op("file.present", json!({"path": path}))).on("web1");
+    });
+    let report = place.runner_with(|reach| reach.binaries = vec![place.path("binaries")]).run(plan).await;
+    assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+    assert_eq!(place.uploads(), 1);
+}
+
+/// A stand-in for `sudo`: writes down its arguments, wants the password `open-sesame` unless it was told `-n` and
+/// may, and runs the rest.
+const SUDO: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+printf '%s\n' "$*" >> "$here/sudo.log"
+while [ $# -gt 0 ]; do
+  case $1 in
+    -n) quiet=1; shift ;;
+    -S) asks=1; shift ;;
+    -p|-u) shift 2 ;;
+    --) shift; break ;;
+    *) break ;;
+  esac
+done
+if [ -n "$quiet" ] && [ -e "$here/wants-password" ]; then
+  echo 'sudo: a password is required' >&2; exit 1
+fi
+if [ -n "$asks" ] && [ -e "$here/wants-password" ]; then
+  IFS= read -r given
+  if [ "$given" != open-sesame ]; then echo 'sudo: 1 incorrect password attempt' >&2; exit 1; fi
+fi
+AS_ROOT=yes exec "$@"
+"#;
+
+/// Case 12.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_account_with_and_without_a_password() {
+    let mut place = Place::new();
+    place.stand_in("sudo", SUDO);
+    let mut host = place.host();
+    host.become_user = Some(Become { method: BecomeMethod::Sudo, user: None });
+    let plan = || {
+        place.plan(|plan| {
+            plan.op("who", op("command.shell", json!({"script": "echo root: $AS_ROOT; cat"}))).on("web1");
+        })
+    };
+    let stdout =
+        |report: &Report| report.tasks[0].data.as_ref().unwrap()["stdout"].as_str().unwrap().to_owned();
+    let report = place.runner_for(&[("web1", host.clone())]).run(plan()).await;
+    assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+    assert_eq!(stdout(&report), "root: yes\n");
+
+    fs::write(place.path("bin/wants-password"), "").unwrap();
+    let report = place.runner_for(&[("web1", host.clone())]).run(plan()).await;
+    let row = &report.tasks[0];
+    assert_eq!(row.class, Some(ErrorClass::Permanent), "{report:#?}");
+    assert!(row.error.as_ref().unwrap().contains("become_password"), "{row:#?}");
+
+    host.become_password = Some(SecretSource::Env("PASSWORD".to_owned()));
+    for (password, exit_code) in [("open-sesame", ExitCode::Success), ("wrong-one", ExitCode::Failed)] {
+        let environment = [("PASSWORD".to_owned(), password.to_owned())].into_iter().collect();
+        let runner = place.runner_for(&[("web1", host.clone())]).environment(environment);
+        let report = runner.run(plan()).await;
+        assert_eq!(report.exit_code, exit_code, "{report:#?}");
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(!text.contains(password), "{text}");
+    }
+    // A password that is not asked for does not reach the command either.
+    fs::remove_file(place.path("bin/wants-password")).unwrap();
+    let environment = [("PASSWORD".to_owned(), "open-sesame".to_owned())].into_iter().collect();
+    let report = place.runner_for(&[("web1", host)]).environment(environment).run(plan()).await;
+    assert_eq!(stdout(&report), "root: yes\n");
+    let log = fs::read_to_string(place.path("bin/sudo.log")).unwrap();
+    assert!(!log.contains("sesame") && !log.contains("wrong-one"), "{log}");
+    let argv = place.world.started.lock().unwrap().concat().join(" ");
+    assert!(!argv.contains("sesame"), "{argv}");
+}

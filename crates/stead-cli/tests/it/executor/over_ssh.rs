@@ -1,0 +1,256 @@
+//! The command against a real SSH server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use stead_testkit::sshd::{self, Sshd};
+
+use super::direct::Place;
+
+/// A server, an inventory that names it `web1`, and a place for plans and targets.
+struct Site {
+    sshd: Sshd,
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    /// Nothing where there is no server to start; the test command installs one where it may.
+    fn new() -> Option<Self> {
+        sshd::available().then(|| Self::with(Sshd::start()))
+    }
+
+    fn with(sshd: Sshd) -> Self {
+        let site = Self { dir: tempfile::tempdir().unwrap(), sshd };
+        site.inventory("");
+        site
+    }
+
+    fn inventory(&self, more: &str) {
+        let text = format!(
+            "api_version: v1\nhosts:\n  web1: {{transport: \"{}\", workdir: {}{more}}}\n",
+            self.sshd.spec_text(),
+            self.sshd.workdir().display()
+        );
+        fs::write(self.path("inventory.yaml"), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn plan(&self, tasks: &str) {
+        let tasks = tasks.replace("@/", &format!("{}/", self.dir.path().display()));
+        let text =
+            format!("api_version: v1\nname: p\ngrace: 1s\ndefaults: {{target: web1}}\ntasks:\n{tasks}");
+        fs::write(self.path("p.yaml"), text).unwrap();
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stead"));
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.env_remove("STEAD_DIR").env("HOME", self.path("driver-home"));
+        command
+    }
+
+    fn run(&self, more: &[&str]) -> (i32, Value) {
+        let args = [&["plan", "run", "p.yaml", "--json"], more].concat();
+        let output = self.command(&args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let report = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
+        (output.status.code().unwrap(), report)
+    }
+
+    fn uploaded(&self) -> bool {
+        self.sshd.workdir().join("bin").exists()
+    }
+
+    fn sessions_left(&self) -> usize {
+        fs::read_dir(self.sshd.workdir().join("run"))
+            .map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
+    }
+}
+
+/// A driver that is killed and reaped when dropped.
+struct Driver(Child);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn is_running(pid_file: &Path) -> bool {
+    let Ok(pid) = fs::read_to_string(pid_file) else { return false };
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+#[test]
+fn a_plan_runs_on_a_host_behind_ssh() {
+    let Some(site) = Site::new() else { return };
+    site.plan(
+        "  - {name: file, op: file.present, params: {path: @/made, content: hello}}\n\
+         \x20 - {name: say, depends_on: file, shell: \"cat made\", params: {cwd: @/}}\n",
+    );
+    let (code, report) = site.run(&[]);
+    assert_eq!((code, &report["tasks"][1]["data"]["stdout"]), (0, &Value::from("hello")), "{report:#}");
+    let (code, report) = site.run(&["--dry-run"]);
+    assert_eq!((code, &report["tasks"][0]["status"]), (0, &Value::from("unchanged")), "{report:#}");
+    assert_eq!(site.sshd.logins(), 2, "one connection per host and run");
+    assert_eq!(site.sessions_left(), 0);
+}
+
+/// Case 9.
+#[test]
+fn what_a_login_prints_is_skipped_and_said() {
+    if !sshd::available() {
+        return;
+    }
+    let site = Site::with(Sshd::start());
+    fs::write(site.sshd.home().join(".bashrc"), "i=0; while [ $i -lt 200 ]; do echo 'welcome to this machine, be nice to it, please'; i=$((i+1)); done\n").unwrap();
+    site.plan("  - {name: file, op: file.present, params: {path: @/made, content: hello}}\n");
+    let (code, report) = site.run(&[]);
+    assert_eq!(code, 0, "{report:#}");
+    let warnings = report["warnings"].to_string();
+    // Only a login shell that reads it prints it.
+    let shell = fs::read_to_string("/etc/passwd").unwrap();
+    if shell
+        .lines()
+        .any(|line| line.starts_with(&format!("{}:", site.sshd.user())) && line.ends_with("/bash"))
+    {
+        assert!(warnings.contains("reach/noise"), "{report:#}");
+    }
+}
+
+/// Case 9: commands alone bring nothing to the host, and mean the same with and without the executor.
+#[test]
+fn commands_alone_bring_nothing_and_mean_the_same() {
+    let Some(site) = Site::new() else { return };
+    fs::write(site.path("there"), "").unwrap();
+    site.plan(
+        "  - {name: exec, op: command.exec, params: {command: printf, args: ['%s|', 'a b', \"it's\", '$(x)'], cwd: @/}}\n\
+         \x20 - {name: shell, shell: 'read a; echo $a $B $PWD; echo err >&2; exit 4', \
+         params: {stdin: 'in', env: {B: 'b c'}, cwd: @/, ok_exit: [4]}}\n\
+         \x20 - {name: creates, exec: ['false'], params: {creates: there, cwd: @/}}\n\
+         \x20 - {name: unless, exec: ['false'], params: {unless: 'test -e there', cwd: @/}}\n\
+         \x20 - {name: fails, exec: ['false'], on_error: continue}\n\
+         \x20 - {name: missing, exec: [no-such-program], on_error: continue}\n\
+         \x20 - {name: slow, shell: 'sleep 600', timeout: 500ms, on_error: continue}\n\
+         \x20 - {name: killed, shell: 'kill -9 $$', on_error: continue}\n\
+         \x20 - {name: home, shell: 'echo $STEAD_TASK $STEAD_HOST $STEAD_ATTEMPT'}\n",
+    );
+    let mut seen = Vec::new();
+    for mode in ["auto", "never", "always"] {
+        site.inventory(&format!(", executor: {mode}"));
+        let (_, before) = site.run(&["--dry-run"]);
+        let (code, report) = site.run(&[]);
+        assert_eq!(code, 1, "{report:#}");
+        assert_eq!(site.uploaded(), mode == "always", "{mode}");
+        let rows = |report: &Value| -> Vec<Value> {
+            let tasks = report["tasks"].as_array().unwrap().iter();
+            tasks
+                .map(|task| {
+                    let keys =
+                        ["name", "status", "changed", "class", "reason", "error", "data", "prediction"];
+                    let mut row: Value =
+                        keys.iter().map(|key| ((*key).to_owned(), task[*key].clone())).collect();
+                    // Who looks for a program says in its own words where.
+                    if task["name"] == "missing" {
+                        assert!(task["error"].to_string().contains("no-such-program"), "{task}");
+                        (row["error"], row["data"]["stderr"]) = (Value::Null, Value::Null);
+                    }
+                    row
+                })
+                .collect()
+        };
+        seen.push((rows(&before), rows(&report)));
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0], seen[2]);
+    site.inventory(", executor: never");
+    site.plan("  - {name: file, op: file.present, params: {path: @/made}}\n");
+    let (code, report) = site.run(&[]);
+    let row = &report["tasks"][0];
+    assert_eq!((code, &row["class"]), (1, &Value::from("invalid")), "{report:#}");
+    assert!(row["error"].as_str().unwrap().contains("executor: never"), "{row}");
+    assert!(!site.path("made").exists());
+}
+
+/// Case 11.
+#[test]
+fn a_killed_driver_leaves_nothing_on_the_target() {
+    let Some(site) = Site::new() else { return };
+    site.plan(
+        "  - {name: lock, op: file.present, params: {path: @/x}}\n\
+         \x20 - {name: sleep, depends_on: lock, shell: \"echo $$ > @/pid; exec sleep 600\"}\n",
+    );
+    let mut command = site.command(&["plan", "run", "p.yaml", "--run-id", "killed"]);
+    let mut driver = Driver(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    Place::until("the command runs", || is_running(&site.path("pid")));
+    driver.0.kill().unwrap();
+    driver.0.wait().unwrap();
+    let killed = Instant::now();
+    assert!(is_running(&site.path("pid")));
+    Place::until("the command is gone", || !is_running(&site.path("pid")));
+    Place::until("the session is gone", || site.sessions_left() == 0);
+    let limit = Duration::from_secs(15 + 1 + 1);
+    assert!(killed.elapsed() < limit + Duration::from_secs(1), "{:?}", killed.elapsed());
+    // The lock is free: another run has the target.
+    site.plan("  - {name: file, op: file.present, params: {path: @/y}}\n");
+    let (code, report) = site.run(&[]);
+    assert_eq!(code, 0, "{report:#}");
+}
+
+/// A driver that is killed and resumed at once: what it left there is ended first, the task is said to be interrupted.
+#[test]
+fn a_resumed_run_ends_what_the_killed_driver_left() {
+    let Some(site) = Site::new() else { return };
+    site.plan(
+        "  - {name: first, op: file.present, params: {path: @/x, content: x}}\n\
+         \x20 - {name: sleep, depends_on: first, interrupted: retry, \
+         shell: \"if [ -e @/pid ]; then exit 0; fi; echo $$ > @/pid; exec sleep 600\"}\n",
+    );
+    let mut command = site.command(&["plan", "run", "p.yaml", "--run-id", "again"]);
+    let mut driver = Driver(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    Place::until("the command runs", || is_running(&site.path("pid")));
+    driver.0.kill().unwrap();
+    driver.0.wait().unwrap();
+    let output = site.command(&["resume", "again", "--json"]).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    assert!(!is_running(&site.path("pid")));
+    assert_eq!(site.sessions_left(), 0);
+}
+
+/// Connections that are killed again and again under a command.
+#[test]
+fn a_killed_connection_is_found_again() {
+    let Some(site) = Site::new() else { return };
+    site.plan(
+        "  - {name: file, op: file.present, params: {path: @/made, content: hello}}\n\
+         \x20 - {name: talk, depends_on: file, shell: \"touch @/begun; \
+         i=0; while [ $i -lt 100 ]; do echo line $i; i=$((i+1)); sleep 0.03; done\"}\n",
+    );
+    let mut command = site.command(&["plan", "run", "p.yaml", "--json"]);
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    Place::until("the command runs", || site.path("begun").exists());
+    for _ in 0..2 {
+        let before = site.sshd.logins();
+        site.sshd.drop_connections();
+        Place::until("it connects anew", || site.sshd.logins() > before);
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let output = running.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let wanted: String = (0..100).map(|number| format!("line {number}\n")).collect();
+    assert_eq!(report["tasks"][1]["data"]["stdout"], wanted.as_str(), "{report:#}");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(site.sessions_left(), 0);
+    assert!(site.uploaded());
+}

@@ -1,0 +1,42 @@
+//! An account by name: from the root prefix's own `passwd`, or from this system.
+
+use std::path::PathBuf;
+
+use stead_runner::operation::OpError;
+
+use crate::setup::{Setup, input, settle};
+
+/// What a file in an account's home needs to know of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) home: PathBuf,
+}
+
+impl Account {
+    /// Returns the account called `name`.
+    pub(super) fn find(setup: &Setup<'_>, name: &str) -> Result<Self, OpError> {
+        let unknown = || OpError::permanent(format!("there is no user `{name}`"));
+        input::word("user", name)?;
+        let passwd = setup.read_through("/etc/passwd".as_ref())?.unwrap_or_default();
+        if let Some(account) = Self::in_text(&String::from_utf8_lossy(&passwd), name) {
+            return Ok(account);
+        }
+        if !setup.is_running() {
+            return Err(unknown());
+        }
+        // A directory service may know more than the file.
+        let said = settle::run(setup.cx, "getent", &["--", "passwd", name]).map_err(|_| unknown())?;
+        Self::in_text(&said.stdout, name).filter(|_| said.is_ok()).ok_or_else(unknown)
+    }
+
+    fn in_text(text: &str, name: &str) -> Option<Self> {
+        text.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let &[found, _, uid, gid, _, home, _] = &fields[..] else { return None };
+            (found == name && home.starts_with('/')).then_some(())?;
+            Some(Self { uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
+        })
+    }
+}

@@ -1,0 +1,186 @@
+//! Commands over a bare connection: the same meaning of every parameter, without the executor on the other side.
+//!
+//! What a command cannot have here is the care for processes that leave its group: only the group is ended.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use stead_model::ErrorClass;
+use stead_model::event::{Mode, Stream};
+use stead_runner::operation::{OpContext, OpError, Outcome, Params, Stop};
+use stead_runner::transport::{
+    Command, Exit, Running, Signal, Stdin, Transport, TransportError, TransportErrorKind,
+};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Duration, Instant};
+
+use super::process::Ended;
+use super::tail::Tail;
+use super::{ExitCodes, SHELL, given_env, outcome};
+
+/// How long output is waited for after the command has ended: background children may keep it open.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Looks whether a path is there; the connection starts it where the path belongs.
+const EXISTS: &str = "[ -e \"$1\" ]";
+
+/// Runs a command, or in a dry run says what it would do.
+pub(super) async fn act(
+    transport: &dyn Transport,
+    cx: &OpContext,
+    params: &Params,
+    mode: Mode,
+    argv: Vec<OsString>,
+) -> Result<Outcome, OpError> {
+    let mut env = cx.marks();
+    // A path of the driver means nothing there.
+    env.remove("STEAD_BUNDLE");
+    env.extend(given_env(params)?);
+    let work = Work {
+        transport,
+        cx,
+        env: env.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        cwd: params.text("cwd").map(PathBuf::from),
+    };
+    let cancelled = || OpError::operation("cancelled before the command started");
+    if mode == Mode::Run && cx.cancel.now() >= Stop::Ask {
+        return Err(cancelled());
+    }
+    if let Some(reason) = work.settled(params).await? {
+        return Ok(Outcome { reason: Some(reason), ..Outcome::default() });
+    }
+    if mode == Mode::DryRun {
+        if let Some(creates) = params.text("creates") {
+            cx.predicted.set(key(params, creates), true.into());
+        }
+        return Ok(Outcome { changed: true, ..Outcome::default() });
+    }
+    if cx.cancel.now() >= Stop::Ask {
+        return Err(cancelled());
+    }
+    let program = argv.first().cloned().unwrap_or_default();
+    let stdin = params.text("stdin").map_or(Stdin::Empty, |text| Stdin::Bytes(text.as_bytes().to_vec()));
+    let (mut stdout, mut stderr) = (Tail::default(), Tail::default());
+    let mut sink = |stream, bytes: &[u8]| {
+        cx.output.write(stream, bytes);
+        match stream {
+            Stream::Stdout => stdout.push(bytes),
+            Stream::Stderr => stderr.push(bytes),
+        }
+    };
+    let ended = work.run(argv, stdin, &mut sink).await?;
+    let stderr = stderr.into_text();
+    let message = match (ended.exit_code, stderr.lines().next()) {
+        // The connection says which program is missing, and where it was looked for.
+        (Some(code @ (126 | 127)), Some(line)) if program != SHELL => format!("exit code {code}: {line}"),
+        _ => ended.describe(),
+    };
+    Ok(outcome(&ended, &ExitCodes::new(params), message, stdout.into_text(), stderr))
+}
+
+/// Returns what a dry run remembers a path by.
+fn key(params: &Params, path: &str) -> String {
+    format!("command:{}:{path}", params.text("cwd").unwrap_or_default())
+}
+
+struct Work<'a> {
+    transport: &'a dyn Transport,
+    cx: &'a OpContext,
+    env: BTreeMap<OsString, OsString>,
+    cwd: Option<PathBuf>,
+}
+
+impl Work<'_> {
+    /// Returns why the command has nothing to do, if so.
+    async fn settled(&self, params: &Params) -> Result<Option<String>, OpError> {
+        if let Some(creates) = params.text("creates") {
+            let looked = [SHELL, "-c", EXISTS, "stead", creates].map(OsString::from).to_vec();
+            let predicted = self.cx.predicted.get(&key(params, creates)).is_some();
+            if predicted || self.run(looked, Stdin::Empty, &mut |_, _| {}).await?.exit_code == Some(0) {
+                return Ok(Some(format!("creates: {creates} exists")));
+            }
+        }
+        let Some(unless) = params.text("unless") else { return Ok(None) };
+        let probe = [SHELL, "-c", unless].map(OsString::from).to_vec();
+        let ended = self.run(probe, Stdin::Empty, &mut |_, _| {}).await?;
+        Ok((ended.exit_code == Some(0)).then(|| format!("unless: `{unless}` succeeded")))
+    }
+
+    async fn run(
+        &self,
+        argv: Vec<OsString>,
+        stdin: Stdin,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<Ended, OpError> {
+        let command = Command { argv, env: self.env.clone(), cwd: self.cwd.clone(), stdin, clear_env: false };
+        let running = self.transport.exec(command).await.map_err(|error| self.failed(&error, false))?;
+        self.wait(running, sink).await.map_err(|error| self.failed(&error, true))
+    }
+
+    fn failed(&self, error: &TransportError, begun: bool) -> OpError {
+        let is_lost = error.class() == ErrorClass::Unreachable;
+        // Whether it began is told by `changed`; the caller knows what that means for its task.
+        OpError {
+            changed: begun && is_lost,
+            ..OpError::new(error.class(), format!("{}: {error}", self.cx.host))
+        }
+    }
+
+    async fn wait(
+        &self,
+        mut running: Running,
+        sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
+    ) -> Result<Ended, TransportError> {
+        let (mut out, mut err) = (vec![0; 16 << 10], vec![0; 4 << 10]);
+        let (mut out_open, mut err_open) = (true, true);
+        let mut kill_at: Option<Instant> = None;
+        let mut drain_until: Option<Instant> = None;
+        let mut exit: Option<Exit> = None;
+        let mut was_killed = false;
+        let cancel = &self.cx.cancel;
+        while exit.is_none() || out_open || err_open {
+            let Running { stdout, stderr, process, .. } = &mut running;
+            tokio::select! {
+                read = stdout.read(&mut out), if out_open => match read {
+                    Ok(n) if n > 0 => sink(Stream::Stdout, out.get(..n).unwrap_or_default()),
+                    Ok(_) | Err(_) => out_open = false,
+                },
+                read = stderr.read(&mut err), if err_open => match read {
+                    Ok(n) if n > 0 => sink(Stream::Stderr, err.get(..n).unwrap_or_default()),
+                    Ok(_) | Err(_) => err_open = false,
+                },
+                ended = process.wait(), if exit.is_none() => {
+                    exit = Some(ended?);
+                    drain_until = Some(Instant::now() + DRAIN);
+                }
+                () = cancel.at_least(Stop::Ask), if kill_at.is_none() && exit.is_none() => {
+                    kill_at = Some(Instant::now() + self.cx.grace);
+                    process.signal(Signal::Terminate).await?;
+                }
+                () = kill_time(kill_at, cancel), if kill_at.is_some() && !was_killed && exit.is_none() => {
+                    was_killed = true;
+                    process.signal(Signal::Kill).await?;
+                }
+                () = until(drain_until) => break,
+            }
+        }
+        let lost = || TransportError::new(TransportErrorKind::Lost, "the connection ended under a command");
+        let (exit_code, signal) = match exit.ok_or_else(lost)? {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal(signal) => (None, Some(signal)),
+        };
+        Ok(Ended { exit_code, signal, stopped: kill_at.is_some() })
+    }
+}
+
+async fn kill_time(at: Option<Instant>, cancel: &stead_runner::operation::Cancel) {
+    tokio::select! { () = until(at) => {}, () = cancel.at_least(Stop::Kill) => {} }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

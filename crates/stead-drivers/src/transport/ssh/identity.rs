@@ -1,0 +1,208 @@
+//! What an account can log in with: keys of the agent and of files, certificates, a password.
+//!
+//! Each is a [`Candidate`], in the order they are tried; what cannot even be tried is kept as words for the error.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use russh::keys::agent::AgentIdentity;
+use russh::keys::agent::client::AgentClient;
+use russh::keys::{Certificate, HashAlg, PrivateKey, PublicKey};
+use tokio::net::UnixStream;
+
+use super::secret;
+use super::settings::Settings;
+use crate::transport::Surroundings;
+
+/// No key file is longer.
+const LONGEST_KEY: u64 = 1 << 20;
+
+/// One way to log in.
+#[derive(Clone)]
+pub(super) enum Candidate {
+    /// A key or certificate that the agent signs with.
+    Agent(Box<AgentIdentity>),
+    /// A key of a file.
+    Key { path: PathBuf, key: Arc<PrivateKey> },
+    /// A certificate for a key of a file.
+    Certificate { path: PathBuf, key: Arc<PrivateKey>, certificate: Box<Certificate> },
+    /// A password.
+    Password(String),
+}
+
+impl Candidate {
+    /// Returns what it is, without secrets.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Agent(identity) => match identity.as_ref() {
+                AgentIdentity::PublicKey { key, comment } => {
+                    format!("the agent's key {} ({comment})", key.fingerprint(HashAlg::Sha256))
+                }
+                AgentIdentity::Certificate { certificate, comment } => {
+                    let key = certificate.public_key().fingerprint(HashAlg::Sha256);
+                    format!("the agent's certificate of {key} ({comment})")
+                }
+            },
+            Self::Key { path, key } => {
+                format!("the key {} ({})", key.fingerprint(HashAlg::Sha256), path.display())
+            }
+            Self::Certificate { path, key, .. } => {
+                format!("the certificate {} of {}", path.display(), key.fingerprint(HashAlg::Sha256))
+            }
+            Self::Password(_) => "the password".to_owned(),
+        }
+    }
+}
+
+/// All ways to log in, and what could not become one.
+#[derive(Default)]
+pub(super) struct Candidates {
+    pub(super) list: Vec<Candidate>,
+    pub(super) problems: Vec<String>,
+}
+
+/// A connection to an agent.
+pub(super) type Agent = AgentClient<UnixStream>;
+
+/// Returns the agent of `settings` if it answers.
+pub(super) async fn connect_agent(settings: &Settings) -> Option<Result<Agent, String>> {
+    let socket = settings.agent.as_ref()?;
+    let agent = AgentClient::connect_uds(socket).await;
+    Some(agent.map_err(|error| format!("the agent at {} does not answer: {error}", socket.display())))
+}
+
+/// Collects the ways to log in to the host of `settings`.
+pub(super) async fn collect(
+    settings: &Settings,
+    around: &Surroundings,
+    agent: Option<&mut Agent>,
+) -> Candidates {
+    let mut found = Candidates::default();
+    let mut files = Vec::new();
+    for (path, asked) in settings
+        .identities
+        .iter()
+        .map(|path| (path, true))
+        .chain(settings.default_identities.iter().map(|path| (path, false)))
+    {
+        match load(path, settings, around).await {
+            Ok(Some(key)) => files.push((path.clone(), Arc::new(key))),
+            Ok(None) if asked => found.problems.push(format!("the key {} is not there", path.display())),
+            Ok(None) => {}
+            Err(problem) => found.problems.push(problem),
+        }
+    }
+    if let Some(agent) = agent {
+        collect_agent(settings, agent, &files, &mut found).await;
+    }
+    for (path, key) in files {
+        for certificate_path in certificate_paths(settings, &path) {
+            match read_certificate(&certificate_path) {
+                Ok(Some(certificate)) if certificate.public_key() == key.public_key().key_data() => {
+                    found.list.push(Candidate::Certificate {
+                        path: certificate_path,
+                        key: Arc::clone(&key),
+                        certificate: Box::new(certificate),
+                    });
+                }
+                Ok(_) => {}
+                Err(problem) => found.problems.push(problem),
+            }
+        }
+        found.list.push(Candidate::Key { path, key });
+    }
+    if let Some(source) = &settings.password {
+        match secret::read(source, around) {
+            Ok(password) => found.list.push(Candidate::Password(password)),
+            Err(problem) => found.problems.push(format!("the password: {problem}")),
+        }
+    }
+    found
+}
+
+async fn collect_agent(
+    settings: &Settings,
+    agent: &mut Agent,
+    files: &[(PathBuf, Arc<PrivateKey>)],
+    found: &mut Candidates,
+) {
+    let identities = match agent.request_identities().await {
+        Ok(identities) => identities,
+        Err(error) => return found.problems.push(format!("the agent gives no keys: {error}")),
+    };
+    let wanted: Vec<PublicKey> = if settings.identities_only {
+        let halves = settings.identities.iter().filter_map(|path| {
+            let public = PathBuf::from(format!("{}.pub", path.display()));
+            PublicKey::from_openssh(&read_text(&public).ok()??).ok()
+        });
+        halves.chain(files.iter().map(|(_, key)| key.public_key().clone())).collect()
+    } else {
+        Vec::new()
+    };
+    for identity in identities {
+        let data = match &identity {
+            AgentIdentity::PublicKey { key, .. } => key.key_data(),
+            AgentIdentity::Certificate { certificate, .. } => certificate.public_key(),
+        };
+        if !settings.identities_only || wanted.iter().any(|key| key.key_data() == data) {
+            found.list.push(Candidate::Agent(Box::new(identity)));
+        }
+    }
+}
+
+fn certificate_paths(settings: &Settings, key: &Path) -> Vec<PathBuf> {
+    let beside = PathBuf::from(format!("{}-cert.pub", key.display()));
+    settings.certificates.iter().cloned().chain([beside]).collect()
+}
+
+fn read_certificate(path: &Path) -> Result<Option<Certificate>, String> {
+    let Some(text) = read_text(path)? else { return Ok(None) };
+    Certificate::from_openssh(text.trim())
+        .map(Some)
+        .map_err(|error| format!("{} is no certificate: {error}", path.display()))
+}
+
+/// Returns nothing for a file that is not there.
+fn read_text(path: &Path) -> Result<Option<String>, String> {
+    use std::io::Read;
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        std::fs::File::open(path)?.take(LONGEST_KEY).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    match read() {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
+async fn load(path: &Path, settings: &Settings, around: &Surroundings) -> Result<Option<PrivateKey>, String> {
+    let Some(text) = read_text(path)? else { return Ok(None) };
+    let name = path.display().to_string();
+    let error = match russh::keys::decode_secret_key(&text, None) {
+        Ok(key) if !key.is_encrypted() => return Ok(Some(key)),
+        Ok(_) => None,
+        Err(russh::keys::Error::KeyIsEncrypted) => None,
+        Err(error) => Some(error),
+    };
+    let encrypted = error.is_none() || text.contains("ENCRYPTED");
+    if !encrypted {
+        let error = error.map(|error| error.to_string()).unwrap_or_default();
+        return Err(format!("the key {name} cannot be read: {error}"));
+    }
+    let Some(source) = &settings.passphrase else {
+        return Err(format!(
+            "the key {name} is encrypted: give its `passphrase` (env:NAME or file:PATH) or add it to an agent"
+        ));
+    };
+    let passphrase =
+        secret::read(source, around).map_err(|problem| format!("the passphrase of {name}: {problem}"))?;
+    // Opening a key takes a tenth of a second of computing on purpose.
+    let opened =
+        tokio::task::spawn_blocking(move || russh::keys::decode_secret_key(&text, Some(&passphrase))).await;
+    match opened {
+        Ok(Ok(key)) => Ok(Some(key)),
+        Ok(Err(_)) | Err(_) => Err(format!("the key {name} does not open with the `passphrase` given")),
+    }
+}

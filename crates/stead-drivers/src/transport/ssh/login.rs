@@ -1,0 +1,210 @@
+//! Logging in: every way is tried in order, and none hides the next.
+
+use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse};
+use russh::keys::agent::AgentIdentity;
+use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg};
+use russh::{MethodKind, MethodSet};
+use stead_runner::transport::{TransportError, TransportErrorKind};
+
+use super::algorithms::accepts;
+use super::client::Client;
+use super::identity::{Agent, Candidate, Candidates};
+use super::settings::Settings;
+
+/// How often a server may ask for more in one keyboard-interactive login.
+const MOST_QUESTIONS: usize = 8;
+
+/// How far logging in to one host has come, over all connections it took.
+#[derive(Default)]
+pub(super) struct Login {
+    /// The next candidate.
+    next: usize,
+    tried: Vec<String>,
+    offered: Vec<&'static str>,
+}
+
+/// What became of a login on one connection.
+pub(super) enum Step {
+    /// It is done.
+    In,
+    /// The server closed the connection, as it does after too many tries; a new one may go on.
+    Closed,
+    /// Nothing is left to try.
+    Refused,
+}
+
+impl Login {
+    /// Tries what is left on this connection.
+    pub(super) async fn step(
+        &mut self,
+        handle: &mut Handle<Client>,
+        settings: &Settings,
+        candidates: &Candidates,
+        mut agent: Option<&mut Agent>,
+    ) -> Step {
+        let user = settings.user.as_str();
+        // Costs a round trip and tells what the server takes.
+        let mut methods = match handle.authenticate_none(user).await {
+            Ok(AuthResult::Success) => return Step::In,
+            Ok(AuthResult::Failure { remaining_methods, .. }) => remaining_methods,
+            Err(_) => return Step::Closed,
+        };
+        if handle.is_closed() {
+            return Step::Closed;
+        }
+        self.offered = methods.iter().map(Into::into).collect();
+        while let Some(candidate) = candidates.list.get(self.next) {
+            self.next += 1;
+            if !takes(&methods, candidate) {
+                continue;
+            }
+            let name = candidate.describe();
+            let result = attempt(handle, settings, candidate, agent.as_deref_mut(), &methods).await;
+            match result {
+                Ok(AuthResult::Success) => return Step::In,
+                Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
+                    if partial_success {
+                        self.tried.push(format!("{name}: accepted, but the server wants more"));
+                    } else {
+                        self.tried.push(format!("{name}: refused"));
+                    }
+                    if !remaining_methods.is_empty() {
+                        methods = remaining_methods;
+                    }
+                }
+                Err(problem) => self.tried.push(format!("{name}: {problem}")),
+            }
+            if handle.is_closed() {
+                return if self.next < candidates.list.len() { Step::Closed } else { Step::Refused };
+            }
+        }
+        Step::Refused
+    }
+
+    /// How many candidates were tried so far: a connection without progress is not worth another.
+    pub(super) fn progress(&self) -> usize {
+        self.next
+    }
+
+    /// Returns what to say when nothing worked.
+    pub(super) fn failure(&self, settings: &Settings, candidates: &Candidates) -> TransportError {
+        let (user, name) = (&settings.user, settings.name());
+        let mut tried = self.tried.clone();
+        tried.extend(candidates.problems.iter().cloned());
+        let tried = if tried.is_empty() {
+            "nothing, there is no key, agent or password".to_owned()
+        } else {
+            tried.join("; ")
+        };
+        let offered = if self.offered.is_empty() { "nothing".to_owned() } else { self.offered.join(", ") };
+        TransportError::new(
+            TransportErrorKind::Login,
+            format!(
+                "no way to log in to {name} as {user} worked. Tried: {tried}. The server offers: {offered}"
+            ),
+        )
+    }
+}
+
+/// Whether the server takes this kind of login.
+fn takes(methods: &MethodSet, candidate: &Candidate) -> bool {
+    match candidate {
+        Candidate::Agent(_) | Candidate::Key { .. } | Candidate::Certificate { .. } => {
+            methods.contains(&MethodKind::PublicKey)
+        }
+        Candidate::Password(_) => {
+            methods.contains(&MethodKind::Password) || methods.contains(&MethodKind::KeyboardInteractive)
+        }
+    }
+}
+
+async fn attempt(
+    handle: &mut Handle<Client>,
+    settings: &Settings,
+    candidate: &Candidate,
+    agent: Option<&mut Agent>,
+    methods: &MethodSet,
+) -> Result<AuthResult, String> {
+    let user = settings.user.as_str();
+    let list = settings.lists.pubkey.as_deref();
+    match candidate {
+        Candidate::Agent(identity) => {
+            let Some(agent) = agent else { return Err("the agent is gone".to_owned()) };
+            let algorithm = match identity.as_ref() {
+                AgentIdentity::PublicKey { key, .. } => key.algorithm(),
+                AgentIdentity::Certificate { certificate, .. } => certificate.algorithm(),
+            };
+            let hash = hash_for(handle, &algorithm, list).await?;
+            match identity.as_ref() {
+                AgentIdentity::PublicKey { key, .. } => {
+                    handle.authenticate_publickey_with(user, key.clone(), hash, agent).await
+                }
+                AgentIdentity::Certificate { certificate, .. } => {
+                    handle.authenticate_certificate_with(user, certificate.clone(), hash, agent).await
+                }
+            }
+            .map_err(|error| format!("the agent did not sign: {error}"))
+        }
+        Candidate::Key { key, .. } => {
+            let hash = hash_for(handle, &key.algorithm(), list).await?;
+            let key = PrivateKeyWithHashAlg::new(key.clone(), hash);
+            handle.authenticate_publickey(user, key).await.map_err(|error| error.to_string())
+        }
+        Candidate::Certificate { key, certificate, .. } => {
+            hash_for(handle, &key.algorithm(), list).await?;
+            let sent =
+                handle.authenticate_openssh_cert(user, key.clone(), certificate.as_ref().clone()).await;
+            sent.map_err(|error| error.to_string())
+        }
+        Candidate::Password(password) => {
+            if methods.contains(&MethodKind::Password) {
+                let result = handle.authenticate_password(user, password).await;
+                return result.map_err(|error| error.to_string());
+            }
+            answer_questions(handle, user, password).await
+        }
+    }
+}
+
+/// Returns the hash an RSA signature is to have, or why the key may not be used.
+async fn hash_for(
+    handle: &Handle<Client>,
+    algorithm: &Algorithm,
+    list: Option<&str>,
+) -> Result<Option<HashAlg>, String> {
+    let unaccepted = || "left out by PubkeyAcceptedAlgorithms".to_owned();
+    if !matches!(algorithm, Algorithm::Rsa { .. }) {
+        return if accepts(list, algorithm.as_str()) { Ok(None) } else { Err(unaccepted()) };
+    }
+    // A server that does not say what it takes is taken for a modern one.
+    let best = handle.best_supported_rsa_hash().await.ok().flatten().unwrap_or(Some(HashAlg::Sha512));
+    let wanted = [best, Some(HashAlg::Sha512), Some(HashAlg::Sha256)];
+    let fits = |hash: &Option<HashAlg>| accepts(list, Algorithm::Rsa { hash: *hash }.as_str());
+    wanted.into_iter().find(fits).ok_or_else(unaccepted)
+}
+
+/// Gives the password to every hidden question.
+async fn answer_questions(
+    handle: &mut Handle<Client>,
+    user: &str,
+    password: &str,
+) -> Result<AuthResult, String> {
+    let text = |error: russh::Error| error.to_string();
+    let mut response = handle.authenticate_keyboard_interactive_start(user, None).await.map_err(text)?;
+    for _ in 0..MOST_QUESTIONS {
+        match response {
+            KeyboardInteractiveAuthResponse::Success => return Ok(AuthResult::Success),
+            KeyboardInteractiveAuthResponse::Failure { remaining_methods, partial_success } => {
+                return Ok(AuthResult::Failure { remaining_methods, partial_success });
+            }
+            KeyboardInteractiveAuthResponse::InfoRequest { prompts, .. } => {
+                let answers = prompts
+                    .iter()
+                    .map(|prompt| if prompt.echo { String::new() } else { password.to_owned() })
+                    .collect();
+                response = handle.authenticate_keyboard_interactive_respond(answers).await.map_err(text)?;
+            }
+        }
+    }
+    Err("the server asks without end".to_owned())
+}

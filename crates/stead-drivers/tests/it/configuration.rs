@@ -1,0 +1,788 @@
+//! The operation contract for what is a file with computed content plus a part of the running system.
+//!
+//! Each case runs in a container, on a whole system of its own, and under a root prefix there.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use stead_testkit::container::inside;
+use stead_testkit::operation_contract::{Case, World, violations};
+use stead_testkit::tree::{Depth, difference, snapshot};
+
+use crate::contract::{BASE, sh};
+
+pub(crate) const ANN: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f";
+pub(crate) const BOB: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8g";
+
+/// A certificate authority that nobody has the key of.
+pub(crate) const AUTHORITY: &str = "-----BEGIN CERTIFICATE-----
+MIIBizCCATGgAwIBAgIUbbrs1ZLPs9z8NsI+7mN5LtLEqn8wCgYIKoZIzj0EAwIw
+GjEYMBYGA1UEAwwPU3RlYWQgVGVzdCBSb290MCAXDTI2MTExNTEyNDM0OFoYDzIx
+MjYxMDIyMTI0MzQ4WjAaMRgwFgYDVQQDDA9TdGVhZCBUZXN0IFJvb3QwWTATBgcq
+hkjOPQIBBggqhkjOPQMBBwNCAAQJuj7aRUE4rvP4+Ciso8eXaqdnaZrrRYnlU153
+hr8FcjX2rK3OF2OYtjm1dX4k1fj7Cf9AWkws2MgKnN+pZRcDo1MwUTAdBgNVHQ4E
+FgQUnfi75sTGN5/BzogROVcBakVDncAwHwYDVR0jBBgwFoAUnfi75sTGN5/BzogR
+OVcBakVDncAwDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNIADBFAiEA4YT8
+lWlx2vlox3a0RnXwkz7Q0EYGWlibjiz3fkD226ECIAjTLfFzgjnURt1TptFrwdC6
+KCoY0a09hzv+QK2bu/FL
+-----END CERTIFICATE-----
+";
+
+fn at(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+pub(crate) fn put(root: &Path, path: &str, text: &str) {
+    let path = at(root, path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+fn remove(root: &Path, path: &str) {
+    let path = at(root, path);
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path).unwrap(),
+        Ok(_) => std::fs::remove_file(path).unwrap(),
+        Err(_) => {}
+    }
+}
+
+fn text(root: &Path, path: &str) -> String {
+    std::fs::read_to_string(at(root, path)).unwrap_or_default()
+}
+
+fn chmod(root: &Path, path: &str, mode: u32) {
+    std::fs::set_permissions(at(root, path), std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn is_running(root: &Path) -> bool {
+    root == Path::new("/")
+}
+
+/// Returns what a program prints, on the running system alone.
+fn says(root: &Path, script: &str) -> String {
+    if !is_running(root) {
+        return String::new();
+    }
+    let out = std::process::Command::new("/bin/sh").arg("-c").arg(script).output().unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Returns the state of these paths.
+fn state(root: &Path, paths: &[&str]) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for path in paths {
+        let at = at(root, path);
+        if let Ok(to) = at.read_link() {
+            found.insert((*path).to_owned(), format!("-> {}", to.display()));
+        } else if at.exists() {
+            found.extend(
+                snapshot(&at, Depth::State)
+                    .into_iter()
+                    .map(|(below, state)| (format!("{path}/{below}"), state)),
+            );
+        }
+    }
+    found
+}
+
+const ACCESS: &[Case] = &[
+    Case {
+        operation: "ssh.authorized_key",
+        name: "a key in a new file",
+        world: World::System(|root| state(root, &["/home/zoe"])),
+        params: || json!({"user": "zoe", "keys": [format!("{ANN} ann@home")]}),
+        fresh: zoe,
+        half: |root| {
+            put(root, "/home/zoe/.ssh/authorized_keys", &format!("no-pty {ANN} old\n"));
+            chmod(root, "/home/zoe/.ssh", 0o755);
+        },
+        drifts: &[
+            ("directory mode", |root| chmod(root, "/home/zoe/.ssh", 0o755)),
+            ("file mode", |root| chmod(root, "/home/zoe/.ssh/authorized_keys", 0o644)),
+            ("owner", |root| {
+                std::os::unix::fs::chown(at(root, "/home/zoe/.ssh/authorized_keys"), Some(0), Some(0))
+                    .unwrap();
+            }),
+            ("comment", |root| put(root, "/home/zoe/.ssh/authorized_keys", &format!("{ANN} hand\n"))),
+            ("existence", |root| remove(root, "/home/zoe/.ssh")),
+        ],
+        ..BASE
+    },
+    Case {
+        operation: "ssh.authorized_key",
+        name: "among others",
+        world: World::System(|root| state(root, &["/home/zoe"])),
+        params: || json!({"user": "zoe", "keys": [format!("from=\"10.0.0.0/8\" {ANN} ann")]}),
+        fresh: |root| {
+            zoe(root);
+            put(root, "/home/zoe/.ssh/authorized_keys", &format!("# mine\n{BOB} bob"));
+        },
+        half: |root| put(root, "/home/zoe/.ssh/authorized_keys", &format!("# mine\n{BOB} bob\n{ANN} x")),
+        kept: |root| {
+            let text = text(root, "/home/zoe/.ssh/authorized_keys");
+            text.lines().filter(|line| !line.contains(ANN)).collect::<Vec<_>>().join("\n")
+        },
+        ..BASE
+    },
+    Case {
+        operation: "ssh.authorized_key",
+        name: "exactly these",
+        world: World::System(|root| state(root, &["/home/zoe"])),
+        params: || json!({"user": "zoe", "keys": [format!("{BOB} b"), format!("{ANN} a")], "exclusive": true}),
+        fresh: zoe,
+        half: |root| put(root, "/home/zoe/.ssh/authorized_keys", &format!("{ANN} a\n{BOB} b\n")),
+        ..BASE
+    },
+    Case {
+        operation: "ssh.authorized_key",
+        name: "not this one",
+        world: World::System(|root| state(root, &["/home/zoe"])),
+        params: || json!({"user": "zoe", "keys": [ANN], "state": "absent"}),
+        fresh: |root| {
+            zoe(root);
+            put(root, "/home/zoe/.ssh/authorized_keys", &format!("{ANN} a\n{BOB} b\n"));
+        },
+        ..BASE
+    },
+    Case {
+        operation: "sudo.rule",
+        name: "put in",
+        world: World::System(|root| state(root, &["/etc/sudoers.d"])),
+        params: || json!({"name": "deploy", "group": "ops", "commands": ["/usr/bin/systemctl restart web"], "nopasswd": true}),
+        fresh: |root| {
+            remove(root, "/etc/sudoers.d/deploy");
+            put(root, "/etc/sudoers.d/other", "# kept\n");
+        },
+        half: |root| put(root, "/etc/sudoers.d/deploy", "%ops ALL=(ALL) ALL\n"),
+        drifts: &[
+            ("mode", |root| chmod(root, "/etc/sudoers.d/deploy", 0o640)),
+            ("rule", |root| put(root, "/etc/sudoers.d/deploy", "")),
+            ("existence", |root| remove(root, "/etc/sudoers.d/deploy")),
+        ],
+        kept: |root| text(root, "/etc/sudoers.d/other"),
+        ..BASE
+    },
+    Case {
+        operation: "sudo.rule",
+        name: "taken out",
+        world: World::System(|root| state(root, &["/etc/sudoers.d"])),
+        params: || json!({"name": "deploy", "state": "absent"}),
+        fresh: |root| {
+            put(root, "/etc/sudoers.d/deploy", "ann ALL=(ALL) ALL\n");
+            chmod(root, "/etc/sudoers.d/deploy", 0o440);
+        },
+        ..BASE
+    },
+    Case {
+        operation: "ssh.daemon",
+        name: "settings before those of the main file",
+        world: World::System(|root| {
+            let mut found = state(root, &["/etc/ssh/sshd_config", "/etc/ssh/sshd_config.d"]);
+            let effective =
+                says(root, "/usr/sbin/sshd -T | grep -E '^(permitrootlogin|maxauthtries|acceptenv) '");
+            found.insert("effective".to_owned(), effective);
+            found
+        }),
+        params: || {
+            json!({"settings": {"PermitRootLogin": "prohibit-password", "MaxAuthTries": 3, "AcceptEnv": ["A", "B"],
+                "X11Forwarding": false}})
+        },
+        fresh: |root| {
+            remove(root, "/etc/ssh/sshd_config.d");
+            put(
+                root,
+                "/etc/ssh/sshd_config",
+                "# top\nPermitRootLogin yes\nAcceptEnv LANG\nInclude /etc/ssh/sshd_config.d/*.conf\n",
+            );
+            if is_running(root) {
+                sh(root, "ssh-keygen -A >/dev/null; mkdir -p /run/sshd");
+            }
+        },
+        half: |root| put(root, "/etc/ssh/sshd_config.d/10-stead.conf", "MaxAuthTries 3\n"),
+        drifts: &[
+            ("setting", |root| put(root, "/etc/ssh/sshd_config.d/10-stead.conf", "MaxAuthTries 6\n")),
+            ("broken file", |root| put(root, "/etc/ssh/sshd_config.d/10-stead.conf", "Nonsense\n")),
+            ("include", |root| {
+                put(root, "/etc/ssh/sshd_config", "# top\nPermitRootLogin yes\nAcceptEnv LANG\n")
+            }),
+        ],
+        kept: |root| {
+            let text = text(root, "/etc/ssh/sshd_config");
+            text.lines().filter(|line| !line.starts_with("Include")).collect::<Vec<_>>().join("\n")
+        },
+        ..BASE
+    },
+];
+
+/// An account with a home.
+fn zoe(root: &Path) {
+    let passwd = text(root, "/etc/passwd");
+    if !passwd.contains("zoe:") {
+        put(root, "/etc/passwd", &format!("{passwd}zoe:x:7777:7778::/home/zoe:/bin/sh\n"));
+    }
+    remove(root, "/home/zoe");
+    std::fs::create_dir_all(at(root, "/home/zoe")).unwrap();
+    std::os::unix::fs::chown(at(root, "/home/zoe"), Some(7777), Some(7778)).unwrap();
+}
+
+const IDENTITY: &[Case] = &[
+    Case {
+        operation: "hosts.entry",
+        name: "names of an address",
+        world: World::System(|root| state(root, &["/etc/hosts"])),
+        params: || json!({"address": "10.0.0.7", "names": ["web.example", "web"]}),
+        fresh: |root| put(root, "/etc/hosts", "127.0.0.1 localhost # us\n10.0.0.8  web db\n"),
+        half: |root| put(root, "/etc/hosts", "127.0.0.1 localhost # us\n10.0.0.8  web db\n10.0.0.7 web\n"),
+        drifts: &[
+            ("name", |root| {
+                put(root, "/etc/hosts", "127.0.0.1 localhost # us\n10.0.0.8 db\n10.0.0.7\tweb.example\n")
+            }),
+            ("existence", |root| put(root, "/etc/hosts", "127.0.0.1 localhost # us\n10.0.0.8 db\n")),
+        ],
+        kept: |root| {
+            format!(
+                "{} {}",
+                text(root, "/etc/hosts").contains("localhost # us\n"),
+                text(root, "/etc/hosts").contains("db")
+            )
+        },
+        ..BASE
+    },
+    Case {
+        operation: "hosts.entry",
+        name: "taken off",
+        world: World::System(|root| state(root, &["/etc/hosts"])),
+        params: || json!({"address": "10.0.0.8", "names": ["web"], "state": "absent"}),
+        fresh: |root| put(root, "/etc/hosts", "10.0.0.8  web db\n10.0.0.9 web"),
+        ..BASE
+    },
+    Case {
+        operation: "hostname",
+        name: "files and the running one",
+        world: World::System(|root| {
+            let mut found = state(root, &["/etc/hosts", "/etc/hostname"]);
+            found.insert("running".to_owned(), says(root, "hostname"));
+            found
+        }),
+        params: || json!({"name": "quay", "domain": "example.org"}),
+        fresh: |root| {
+            put(root, "/etc/hosts", "127.0.0.1 localhost\n127.0.1.1 rig.lan rig alias # own\n");
+            put(root, "/etc/hostname", "rig\n");
+            says(root, "hostname rig");
+        },
+        half: |root| {
+            put(root, "/etc/hosts", "127.0.0.1 localhost\n");
+            says(root, "hostname quay");
+        },
+        drifts: &[
+            ("running or file", |root| {
+                if is_running(root) {
+                    says(root, "hostname hand");
+                } else {
+                    put(root, "/etc/hostname", "hand\n");
+                }
+            }),
+            ("file", |root| put(root, "/etc/hostname", "hand\n")),
+            ("hosts line", |root| {
+                put(root, "/etc/hosts", "127.0.0.1 localhost\n127.0.1.1\tquay alias # own\n")
+            }),
+        ],
+        kept: |root| format!("{}", text(root, "/etc/hosts").contains("127.0.0.1 localhost\n")),
+        ..BASE
+    },
+    Case {
+        operation: "timezone",
+        name: "link and name",
+        world: World::System(|root| state(root, &["/etc/localtime", "/etc/timezone"])),
+        params: || json!({"zone": "Europe/Vienna"}),
+        fresh: |root| {
+            put(root, "/usr/share/zoneinfo/Europe/Vienna", "TZif");
+            remove(root, "/etc/localtime");
+            put(root, "/etc/localtime", "a copy");
+            put(root, "/etc/timezone", "Etc/UTC\n");
+        },
+        half: |root| put(root, "/etc/timezone", "Europe/Vienna\n"),
+        drifts: &[
+            ("link", |root| {
+                remove(root, "/etc/localtime");
+                symlink("/usr/share/zoneinfo/Etc/UTC", at(root, "/etc/localtime")).unwrap();
+            }),
+            ("name", |root| remove(root, "/etc/timezone")),
+        ],
+        ..BASE
+    },
+];
+
+const RUNNING: &[Case] = &[
+    Case {
+        operation: "sysctl.value",
+        name: "running and after a start",
+        world: World::System(|root| {
+            let mut found = state(root, &["/etc/sysctl.d/60-stead.conf"]);
+            found.insert("running".to_owned(), says(root, "cat /proc/sys/net/ipv4/ip_forward"));
+            found
+        }),
+        params: || json!({"key": "net.ipv4.ip_forward", "value": 1}),
+        fresh: |root| {
+            put(root, "/etc/sysctl.d/60-stead.conf", "# c\nvm.swappiness = 7\n");
+            says(root, "echo 0 > /proc/sys/net/ipv4/ip_forward");
+        },
+        half: |root| put(root, "/etc/sysctl.d/60-stead.conf", "net.ipv4.ip_forward=0\nvm.swappiness = 7\n"),
+        drifts: &[("running or file", |root| {
+            if is_running(root) {
+                says(root, "echo 0 > /proc/sys/net/ipv4/ip_forward");
+            } else {
+                put(root, "/etc/sysctl.d/60-stead.conf", "# c\nvm.swappiness = 7\n");
+            }
+        })],
+        kept: |root| text(root, "/etc/sysctl.d/60-stead.conf").contains("vm.swappiness = 7\n").to_string(),
+        ..BASE
+    },
+    Case {
+        operation: "sysctl.value",
+        name: "the last line of the file",
+        world: World::System(|root| state(root, &["/etc/sysctl.d/60-stead.conf"])),
+        params: || json!({"key": "net/ipv4/ip_forward", "state": "absent"}),
+        fresh: |root| put(root, "/etc/sysctl.d/60-stead.conf", "net.ipv4.ip_forward = 1\n"),
+        ..BASE
+    },
+    Case {
+        operation: "kernel.module",
+        name: "options and start",
+        world: World::System(|root| state(root, &["/etc/modules-load.d", "/etc/modprobe.d"])),
+        params: || json!({"name": "stead-test", "options": "a=1 b=2"}),
+        // Part of the kernel, as far as anybody can see: a container cannot load modules.
+        fresh: |root| {
+            let release = says(Path::new("/"), "uname -r");
+            put(
+                root,
+                &format!("/lib/modules/{}/modules.builtin", release.trim()),
+                "kernel/x/stead-test.ko\n",
+            );
+            remove(root, "/etc/modprobe.d");
+            remove(root, "/etc/modules-load.d");
+        },
+        half: |root| put(root, "/etc/modprobe.d/stead-stead_test.conf", "options stead_test a=0\n"),
+        drifts: &[
+            ("options", |root| put(root, "/etc/modprobe.d/stead-stead_test.conf", "")),
+            ("start", |root| remove(root, "/etc/modules-load.d/stead-stead_test.conf")),
+        ],
+        ..BASE
+    },
+    Case {
+        operation: "kernel.module",
+        name: "not at the start any more",
+        world: World::System(|root| state(root, &["/etc/modules-load.d", "/etc/modules", "/etc/modprobe.d"])),
+        params: || json!({"name": "stead_gone", "state": "absent"}),
+        fresh: |root| {
+            put(root, "/etc/modules-load.d/stead-stead_gone.conf", "stead_gone\n");
+            put(root, "/etc/modules-load.d/hand.conf", "# mine\nstead-gone\nloop\n");
+            put(root, "/etc/modules", "loop\nstead_gone a=1\n");
+            put(root, "/etc/modprobe.d/stead-stead_gone.conf", "options stead_gone a=1\n");
+        },
+        half: |root| remove(root, "/etc/modules-load.d/stead-stead_gone.conf"),
+        kept: |root| text(root, "/etc/modules-load.d/hand.conf").replace("stead-gone\n", ""),
+        ..BASE
+    },
+    Case {
+        operation: "mount.present",
+        name: "a new file system",
+        world: World::System(mounts),
+        params: || json!({"path": "/srv/stead test", "device": "tmpfs", "fstype": "tmpfs", "options": "size=1m,noexec,nofail"}),
+        fresh: |root| {
+            unmount(root);
+            remove(root, "/srv/stead test");
+            put(root, "/etc/fstab", "# c\nUUID=1  /  ext4 errors=remount-ro 0 1");
+        },
+        half: |root| {
+            put(
+                root,
+                "/etc/fstab",
+                "# c\nUUID=1  /  ext4 errors=remount-ro 0 1\ntmpfs /srv/stead\\040test tmpfs size=2m 0 0",
+            );
+            if is_running(root) {
+                sh(root, "mkdir -p '/srv/stead test'; mount -t tmpfs -o size=2m tmpfs '/srv/stead test'");
+            }
+        },
+        drifts: &[
+            ("options", |root| {
+                if is_running(root) {
+                    sh(root, "mount -o remount,exec,size=3m '/srv/stead test'");
+                } else {
+                    put(
+                        root,
+                        "/etc/fstab",
+                        "# c\nUUID=1  /  ext4 errors=remount-ro 0 1\ntmpfs /srv/stead\\040test tmpfs size=3m 0 0",
+                    );
+                }
+            }),
+            ("mounted", |root| {
+                if is_running(root) {
+                    sh(root, "umount '/srv/stead test'");
+                } else {
+                    remove(root, "/srv/stead test");
+                }
+            }),
+        ],
+        kept: |root| {
+            text(root, "/etc/fstab").starts_with("# c\nUUID=1  /  ext4 errors=remount-ro 0 1").to_string()
+        },
+        ..BASE
+    },
+    Case {
+        operation: "mount.absent",
+        name: "unmounted",
+        world: World::System(mounts),
+        params: || json!({"path": "/srv/stead test/"}),
+        fresh: |root| {
+            unmount(root);
+            std::fs::create_dir_all(at(root, "/srv/stead test")).unwrap();
+            put(root, "/etc/fstab", "tmpfs /srv/stead\\040test tmpfs size=1m 0 0\nx /y ext4 defaults 0 2");
+            if is_running(root) {
+                sh(root, "mount -t tmpfs -o size=1m,nosuid tmpfs '/srv/stead test'");
+            }
+        },
+        half: |root| {
+            if is_running(root) {
+                put(root, "/etc/fstab", "x /y ext4 defaults 0 2");
+            }
+        },
+        kept: |root| text(root, "/etc/fstab").contains("x /y ext4 defaults 0 2").to_string(),
+        ..BASE
+    },
+    Case {
+        operation: "cron.entry",
+        name: "put in",
+        world: World::System(|root| state(root, &["/etc/cron.d"])),
+        params: || json!({"name": "backup", "schedule": "@daily", "command": "date +%F", "env": {"A": "1"}}),
+        fresh: |root| {
+            remove(root, "/etc/cron.d/backup");
+            put(root, "/etc/cron.d/other", "kept");
+        },
+        half: |root| put(root, "/etc/cron.d/backup", "@hourly root true\n"),
+        drifts: &[
+            ("command", |root| put(root, "/etc/cron.d/backup", "@daily root evil\n")),
+            ("mode", |root| chmod(root, "/etc/cron.d/backup", 0o666)),
+            ("existence", |root| remove(root, "/etc/cron.d/backup")),
+        ],
+        ..BASE
+    },
+    Case {
+        operation: "cron.entry",
+        name: "taken out",
+        world: World::System(|root| state(root, &["/etc/cron.d"])),
+        params: || json!({"name": "backup", "state": "absent"}),
+        fresh: |root| put(root, "/etc/cron.d/backup", "@hourly root true\n"),
+        ..BASE
+    },
+    Case {
+        operation: "certificate.ca",
+        name: "trusted",
+        world: World::System(trusted),
+        params: || json!({"name": "stead.test", "source": "ca.pem"}),
+        sources: |dir| std::fs::write(dir.join("ca.pem"), AUTHORITY).unwrap(),
+        fresh: |root| {
+            remove(root, "/usr/local/share/ca-certificates");
+            // One besides the local ones: all the real ones take seconds each time.
+            put(root, "/etc/ca-certificates.conf", "mozilla/ISRG_Root_X1.crt\n");
+            says(root, "mkdir -p /usr/local/share/ca-certificates; update-ca-certificates --fresh");
+        },
+        half: |root| {
+            put(root, "/usr/local/share/ca-certificates/stead.test.crt", &AUTHORITY.replace('\n', "\r\n"));
+            says(root, "update-ca-certificates --fresh");
+        },
+        drifts: &[
+            ("file", |root| remove(root, "/usr/local/share/ca-certificates/stead.test.crt")),
+            ("bundle or file", |root| {
+                if is_running(root) {
+                    put(root, "/etc/ssl/certs/ca-certificates.crt", "");
+                } else {
+                    put(root, "/usr/local/share/ca-certificates/stead.test.crt", "");
+                }
+            }),
+        ],
+        ..BASE
+    },
+    Case {
+        operation: "certificate.ca",
+        name: "not trusted any more",
+        world: World::System(trusted),
+        params: || json!({"name": "stead.test", "state": "absent"}),
+        fresh: |root| {
+            put(root, "/usr/local/share/ca-certificates/stead.test.crt", AUTHORITY);
+            put(root, "/etc/ca-certificates.conf", "mozilla/ISRG_Root_X1.crt\n");
+            says(root, "update-ca-certificates --fresh");
+        },
+        ..BASE
+    },
+    Case {
+        operation: "config.restored",
+        name: "files, made directories and a running part",
+        world: World::System(|root| {
+            let mut found = state(root, &["/srv/restored"]);
+            found.insert("running".to_owned(), says(root, "cat /proc/sys/net/ipv4/ip_forward"));
+            found
+        }),
+        params: || {
+            json!({"files": {"/srv/restored/f": {"kind": "file", "mode": "0600", "text": "t"}, "/srv/restored/d/g": {"kind": "absent"}},
+                "made": ["/srv/restored/d"], "running": [{"part": {"parameter": "net/ipv4/ip_forward"}, "value": "0"}]})
+        },
+        fresh: |root| {
+            remove(root, "/srv/restored");
+            put(root, "/srv/restored/d/g", "made");
+            says(root, "echo 1 > /proc/sys/net/ipv4/ip_forward");
+        },
+        half: |root| put(root, "/srv/restored/f", "x"),
+        drifts: &[
+            ("content", |root| put(root, "/srv/restored/f", "hand")),
+            ("mode", |root| chmod(root, "/srv/restored/f", 0o644)),
+        ],
+        ..BASE
+    },
+];
+
+fn mounts(root: &Path) -> BTreeMap<String, String> {
+    let mut found = state(root, &["/etc/fstab"]);
+    let exists = at(root, "/srv/stead test").is_dir();
+    found.insert("directory".to_owned(), exists.to_string());
+    let shown = says(root, "findmnt -rno SOURCE,FSTYPE,OPTIONS '/srv/stead test'");
+    found.insert("mounted".to_owned(), shown);
+    found
+}
+
+fn unmount(root: &Path) {
+    says(root, "while umount '/srv/stead test'; do :; done");
+}
+
+fn trusted(root: &Path) -> BTreeMap<String, String> {
+    let mut found = state(root, &["/usr/local/share/ca-certificates"]);
+    found.insert("bundle".to_owned(), says(root, "sha256sum </etc/ssl/certs/ca-certificates.crt"));
+    found.insert(
+        "links".to_owned(),
+        says(root, "cd /etc/ssl/certs && find . -type l -printf '%p %l\\n' | sort"),
+    );
+    found
+}
+
+const NETWORK: &[Case] = &[
+    Case {
+        operation: "dns.servers",
+        name: "in resolv.conf",
+        world: World::System(|root| state(root, &["/etc/resolv.conf"])),
+        params: || json!({"servers": ["9.9.9.9", "fd00::1"], "search": ["a.example"]}),
+        fresh: |root| {
+            remove(root, "/etc/resolv.conf");
+            put(root, "/etc/resolv.conf", "# c\nnameserver 1.1.1.1\noptions edns0\n");
+        },
+        half: |root| put(root, "/etc/resolv.conf", "# c\nnameserver 9.9.9.9\noptions edns0\n"),
+        drifts: &[("servers", |root| {
+            put(root, "/etc/resolv.conf", "# c\nnameserver 1.1.1.1\noptions edns0\nsearch a.example\n")
+        })],
+        kept: |root| {
+            format!(
+                "{} {}",
+                text(root, "/etc/resolv.conf").starts_with("# c\n"),
+                text(root, "/etc/resolv.conf").contains("options edns0\n")
+            )
+        },
+        ..BASE
+    },
+    Case {
+        operation: "dns.servers",
+        name: "by systemd-resolved",
+        world: World::System(|root| state(root, &["/etc/resolv.conf", "/etc/systemd/resolved.conf.d"])),
+        params: || json!({"servers": ["9.9.9.9"], "interface": "eth0"}),
+        fresh: |root| {
+            remove(root, "/etc/resolv.conf");
+            remove(root, "/etc/systemd/resolved.conf.d");
+            std::fs::create_dir_all(at(root, "/etc")).unwrap();
+            symlink("../run/systemd/resolve/stub-resolv.conf", at(root, "/etc/resolv.conf")).unwrap();
+        },
+        half: |root| put(root, "/etc/systemd/resolved.conf.d/60-stead.conf", "[Resolve]\nDNS=1.1.1.1\n"),
+        ..BASE
+    },
+    Case {
+        operation: "ntp",
+        name: "by chrony",
+        world: World::System(|root| state(root, &["/etc/chrony"])),
+        params: || json!({"servers": ["10.0.0.1"], "pools": ["pool.example"]}),
+        fresh: |root| {
+            put(root, "/usr/sbin/chronyd", "");
+            remove(root, "/etc/chrony");
+            put(root, "/etc/chrony/chrony.conf", "# c\npool x iburst");
+        },
+        half: |root| put(root, "/etc/chrony/conf.d/stead.conf", "server 10.0.0.1 iburst\n"),
+        drifts: &[
+            ("servers", |root| put(root, "/etc/chrony/conf.d/stead.conf", "")),
+            ("directory", |root| put(root, "/etc/chrony/chrony.conf", "# c\npool x iburst")),
+        ],
+        kept: |root| text(root, "/etc/chrony/chrony.conf").starts_with("# c\npool x iburst").to_string(),
+        ..BASE
+    },
+    Case {
+        operation: "network.interface",
+        name: "by ifupdown",
+        world: World::System(network),
+        params: || json!({"name": "stead0", "addresses": ["10.9.0.7/24", "10.9.1.7/24"], "gateway4": "10.9.0.1", "mtu": 1400}),
+        fresh: wire,
+        half: |root| {
+            put(
+                root,
+                "/etc/network/interfaces.d/stead-stead0",
+                "auto stead0\niface stead0 inet static\n    address 10.9.2.7/24\n",
+            );
+            says(root, "ip link set stead0 up; ip address add 10.9.2.7/24 dev stead0");
+        },
+        drifts: &[
+            ("file", |root| remove(root, "/etc/network/interfaces.d/stead-stead0")),
+            ("address or file", |root| {
+                if is_running(root) {
+                    sh(root, "ip address delete 10.9.1.7/24 dev stead0");
+                } else {
+                    put(root, "/etc/network/interfaces.d/stead-stead0", "");
+                }
+            }),
+            ("mtu or file", |root| {
+                if is_running(root) {
+                    sh(root, "ip link set stead0 mtu 1500");
+                } else {
+                    put(root, "/etc/network/interfaces.d/stead-stead0", "");
+                }
+            }),
+            ("route or source line", |root| {
+                if is_running(root) {
+                    sh(root, "ip route delete default dev stead0");
+                } else {
+                    put(root, "/etc/network/interfaces", "# c\n");
+                }
+            }),
+        ],
+        kept: |root| text(root, "/etc/network/interfaces").starts_with("# c\n").to_string(),
+        ..BASE
+    },
+    Case {
+        operation: "network.interface",
+        name: "given up",
+        world: World::System(network),
+        params: || json!({"name": "stead0", "state": "absent"}),
+        fresh: |root| {
+            wire(root);
+            put(
+                root,
+                "/etc/network/interfaces.d/stead-stead0",
+                "auto stead0\niface stead0 inet static\n    address 10.9.2.7/24\n",
+            );
+            says(
+                root,
+                "ip link set stead0 up; ip address add 10.9.2.7/24 dev stead0; ip address add 10.9.3.7/24 dev stead0",
+            );
+        },
+        ..BASE
+    },
+    Case {
+        operation: "network.route",
+        name: "by ifupdown",
+        world: World::System(network),
+        params: || json!({"to": "10.8.0.0/16", "via": "10.9.0.1", "interface": "stead0", "metric": 5}),
+        fresh: |root| {
+            wire(root);
+            says(root, "ip link set stead0 up; ip address add 10.9.0.7/24 dev stead0");
+        },
+        half: |root| {
+            says(root, "ip route add 10.8.0.0/16 via 10.9.0.2 dev stead0 metric 5");
+            put(root, "/etc/network/interfaces", "# c\nsource /etc/network/interfaces.d/*\n");
+        },
+        drifts: &[("route or file", |root| {
+            if is_running(root) {
+                sh(root, "ip route delete 10.8.0.0/16");
+            } else {
+                remove(root, "/etc/network/interfaces.d");
+            }
+        })],
+        ..BASE
+    },
+];
+
+fn network(root: &Path) -> BTreeMap<String, String> {
+    let mut found = state(root, &["/etc/network", "/etc/netplan"]);
+    let link = says(
+        root,
+        "ip -4 -o address show dev stead0 | sort -k4; ip -o link show dev stead0 | grep -o -e 'mtu [0-9]*' -e ',UP'; ip -4 route",
+    );
+    found.insert("running".to_owned(), link);
+    found
+}
+
+/// A wire with one end here, and a machine that keeps its network by ifupdown.
+fn wire(root: &Path) {
+    says(root, "ip link delete stead0; ip link add stead0 type veth peer name stead1; ip link set stead1 up");
+    remove(root, "/etc/netplan");
+    remove(root, "/etc/network");
+    put(root, "/etc/network/interfaces", "# c\n");
+}
+
+pub(crate) fn cases() -> Vec<Case> {
+    [ACCESS, IDENTITY, RUNNING, NETWORK].concat()
+}
+
+fn passes(cases: &[Case]) {
+    let registry = stead_drivers::Drivers::standard();
+    let found: Vec<String> = cases.iter().flat_map(|case| violations(&registry, case)).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Case 17 of reach.
+#[test]
+fn access_keeps_the_contract() {
+    inside(|| passes(ACCESS));
+}
+
+/// Case 17 of reach.
+#[test]
+fn identity_keeps_the_contract() {
+    inside(|| passes(IDENTITY));
+}
+
+/// Case 17 of reach.
+#[test]
+fn the_running_system_keeps_the_contract() {
+    inside(|| passes(RUNNING));
+}
+
+/// Case 17 of reach.
+#[test]
+fn the_network_keeps_the_contract() {
+    inside(|| passes(NETWORK));
+}
+
+/// Case 17 of reach: under a root prefix a check touches nothing, not even a time.
+#[test]
+fn a_check_under_a_root_prefix_touches_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for case in cases() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, sources) = (dir.path().join("root"), dir.path().join("sources"));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::create_dir_all(&sources).unwrap();
+        (case.sources)(&sources);
+        (case.fresh)(&root);
+        let mut cx = stead_testkit::context::context(&sources);
+        cx.root = Some(root.clone());
+        let before = snapshot(&root, Depth::Everything);
+        let diff = crate::state::check(&cx, case.operation, (case.params)()).unwrap();
+        assert!(
+            !diff.is_empty() || case.name == "files, made directories and a running part",
+            "{}",
+            case.operation
+        );
+        let touched = difference(&before, &snapshot(&root, Depth::Everything));
+        assert!(touched.is_empty(), "{} ({}): {touched:?}", case.operation, case.name);
+    }
+}

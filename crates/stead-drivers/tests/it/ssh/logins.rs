@@ -1,0 +1,183 @@
+//! Case 2: every way to log in, and what a failure says.
+
+use super::*;
+use stead_model::ErrorClass;
+use stead_model::transport::SecretSource;
+use stead_runner::transport::TransportErrorKind;
+use stead_testkit::sshd::{
+    Account as Picture, KeyKind, SshAgent, certify, fingerprint, make_key, make_key_with,
+};
+
+fn with_key(server: &Sshd, key: &str) -> SshSpec {
+    SshSpec { key: Some(server.file(key).display().to_string()), ..server.spec() }
+}
+
+/// A login that must fail, and its message.
+async fn refused(account: &Account, spec: SshSpec) -> String {
+    let error = account.connect(spec).await.err().unwrap();
+    assert_eq!(error.kind, TransportErrorKind::Login, "{error}");
+    assert_eq!(error.class(), ErrorClass::Unreachable);
+    assert!(!error.may_pass(), "a refused login is not tried again");
+    error.message
+}
+
+/// Case 2.
+#[tokio::test]
+async fn the_agent_is_asked_first_and_can_be_left_out() {
+    let server = Sshd::start();
+    let agent = SshAgent::start();
+    agent.add(&server.file("id"));
+    let account = Account::new().set("SSH_AUTH_SOCK", agent.socket());
+    let mut spec = SshSpec { key: None, agent: None, ..server.spec() };
+    let host = account.connect(spec.clone()).await.unwrap();
+    assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+    spec.agent = Some(false);
+    let message = refused(&account, spec).await;
+    assert!(message.contains("The server offers: publickey"), "{message}");
+}
+
+/// Case 2.
+#[tokio::test]
+async fn a_key_of_a_file_works_and_a_wrong_one_is_named_by_its_fingerprint() {
+    let server = Sshd::start();
+    for (name, kind) in [("rsa", KeyKind::Rsa), ("ecdsa", KeyKind::Ecdsa)] {
+        make_key(&server.file(name), kind);
+        let message = refused(&Account::new(), with_key(&server, name)).await;
+        assert!(message.contains(&fingerprint(&server.file(name))), "{message}");
+        assert!(message.contains("refused"), "{message}");
+        let mut keys = std::fs::read_to_string(server.file("authorized_keys")).unwrap();
+        keys.push_str(&std::fs::read_to_string(server.file(&format!("{name}.pub"))).unwrap());
+        std::fs::write(server.file("authorized_keys"), keys).unwrap();
+        let host = Account::new().connect(with_key(&server, name)).await.unwrap();
+        assert_eq!(output(&*host, &["echo", name]).await, format!("{name}\n"));
+    }
+    let message = refused(&Account::new(), with_key(&server, "nowhere")).await;
+    assert!(message.contains("nowhere is not there"), "{message}");
+}
+
+/// Case 2.
+#[tokio::test]
+async fn an_encrypted_key_needs_its_passphrase() {
+    let server = Sshd::start();
+    make_key_with(&server.file("locked"), KeyKind::Ed25519, "open sesame");
+    std::fs::copy(server.file("locked.pub"), server.file("authorized_keys")).unwrap();
+    let account = Account::new().set("P", "open sesame").set("WRONG", "close sesame");
+    let with = |source: Option<&str>| SshSpec {
+        passphrase: source.map(|name| SecretSource::Env(name.to_owned())),
+        ..with_key(&server, "locked")
+    };
+    account.connect(with(Some("P"))).await.unwrap();
+    let message = refused(&account, with(None)).await;
+    assert!(message.contains("is encrypted: give its `passphrase`"), "{message}");
+    let message = refused(&account, with(Some("WRONG"))).await;
+    assert!(message.contains("does not open with the `passphrase`"), "{message}");
+    let message = refused(&account, with(Some("UNSET"))).await;
+    assert!(message.contains("UNSET is not set"), "{message}");
+    assert!(!message.contains("sesame"), "{message}");
+}
+
+/// Case 2.
+#[tokio::test]
+async fn a_certificate_beside_the_key_is_used() {
+    let server = Sshd::builder().config("TrustedUserCAKeys /dev/null").start();
+    drop(server);
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca");
+    make_key(&authority, KeyKind::Ed25519);
+    let server = Sshd::builder().config(&format!("TrustedUserCAKeys {}.pub", authority.display())).start();
+    make_key(&server.file("signed"), KeyKind::Ed25519);
+    std::fs::write(server.file("authorized_keys"), "").unwrap();
+    let message = refused(&Account::new(), with_key(&server, "signed")).await;
+    assert!(message.contains(&fingerprint(&server.file("signed"))), "{message}");
+    certify(&authority, &server.file("signed"), server.user(), false);
+    let host = Account::new().connect(with_key(&server, "signed")).await.unwrap();
+    assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+    assert!(server.log().contains("ED25519-CERT"), "{}", server.log());
+    // For another account it is worth nothing.
+    std::fs::remove_file(server.file("signed-cert.pub")).unwrap();
+    certify(&authority, &server.file("signed"), "somebody-else", false);
+    let message = refused(&Account::new(), with_key(&server, "signed")).await;
+    assert!(message.contains("signed-cert.pub"), "{message}");
+}
+
+/// The hash of `secret word`, for a `shadow` file.
+fn hashed() -> String {
+    let output =
+        std::process::Command::new("openssl").args(["passwd", "-6", "secret word"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Case 2. Needs root: the server sees a `shadow` file of its own.
+#[tokio::test]
+async fn a_password_works_by_reference_and_after_keys_that_do_not() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let picture = Picture { password: Some(hashed()), ..Picture::default() };
+    let server = Sshd::builder().config("PasswordAuthentication yes").account(picture).start();
+    make_key(&server.file("useless"), KeyKind::Ed25519);
+    let account = Account::new().set("P", "secret word").set("WRONG", "another word");
+    let with = |source| SshSpec { password: Some(source), ..with_key(&server, "useless") };
+    let file = server.file("password");
+    std::fs::write(&file, "secret word\n").unwrap();
+    for source in [
+        SecretSource::Env("P".to_owned()),
+        SecretSource::File(file.display().to_string()),
+        SecretSource::Literal("secret word".to_owned()),
+    ] {
+        let host = account.connect(with(source)).await.unwrap();
+        assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+    }
+    let message = refused(&account, with(SecretSource::Env("WRONG".to_owned()))).await;
+    assert!(message.contains("the password: refused"), "{message}");
+    assert!(message.contains(&fingerprint(&server.file("useless"))), "{message}");
+    assert!(message.contains("The server offers: publickey, password"), "{message}");
+    assert!(!message.contains("another word"), "{message}");
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_after_a_few_tries_still_gets_all_of_them() {
+    let server = Sshd::builder().config("MaxAuthTries 2").start();
+    let agent = SshAgent::start();
+    for number in 0..4 {
+        let key = server.file(&format!("other{number}"));
+        make_key(&key, KeyKind::Ed25519);
+        agent.add(&key);
+    }
+    let account = Account::new().set("SSH_AUTH_SOCK", agent.socket());
+    let host = account.connect(SshSpec { agent: None, ..server.spec() }).await.unwrap();
+    assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+}
+
+#[tokio::test]
+async fn an_agent_that_is_gone_is_said_and_hides_nothing() {
+    let server = Sshd::start();
+    let account = Account::new().set("SSH_AUTH_SOCK", server.file("no-agent"));
+    account.connect(SshSpec { agent: None, ..server.spec() }).await.unwrap();
+    let message = refused(&account, SshSpec { agent: None, key: None, ..server.spec() }).await;
+    assert!(message.contains("no-agent does not answer"), "{message}");
+}
+
+#[tokio::test]
+async fn several_steps_that_a_server_asks_for_are_gone_through() {
+    let server = Sshd::builder().config("AuthenticationMethods publickey,publickey").start();
+    make_key(&server.file("second"), KeyKind::Ed25519);
+    let mut keys = std::fs::read_to_string(server.file("authorized_keys")).unwrap();
+    keys.push_str(&std::fs::read_to_string(server.file("second.pub")).unwrap());
+    std::fs::write(server.file("authorized_keys"), keys).unwrap();
+    let account = Account::new();
+    let config = server.file("config");
+    std::fs::write(
+        &config,
+        format!(
+            "IdentityFile {}\nIdentityFile {}\n",
+            server.file("id").display(),
+            server.file("second").display()
+        ),
+    )
+    .unwrap();
+    let spec = SshSpec { key: None, ssh_config: Some(config.display().to_string()), ..server.spec() };
+    let host = account.connect(spec).await.unwrap();
+    assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+}

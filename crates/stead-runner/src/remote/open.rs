@@ -1,0 +1,326 @@
+//! Opening a session: look at the target, bring the program if it is not there, attach, say hello.
+
+use std::time::Duration;
+
+use stead_model::executor::{
+    BANNER, FrameBuffer, FrameKind, Hello, NOISE, PROTOCOL, Received, Reply, Request, Welcome, target_arch,
+    write,
+};
+use stead_model::{ErrorClass, HostName, RunId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::operation::OpError;
+use crate::transport::{Running, Transport, TransportError};
+
+use super::become_account::{Account, command};
+use super::binary::{Binaries, Binary, Packing, own_arch};
+
+const PROBE: &str = include_str!("probe.sh");
+const UPLOAD: &str = include_str!("upload.sh");
+
+/// Lines of errors that go into a message.
+const LAST_LINES: usize = 20;
+
+/// How long an executor that is there may take to introduce itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is known of a host before it is reached.
+pub(crate) struct Opening<'a> {
+    pub(crate) host: &'a HostName,
+    pub(crate) run: &'a RunId,
+    pub(crate) workdir: Option<&'a str>,
+    pub(crate) root: Option<&'a str>,
+    pub(crate) account: Option<&'a Account>,
+    pub(crate) binaries: &'a Binaries,
+    pub(crate) lease: Duration,
+    /// None: nothing is known of an earlier connection.
+    pub(crate) received: Option<Vec<Received>>,
+}
+
+/// A connection to a session.
+pub(crate) struct Attached {
+    pub(crate) running: Running,
+    pub(crate) inbox: FrameBuffer,
+    pub(crate) welcome: Welcome,
+    /// What came before the executor's first line.
+    pub(crate) noise: usize,
+    /// Keeps the connection; dropped last.
+    pub(crate) _transport: std::sync::Arc<dyn Transport>,
+}
+
+/// What the probe found.
+#[derive(Debug, Default)]
+struct Found {
+    system: String,
+    base: String,
+    packing: Option<String>,
+    bad: Vec<String>,
+    end: String,
+    noise: usize,
+}
+
+/// Returns the error of a transport as an operation's.
+pub(crate) fn unreachable(host: &HostName, error: &TransportError) -> OpError {
+    OpError::new(error.class(), format!("{host}: {error}"))
+}
+
+impl Opening<'_> {
+    /// Opens the session over `transport`.
+    pub(crate) async fn open(&self, transport: std::sync::Arc<dyn Transport>) -> Result<Attached, OpError> {
+        let mut binary = self.binaries.for_arch(&own_arch(), self.host.as_str()).await?;
+        let mut fits = own_uname();
+        let mut uploaded = false;
+        // Each round brings it nearer: another kind of machine, then the program, then the session.
+        for _ in 0..4 {
+            let (running, inbox, found) = self.probe(&*transport, &binary, &fits, uploaded).await?;
+            match found.end.as_str() {
+                "present" => return self.hello(transport, running, inbox, found.noise, &binary).await,
+                "foreign" => {
+                    let arch = target_arch(&found.system).ok_or_else(|| {
+                        OpError::permanent(format!(
+                            "{}: `{}` is no machine stead knows",
+                            self.host, found.system
+                        ))
+                    })?;
+                    binary = self.binaries.for_arch(&arch, self.host.as_str()).await?;
+                    fits.clone_from(&found.system);
+                }
+                "absent" if !uploaded => {
+                    self.upload(&*transport, &binary, &found).await?;
+                    uploaded = true;
+                }
+                "nowhere" => {
+                    let places = found.bad.join("; ");
+                    return Err(OpError::permanent(format!(
+                        "{}: no directory for the executor: {places}; set `workdir` on the host",
+                        self.host
+                    )));
+                }
+                _ => break,
+            }
+        }
+        Err(OpError::operation(format!("{}: the executor was brought there and is not found", self.host)))
+    }
+
+    /// Looks at the target. If the program is there it is running afterwards.
+    async fn probe(
+        &self,
+        transport: &dyn Transport,
+        binary: &Binary,
+        fits: &str,
+        clean: bool,
+    ) -> Result<(Running, FrameBuffer, Found), OpError> {
+        let clean = if clean { "clean" } else { "" };
+        let workdir = self.workdir.unwrap_or_default();
+        let arguments =
+            ["/bin/sh", "-c", PROBE, "stead", workdir, &binary.sha256, fits, self.run.as_str(), clean];
+        let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
+        let reached = transport.exec(command).await.map_err(|error| unreachable(self.host, &error))?;
+        let mut running = reached;
+        self.give(&mut running, &input).await?;
+        let mut inbox = FrameBuffer::default();
+        let mut found = Found::default();
+        let mut buffer = vec![0; 4 << 10];
+        let mut begun = false;
+        loop {
+            while let Some(line) = take_line(&mut inbox) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                let Some((key, value)) = probe_line(&line) else {
+                    if !begun {
+                        found.noise += line.len() + 1;
+                    }
+                    continue;
+                };
+                begun = true;
+                match key {
+                    "system" => found.system = value.to_owned(),
+                    "base" => found.base = value.to_owned(),
+                    "packing" => found.packing = Some(value.to_owned()),
+                    "bad" => found.bad.push(value.to_owned()),
+                    "end" => {
+                        found.end = value.to_owned();
+                        return Ok((running, inbox, found));
+                    }
+                    _ => {}
+                }
+            }
+            if found.noise + inbox.rest().len() > NOISE {
+                return Err(OpError::operation(format!(
+                    "{}: its login prints more than {NOISE} bytes before a command begins",
+                    self.host
+                )));
+            }
+            let read = tokio::time::timeout(PATIENCE, running.stdout.read(&mut buffer)).await;
+            match read {
+                Ok(Ok(n)) if n > 0 => inbox.push(buffer.get(..n).unwrap_or_default()),
+                Ok(_) => return Err(self.silent(running, begun).await),
+                Err(_) => {
+                    let message = format!("{}: no answer within {} s", self.host, PATIENCE.as_secs());
+                    return Err(OpError::new(ErrorClass::Unreachable, message));
+                }
+            }
+        }
+    }
+
+    async fn give(&self, running: &mut Running, input: &[u8]) -> Result<(), OpError> {
+        let Some(stdin) = &mut running.stdin else { return Ok(()) };
+        let given = async {
+            stdin.write_all(input).await?;
+            stdin.flush().await
+        };
+        // A program that does not read ends by itself, and says why.
+        given.await.or(Ok(()))
+    }
+
+    /// Returns why the probe said nothing.
+    async fn silent(&self, mut running: Running, begun: bool) -> OpError {
+        let said = last_lines(&mut running).await;
+        match self.account {
+            Some(account) if !begun => account.refusal(&said).within(self.host),
+            _ if said.is_empty() => OpError::new(
+                ErrorClass::Unreachable,
+                format!("{}: the connection ended while it was looked at", self.host),
+            ),
+            _ => OpError::operation(format!("{}: {said}", self.host)),
+        }
+    }
+
+    async fn upload(&self, transport: &dyn Transport, binary: &Binary, found: &Found) -> Result<(), OpError> {
+        let packing = found.packing.as_deref().map_or(Packing::None, Packing::parse);
+        let bytes = self.binaries.packed(binary, packing).await?;
+        let arguments = ["/bin/sh", "-c", UPLOAD, "stead", &found.base, &binary.sha256, packing.as_str()];
+        let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
+        let mut running = transport.exec(command).await.map_err(|error| unreachable(self.host, &error))?;
+        let mut said = Vec::new();
+        {
+            let Running { stdin, stdout, .. } = &mut running;
+            let stdin = stdin.take();
+            let writing = async {
+                if let Some(mut stdin) = stdin {
+                    stdin.write_all(&input).await?;
+                    stdin.write_all(&bytes).await?;
+                    stdin.shutdown().await?;
+                    // A pipe ends only when its writer is gone.
+                    drop(stdin);
+                }
+                Ok::<(), std::io::Error>(())
+            };
+            let mut limited = stdout.take(64 << 10);
+            // What it says counts: a write fails when it has already given up.
+            let (_, read) = tokio::join!(writing, limited.read_to_end(&mut said));
+            read.map_err(|error| OpError::new(ErrorClass::Unreachable, format!("{}: {error}", self.host)))?;
+        }
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let line = said.lines().rev().find_map(|line| line.strip_prefix("STEAD-UPLOAD "));
+        match line.and_then(|line| line.split_once(' ')) {
+            Some(("done", _)) => Ok(()),
+            Some((_, why)) => {
+                Err(OpError::operation(format!("{}: upload of the executor: {why}", self.host)))
+            }
+            None => {
+                let last = last_lines(&mut running).await;
+                let message = format!("{}: the upload of the executor ended early: {last}", self.host);
+                Err(OpError::new(ErrorClass::Unreachable, message))
+            }
+        }
+    }
+
+    async fn hello(
+        &self,
+        transport: std::sync::Arc<dyn Transport>,
+        mut running: Running,
+        mut inbox: FrameBuffer,
+        noise: usize,
+        binary: &Binary,
+    ) -> Result<Attached, OpError> {
+        let hello = Hello {
+            protocol: vec![PROTOCOL],
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            run: self.run.clone(),
+            lease_ms: u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX),
+            root: self.root.map(str::to_owned),
+            fresh: self.received.is_none(),
+            host: self.host.to_string(),
+            received: self.received.clone().unwrap_or_default(),
+        };
+        let mut bytes = Vec::new();
+        write(&mut bytes, 0, &Request::Hello(hello)).map_err(|error| OpError::invalid(error.to_string()))?;
+        let mut has_banner = false;
+        let mut buffer = vec![0; 4 << 10];
+        loop {
+            if !has_banner && inbox.rest().len() >= BANNER.len() {
+                if !inbox.rest().starts_with(BANNER) {
+                    return Err(OpError::operation(format!("{}: what answers is no executor", self.host)));
+                }
+                inbox.skip(BANNER.len());
+                has_banner = true;
+                self.give(&mut running, &bytes).await?;
+            }
+            let bad = |error: &dyn std::fmt::Display| OpError::operation(format!("{}: {error}", self.host));
+            let frame = if has_banner { inbox.next_frame().map_err(|error| bad(&error))? } else { None };
+            if let Some(frame) = frame.filter(|frame| frame.kind == FrameKind::Json) {
+                return match Reply::read(&frame.body).map_err(|error| bad(&error))? {
+                    Reply::Hello(welcome) => {
+                        self.check_version(&welcome, binary)?;
+                        Ok(Attached { running, inbox, welcome, noise, _transport: transport })
+                    }
+                    Reply::Error { message, class } => {
+                        let message = format!("{}: {message}", self.host);
+                        Err(OpError::new(class.unwrap_or(ErrorClass::Operation), message))
+                    }
+                    other => Err(bad(&format_args!("an answer out of turn: {other:?}"))),
+                };
+            }
+            // The session may first have to end what an earlier driver left, within that run's grace period.
+            let read = tokio::time::timeout(PATIENCE, running.stdout.read(&mut buffer)).await;
+            match read {
+                Ok(Ok(n)) if n > 0 => inbox.push(buffer.get(..n).unwrap_or_default()),
+                Ok(_) | Err(_) => {
+                    let said = last_lines(&mut running).await;
+                    let message = format!("{}: the executor did not answer {said}", self.host);
+                    return Err(OpError::new(ErrorClass::Unreachable, message.trim_end().to_owned()));
+                }
+            }
+        }
+    }
+
+    fn check_version(&self, welcome: &Welcome, binary: &Binary) -> Result<(), OpError> {
+        let own = env!("CARGO_PKG_VERSION");
+        if welcome.version == own {
+            return Ok(());
+        }
+        Err(OpError::permanent(format!(
+            "{}: {} is stead {}, and {own} is needed",
+            self.host,
+            binary.path.display(),
+            welcome.version
+        )))
+    }
+}
+
+fn own_uname() -> String {
+    let name = rustix::system::uname();
+    format!("{} {}", name.sysname().to_string_lossy(), name.machine().to_string_lossy())
+}
+
+fn take_line(inbox: &mut FrameBuffer) -> Option<Vec<u8>> {
+    let end = inbox.rest().iter().position(|byte| *byte == b'\n')?;
+    let line = inbox.rest().get(..end)?.to_vec();
+    inbox.skip(end + 1);
+    Some(line)
+}
+
+fn probe_line(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("STEAD-PROBE ")?.split_once(' ')
+}
+
+/// Returns the end of what a program said of errors.
+async fn last_lines(running: &mut Running) -> String {
+    let mut said = Vec::new();
+    let mut limited = (&mut running.stderr).take(64 << 10);
+    // One that says nothing more but does not end either has said all it will.
+    drop(tokio::time::timeout(Duration::from_secs(2), limited.read_to_end(&mut said)).await);
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default().join("\n")
+}
