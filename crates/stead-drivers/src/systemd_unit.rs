@@ -115,6 +115,9 @@ impl Wish {
             "file.present"
         };
         let given = |name: &str| params.get(name).and_then(Value::as_bool);
+        if absent && drop_in.is_none() && (given("enabled") == Some(true) || given("active") == Some(true)) {
+            return Err(OpError::invalid("a unit that is absent can be neither enabled nor active"));
+        }
         // A unit without its file would be left dangling; a drop-in is not the unit.
         let goes = (absent && drop_in.is_none()).then_some(false);
         Ok(Self {
