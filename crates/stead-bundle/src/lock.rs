@@ -149,8 +149,8 @@ pub fn holder_of(path: &Path) -> Result<Option<Option<Holder>>, RecordError> {
         file.rewind().map_err(RecordError::of("read lock", path))?;
         let seen = read_holder(&mut file);
         tries += 1;
-        // Who has not said who it is holds it all the same.
-        if seen.is_none() || !is_passing(seen.as_ref(), tries) {
+        // Who does not say who it is holds it all the same, unless it is just about to let go.
+        if !is_passing(seen.as_ref(), tries) {
             return Ok(Some(seen));
         }
         std::thread::sleep(PAUSE);
