@@ -50,8 +50,11 @@ pub(crate) struct Binaries {
     own: PathBuf,
     directories: Vec<PathBuf>,
     known: Mutex<BTreeMap<PathBuf, Binary>>,
-    packed: Mutex<BTreeMap<(PathBuf, Packing), Arc<Vec<u8>>>>,
+    packed: Mutex<Packed>,
 }
+
+/// Programs made smaller.
+type Packed = BTreeMap<(PathBuf, Packing), Arc<Vec<u8>>>;
 
 /// Returns what this program's own kind of machine is called.
 pub(crate) fn own_arch() -> String {

@@ -268,7 +268,12 @@ impl Opening<'_> {
                         let message = format!("{}: {message}", self.host);
                         Err(OpError::new(class.unwrap_or(ErrorClass::Operation), message))
                     }
-                    other => Err(bad(&format_args!("an answer out of turn: {other:?}"))),
+                    other @ (Reply::Out { .. }
+                    | Reply::Result(_)
+                    | Reply::Want { .. }
+                    | Reply::Keep(_)
+                    | Reply::Lock { .. }
+                    | Reply::Beat) => Err(bad(&format_args!("an answer out of turn: {other:?}"))),
                 };
             }
             // The session may first have to end what an earlier driver left, within that run's grace period.

@@ -171,7 +171,14 @@ impl HostPool {
                 class.unwrap_or(ErrorClass::Operation),
                 format!("{}: {message}", cx.host),
             ))),
-            other => Ok(Err(OpError::operation(format!("{}: an answer out of turn: {other:?}", cx.host)))),
+            other @ (Reply::Hello(_)
+            | Reply::Out { .. }
+            | Reply::Want { .. }
+            | Reply::Keep(_)
+            | Reply::Lock { .. }
+            | Reply::Beat) => {
+                Ok(Err(OpError::operation(format!("{}: an answer out of turn: {other:?}", cx.host))))
+            }
         }
     }
 

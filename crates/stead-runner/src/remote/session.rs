@@ -138,7 +138,12 @@ impl Session {
                     let class = class.unwrap_or(ErrorClass::Operation);
                     Err(Lost { error: OpError::new(class, format!("{host}: {message}")), begun: false })
                 }
-                other => {
+                other @ (Reply::Hello(_)
+                | Reply::Out { .. }
+                | Reply::Result(_)
+                | Reply::Want { .. }
+                | Reply::Keep(_)
+                | Reply::Beat) => {
                     let error = OpError::operation(format!("{host}: an answer out of turn: {other:?}"));
                     Err(Lost { error, begun: false })
                 }
@@ -155,6 +160,9 @@ enum Ended {
     Lost(String),
 }
 
+/// Frames for the channel of this number.
+type Piece = (u64, Vec<u8>);
+
 struct Conversation {
     target: Target,
     asked: mpsc::UnboundedReceiver<Ask>,
@@ -165,7 +173,7 @@ struct Conversation {
     heard: Instant,
     /// Counts channels, so that content for an earlier one is not sent on.
     generation: u64,
-    pieces: (mpsc::Sender<(u64, Vec<u8>)>, mpsc::Receiver<(u64, Vec<u8>)>),
+    pieces: (mpsc::Sender<Piece>, mpsc::Receiver<Piece>),
     senders: JoinSet<()>,
     /// What the session said was wrong with it.
     complaint: Option<String>,

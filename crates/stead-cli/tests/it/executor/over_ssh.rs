@@ -268,3 +268,35 @@ fn a_killed_connection_is_found_again() {
     assert_eq!(site.sessions_left(), 0);
     assert!(site.uploaded());
 }
+
+/// Case 12, on this machine: another account is a child executor.
+#[test]
+fn another_account_of_this_machine_runs_in_a_child() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir_all(path("bin")).unwrap();
+    fs::write(
+        path("bin/sudo"),
+        "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done; shift; AS_ROOT=yes exec \"$@\"\n",
+    )
+    .unwrap();
+    fs::set_permissions(path("bin/sudo"), fs::Permissions::from_mode(0o755)).unwrap();
+    let inventory = format!(
+        "api_version: v1\nhosts:\n  local: {{transport: local, become: sudo, workdir: {}}}\n",
+        path("base").display()
+    );
+    fs::write(path("inventory.yaml"), inventory).unwrap();
+    let plan = "api_version: v1\nname: p\ntasks:\n  - {name: who, shell: 'echo root: $AS_ROOT'}\n";
+    fs::write(path("p.yaml"), plan).unwrap();
+    let mut command = Command::new(super::direct::stead());
+    command.args(["plan", "run", "p.yaml", "--json"]).current_dir(dir.path()).stdin(Stdio::null());
+    command.env_remove("STEAD_DIR").env("PATH", format!("{}:/usr/bin:/bin", path("bin").display()));
+    let output = command.output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["tasks"][0]["data"]["stdout"], "root: yes\n", "{report:#}");
+    assert_eq!(
+        fs::read_dir(path("base/run")).unwrap().flatten().filter(|entry| entry.path().is_dir()).count(),
+        0
+    );
+}
