@@ -121,11 +121,6 @@ pub(crate) trait PackageManager {
         Ok(None)
     }
 
-    /// Whether it can do that.
-    fn looks_aside(&self) -> bool {
-        false
-    }
-
     /// Returns the directories that hold the index, below the root.
     fn index(&self) -> &'static [&'static str];
 

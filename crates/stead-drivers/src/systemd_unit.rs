@@ -15,6 +15,7 @@ use stead_runner::operation::{
 
 use crate::command::blocking::Said;
 use crate::disk::seen::Kind;
+use crate::file::present::source_file;
 use crate::file::{self, Filed};
 use crate::service::systemd::Systemd;
 use crate::service::{
@@ -114,6 +115,9 @@ impl Wish {
             "file.present"
         };
         let given = |name: &str| params.get(name).and_then(Value::as_bool);
+        if absent && drop_in.is_none() && (given("enabled") == Some(true) || given("active") == Some(true)) {
+            return Err(OpError::invalid("a unit that is absent can be neither enabled nor active"));
+        }
         // A unit without its file would be left dangling; a drop-in is not the unit.
         let goes = (absent && drop_in.is_none()).then_some(false);
         Ok(Self {
@@ -179,9 +183,13 @@ impl Wish {
         let content = match (params.text("content"), params.text("source")) {
             (Some(content), _) => content.as_bytes().to_vec(),
             (None, Some(source)) => {
-                let source = cx.base_dir.join(source);
-                let cannot = |error| OpError::io(format_args!("source `{}`", source.display()), &error);
-                std::fs::read(&source).map_err(cannot)?
+                let entry = source_file(cx, source)?;
+                if entry.size > LARGEST as u64 {
+                    return Err(OpError::permanent(format!("{} bytes are no unit file", entry.size)));
+                }
+                let path = cx.files.content(source, &entry)?;
+                let cannot = |error| OpError::io(format_args!("source `{}`", path.display()), &error);
+                std::fs::read(&path).map_err(cannot)?
             }
             (None, None) => return Ok(()),
         };

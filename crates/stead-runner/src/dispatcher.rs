@@ -148,10 +148,10 @@ impl Dispatcher {
     fn take(&mut self, message: Message) {
         match message {
             Message::Input(input) => {
-                if let Input::AttemptEnded { task, row, .. } = &input {
-                    if let Some(mut underway) = self.attempts.remove(&(*task, *row)) {
-                        underway.ended = true;
-                    }
+                if let Input::AttemptEnded { task, row, .. } = &input
+                    && let Some(mut underway) = self.attempts.remove(&(*task, *row))
+                {
+                    underway.ended = true;
                 }
                 if let Input::UndoEnded { task, .. } = &input {
                     self.undos.remove(task);

@@ -192,11 +192,19 @@ impl Container {
     /// # Panics
     /// If runc cannot be started.
     pub fn run(&self, argv: &[&str]) -> Output {
-        let mut command = Command::new("runc");
-        command.arg("--root").arg(self.started.machine.path().join("state"));
-        command.args(["exec", "--env", PATH, "--env", "HOME=/root", "--env", "TMPDIR=/tmp"]);
-        command.arg(&self.started.machine.id).args(argv).stdin(Stdio::null());
+        let entering = self.entering();
+        let (program, arguments) = entering.split_first().expect("there is a program");
+        let mut command = Command::new(program);
+        command.args(arguments).args(argv).stdin(Stdio::null());
         command.output().expect("runc can be started")
+    }
+
+    /// Returns what stands before the argv of a program that is to run in it, as root.
+    pub fn entering(&self) -> Vec<String> {
+        let state = self.started.machine.path().join("state").display().to_string();
+        let words =
+            ["runc", "--root", &state, "exec", "--env", PATH, "--env", "HOME=/root", "--env", "TMPDIR=/tmp"];
+        words.iter().map(|word| (*word).to_owned()).chain([self.started.machine.id.clone()]).collect()
     }
 
     /// Waits until systemd, as its pid 1, has started what it should.

@@ -86,6 +86,17 @@ pub fn systemd() {
     program("journalctl", JOURNALCTL);
 }
 
+/// Returns a line of shell that does in a container what [`systemd`] does, for [`crate::container::Container::sh`].
+pub fn systemd_script() -> String {
+    let mut script =
+        "mkdir -p /run/systemd/system /run/stand-in /etc/systemd/system /usr/local/sbin\n".to_owned();
+    for (name, text) in [("systemctl", SYSTEMCTL), ("journalctl", JOURNALCTL)] {
+        let path = format!("/usr/local/sbin/{name}");
+        script += &format!("cat >{path} <<'STAND-IN'\n{text}STAND-IN\nchmod 755 {path}\n");
+    }
+    script
+}
+
 /// Puts a program in front of the system's own.
 ///
 /// # Panics

@@ -20,6 +20,7 @@ mod plans;
 mod reach;
 mod report;
 mod running;
+mod site;
 mod system;
 mod terminal;
 mod unsupported;

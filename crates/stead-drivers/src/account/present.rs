@@ -123,6 +123,11 @@ fn wish(params: &Params) -> Result<Wish, OpError> {
         Some(text) => Ok(Some(text.to_owned())),
         None => Ok(None),
     };
+    if params.flag("exclusive_groups", false) && params.get("groups").is_none() {
+        return Err(OpError::invalid(
+            "`exclusive_groups` needs `groups`; an empty list takes the user off all of them",
+        ));
+    }
     let hash = params.text("password_hash").map(password::check_hash).transpose()?;
     let group = match params.get("group") {
         Some(Value::String(name)) => Some(match name.parse() {

@@ -113,58 +113,51 @@ fn welcome(executable: &Path, directory: &Path) -> io::Result<Welcome> {
 async fn listen(shared: Arc<Shared>, listener: &UnixListener) -> io::Result<()> {
     let mut hosts: BTreeMap<String, mpsc::Sender<Greeted>> = BTreeMap::new();
     let mut sessions: JoinSet<(String, Option<Connection>)> = JoinSet::new();
+    // A driver that started it and never came.
+    let first_contact = tokio::time::Instant::now() + LEASE;
     // Closed when the directory has gone: then a driver that said goodbye knows that nothing is left.
     let mut farewells: Vec<Connection> = Vec::new();
     let mut greetings: JoinSet<Option<Greeted>> = JoinSet::new();
-    let first_contact = tokio::time::sleep(LEASE);
-    tokio::pin!(first_contact);
+    let mut had_session = false;
     let mut asked = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     loop {
         tokio::select! {
             // Asked to go, it goes as at the end of its lease: nothing of it stays.
-            Some(()) = asked.recv() => hosts.clear(),
+            Some(()) = asked.recv() => { hosts.clear(); had_session = true; }
             accepted = listener.accept() => if let Ok((stream, _)) = accepted {
                 greetings.spawn(greet(stream));
             },
             Some(greeted) = greetings.join_next(), if !greetings.is_empty() => {
-                let Ok(Some(greeted)) = greeted else { continue };
-                if greeted.hello.run != shared.run {
-                    continue;
-                }
-                let host = greeted.hello.host.clone();
-                let door = hosts.entry(host.clone()).or_insert_with(|| {
-                    let (door, connections) = mpsc::channel(WAITING);
-                    let session = HostSession::new(Arc::clone(&shared), host.clone(), connections);
-                    sessions.spawn(async move {
-                        let connection = session.run().await;
-                        (host, connection)
+                if let Ok(Some(greeted)) = greeted && greeted.hello.run == shared.run {
+                    had_session = true;
+                    let host = greeted.hello.host.clone();
+                    let door = hosts.entry(host.clone()).or_insert_with(|| {
+                        let (door, connections) = mpsc::channel(WAITING);
+                        let session = HostSession::new(Arc::clone(&shared), host.clone(), connections);
+                        sessions.spawn(async move {
+                            let connection = session.run().await;
+                            (host, connection)
+                        });
+                        door
                     });
-                    door
-                });
-                // Full: a driver that connects faster than it is heard. It tries again.
-                drop(door.try_send(greeted));
-            },
-            Some(ended) = sessions.join_next(), if !sessions.is_empty() => {
-                match ended {
-                    Ok((host, connection)) => {
-                        hosts.remove(&host);
-                        farewells.extend(connection);
-                    }
-                    // Its door is closed; the next connection begins anew.
-                    Err(_) => hosts.retain(|_, door| !door.is_closed()),
-                }
-                if !sessions.is_empty() {
-                    farewells.clear();
-                } else if greetings.is_empty() && leave(&shared.home, listener)? {
-                    return Ok(());
+                    // Full: a driver that connects faster than it is heard. It tries again.
+                    drop(door.try_send(greeted));
                 }
             },
-            () = &mut first_contact => {
-                if sessions.is_empty() && greetings.is_empty() && leave(&shared.home, listener)? {
-                    return Ok(());
+            Some(ended) = sessions.join_next(), if !sessions.is_empty() => match ended {
+                Ok((host, connection)) => {
+                    hosts.remove(&host);
+                    farewells.extend(connection);
                 }
-                first_contact.as_mut().reset(tokio::time::Instant::now() + LEASE);
-            }
+                // Its door is closed; the next connection begins anew.
+                Err(_) => hosts.retain(|_, door| !door.is_closed()),
+            },
+            () = tokio::time::sleep_until(first_contact), if !had_session => had_session = true,
+        }
+        if !sessions.is_empty() {
+            farewells.clear();
+        } else if had_session && greetings.is_empty() && leave(&shared.home, listener)? {
+            return Ok(());
         }
     }
 }

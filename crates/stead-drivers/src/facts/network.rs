@@ -107,7 +107,8 @@ fn same_network(one: IpAddr, other: IpAddr, prefix: u8) -> bool {
     width == other_width && (kept == 0 || (one ^ other) >> (128 - kept) == 0)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -188,10 +188,6 @@ impl PackageManager for Apt<'_> {
         Ok(Some(Box::new(apt)))
     }
 
-    fn looks_aside(&self) -> bool {
-        true
-    }
-
     fn index(&self) -> &'static [&'static str] {
         &["/var/lib/apt/lists"]
     }

@@ -139,7 +139,7 @@ pub(super) enum Which {
     Newest,
 }
 
-fn see(cx: &OpContext, params: &Params, which: Which) -> Result<Seen, OpError> {
+fn see(cx: &OpContext, params: &Params, which: Which, refresh: &str) -> Result<Seen, OpError> {
     let manager = manager(cx)?;
     let requests = requests(&*manager, cx, &params.texts("names"))?;
     let has = installed(cx, &*manager, &names(&requests))?;
@@ -150,15 +150,8 @@ fn see(cx: &OpContext, params: &Params, which: Which) -> Result<Seen, OpError> {
             request.name
         )));
     }
-    let is_settled = |request: &Request| {
-        let version = has.get(&request.name).and_then(|has| has.version.as_ref());
-        which == Which::Any
-            && version.is_some()
-            && (request.version.is_none() || request.version.as_ref() == version)
-    };
-    let open: Vec<Request> = requests.iter().filter(|request| !is_settled(request)).cloned().collect();
+    let open = open(&requests, &has, which);
     let asked = asked(&open);
-    let refresh = params.text("refresh").unwrap_or("auto");
     let aside = if refresh == "always" && !asked.is_empty() { manager.refreshed_aside()? } else { None };
     let mut index = lookup(aside.as_deref().unwrap_or(&*manager), &asked)?;
     let mut fresh = aside;
@@ -180,7 +173,7 @@ fn see(cx: &OpContext, params: &Params, which: Which) -> Result<Seen, OpError> {
     for request in &requests {
         let installed = has.get(&request.name).cloned().unwrap_or_default();
         let candidate = index.get(&request.name).map(|known| known.candidate.clone());
-        let wanted = match (&request.version, is_settled(request)) {
+        let wanted = match (&request.version, !open.contains(request)) {
             (_, true) => installed.version.clone(),
             (Some(version), false) => Some(version.clone()),
             // What is installed from elsewhere is the newest there is.
@@ -204,6 +197,16 @@ fn see(cx: &OpContext, params: &Params, which: Which) -> Result<Seen, OpError> {
         }
     }
     Ok(seen)
+}
+
+/// Returns the requests that what is installed does not answer yet.
+fn open(requests: &[Request], has: &BTreeMap<String, Installed>, which: Which) -> Vec<Request> {
+    let is_settled = |request: &&Request| {
+        let version = has.get(&request.name).and_then(|has| has.version.as_ref());
+        let fits = request.version.is_none() || request.version.as_ref() == version;
+        which == Which::Any && version.is_some() && fits
+    };
+    requests.iter().filter(|request| !is_settled(request)).cloned().collect()
 }
 
 /// Returns what to ask the manager for: what differs, in the version that is wanted.
@@ -272,7 +275,8 @@ impl Operation for Installing {
     }
 
     fn observe(&self, cx: &OpContext, params: &Params) -> Result<Observed, OpError> {
-        Ok(Observed(serde_json::to_value(see(cx, params, self.0)?).unwrap_or_default()))
+        let refresh = params.text("refresh").unwrap_or("auto");
+        Ok(Observed(serde_json::to_value(see(cx, params, self.0, refresh)?).unwrap_or_default()))
     }
 
     fn diff(&self, _params: &Params, seen: &Observed) -> Diff {
@@ -282,23 +286,17 @@ impl Operation for Installing {
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let manager = manager(cx)?;
         need_root(&*manager, self.descriptor().name)?;
-        let mut seen = see(cx, params, self.0)?;
         let requests = requests(&*manager, cx, &params.texts("names"))?;
-        let mut wishes = wishes(&*manager, &requests, &seen);
-        let refresh = params.text("refresh").unwrap_or("auto");
-        let lacking = |wishes: &[Request]| Ok(unknown(wishes, &lookup(&*manager, &asked(wishes))?));
-        if refresh == "always" || refresh == "auto" && lacking(&wishes)?.is_some() {
-            manager.refresh()?;
-            if let Some(problem) = lacking(&wishes)? {
-                return Err(not_there(cx, problem));
-            }
-            if !manager.looks_aside() {
-                // Only now is it known which versions come.
-                seen = see(cx, params, self.0)?;
-                wishes = self::wishes(&*manager, &requests, &seen);
-            }
+        let open = open(&requests, &installed(cx, &*manager, &names(&requests))?, self.0);
+        let lacks = || Ok(unknown(&open, &lookup(&*manager, &asked(&open))?).is_some());
+        match params.text("refresh").unwrap_or("auto") {
+            "always" => manager.refresh()?,
+            "auto" if lacks()? => manager.refresh()?,
+            _ => {}
         }
-        manager.commit(&transaction(wishes, params))?;
+        // What was seen aside is in the index now; what still is not, no refresh brings.
+        let seen = see(cx, params, self.0, "never")?;
+        manager.commit(&transaction(wishes(&*manager, &requests, &seen), params))?;
         Ok(seen.applied())
     }
 

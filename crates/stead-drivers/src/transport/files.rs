@@ -1,18 +1,22 @@
 //! Files of this machine, written whole or not at all.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use rustix::fs::{Gid, Uid, chown};
 use sha2::{Digest as _, Sha256};
 use stead_model::plan::Digest;
 use stead_runner::transport::{FileMeta, Source, TransportError, TransportErrorKind};
 use tokio::fs::{self, File};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::mpsc;
 
 /// Large enough that the hops to the blocking pool do not count.
 const PIECE: usize = 256 << 10;
+/// Pieces read before they are asked for: enough that disk and network never wait for each other.
+const AHEAD: usize = 4;
 const NEW_FILE_MODE: u32 = 0o644;
 
 /// A file on its way: under a temporary name beside its place until it is complete. Dropping it removes it.
@@ -170,17 +174,49 @@ impl Pieces {
 
 /// Returns the length and hash of `source`.
 pub(super) async fn measure(source: &Source) -> Result<(u64, Digest), TransportError> {
-    let mut hash = Sha256::new();
-    let mut length = 0;
-    let mut pieces = Pieces::open(source).await?;
-    loop {
-        let data = pieces.next().await?;
-        if data.is_empty() {
-            return Ok((length, Digest(hash.finalize().into())));
+    let path = match source {
+        Source::Bytes(bytes) => return Ok((bytes.len() as u64, Digest::of(bytes))),
+        Source::File(path) => path.clone(),
+    };
+    // Computing, not waiting: no work for a thread that others wait on.
+    let hashed = tokio::task::spawn_blocking(move || {
+        let fail = |error: io::Error| cannot("read", &path, &error);
+        let mut file = std::fs::File::open(&path).map_err(fail)?;
+        let mut buffer = vec![0; PIECE];
+        let (mut hash, mut length) = (Sha256::new(), 0);
+        loop {
+            let count = file.read(&mut buffer).map_err(fail)?;
+            let data = buffer.get(..count).unwrap_or_default();
+            if data.is_empty() {
+                return Ok((length, Digest(hash.finalize().into())));
+            }
+            hash.update(data);
+            length += data.len() as u64;
         }
-        hash.update(data);
-        length += data.len() as u64;
-    }
+    });
+    hashed.await.unwrap_or_else(|_| Err(failed("hashing a file ended without a result".to_owned())))
+}
+
+/// Reads a file ahead of whoever takes its pieces: a few at most, and none once nobody does.
+pub(super) fn read_ahead(path: PathBuf) -> mpsc::Receiver<io::Result<Bytes>> {
+    let (sender, pieces) = mpsc::channel(AHEAD);
+    tokio::task::spawn_blocking(move || {
+        let read = || -> io::Result<()> {
+            let mut file = std::fs::File::open(&path)?;
+            loop {
+                let mut buffer = vec![0; PIECE];
+                let count = file.read(&mut buffer)?;
+                buffer.truncate(count);
+                if count == 0 || sender.blocking_send(Ok(Bytes::from(buffer))).is_err() {
+                    return Ok(());
+                }
+            }
+        };
+        if let Err(error) = read() {
+            sender.blocking_send(Err(error)).ok();
+        }
+    });
+    pieces
 }
 
 pub(super) fn mismatch(path: &Path, expected: Digest, found: Digest) -> TransportError {

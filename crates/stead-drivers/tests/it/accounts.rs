@@ -251,6 +251,7 @@ fn what_would_harm_accounts_is_refused() {
             ("user.present", json!({"name": "zoe", "comment": "a:b"}), "`comment`"),
             ("user.present", json!({"name": "zoe", "locked": false}), "`password_hash`"),
             ("user.present", json!({"name": "zoe", "password_hash": "hunter2"}), "crypt(3)"),
+            ("user.present", json!({"name": "bob", "exclusive_groups": true}), "needs `groups`"),
             ("user.absent", json!({"name": "root"}), "uid 0"),
             ("user.absent", json!({"name": "daemon", "remove_home": true}), "belongs to uid 0"),
             ("group.absent", json!({"name": "bob"}), "primary group of user `bob`"),

@@ -32,7 +32,7 @@ KCoY0a09hzv+QK2bu/FL
 -----END CERTIFICATE-----
 ";
 
-fn at(root: &Path, path: &str) -> PathBuf {
+pub(crate) fn at(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn put(root: &Path, path: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-fn remove(root: &Path, path: &str) {
+pub(crate) fn remove(root: &Path, path: &str) {
     let path = at(root, path);
     match path.symlink_metadata() {
         Ok(found) if found.is_dir() => std::fs::remove_dir_all(path).unwrap(),
@@ -51,20 +51,20 @@ fn remove(root: &Path, path: &str) {
     }
 }
 
-fn text(root: &Path, path: &str) -> String {
+pub(crate) fn text(root: &Path, path: &str) -> String {
     std::fs::read_to_string(at(root, path)).unwrap_or_default()
 }
 
-fn chmod(root: &Path, path: &str, mode: u32) {
+pub(crate) fn chmod(root: &Path, path: &str, mode: u32) {
     std::fs::set_permissions(at(root, path), std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn is_running(root: &Path) -> bool {
+pub(crate) fn is_running(root: &Path) -> bool {
     root == Path::new("/")
 }
 
 /// Returns what a program prints, on the running system alone.
-fn says(root: &Path, script: &str) -> String {
+pub(crate) fn says(root: &Path, script: &str) -> String {
     if !is_running(root) {
         return String::new();
     }
@@ -73,7 +73,7 @@ fn says(root: &Path, script: &str) -> String {
 }
 
 /// Returns the state of these paths.
-fn state(root: &Path, paths: &[&str]) -> BTreeMap<String, String> {
+pub(crate) fn state(root: &Path, paths: &[&str]) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for path in paths {
         let at = at(root, path);
@@ -569,168 +569,11 @@ fn trusted(root: &Path) -> BTreeMap<String, String> {
     found
 }
 
-const NETWORK: &[Case] = &[
-    Case {
-        operation: "dns.servers",
-        name: "in resolv.conf",
-        world: World::System(|root| state(root, &["/etc/resolv.conf"])),
-        params: || json!({"servers": ["9.9.9.9", "fd00::1"], "search": ["a.example"]}),
-        fresh: |root| {
-            remove(root, "/etc/resolv.conf");
-            put(root, "/etc/resolv.conf", "# c\nnameserver 1.1.1.1\noptions edns0\n");
-        },
-        half: |root| put(root, "/etc/resolv.conf", "# c\nnameserver 9.9.9.9\noptions edns0\n"),
-        drifts: &[("servers", |root| {
-            put(root, "/etc/resolv.conf", "# c\nnameserver 1.1.1.1\noptions edns0\nsearch a.example\n")
-        })],
-        kept: |root| {
-            format!(
-                "{} {}",
-                text(root, "/etc/resolv.conf").starts_with("# c\n"),
-                text(root, "/etc/resolv.conf").contains("options edns0\n")
-            )
-        },
-        ..BASE
-    },
-    Case {
-        operation: "dns.servers",
-        name: "by systemd-resolved",
-        world: World::System(|root| state(root, &["/etc/resolv.conf", "/etc/systemd/resolved.conf.d"])),
-        params: || json!({"servers": ["9.9.9.9"], "interface": "eth0"}),
-        fresh: |root| {
-            remove(root, "/etc/resolv.conf");
-            remove(root, "/etc/systemd/resolved.conf.d");
-            std::fs::create_dir_all(at(root, "/etc")).unwrap();
-            symlink("../run/systemd/resolve/stub-resolv.conf", at(root, "/etc/resolv.conf")).unwrap();
-        },
-        half: |root| put(root, "/etc/systemd/resolved.conf.d/60-stead.conf", "[Resolve]\nDNS=1.1.1.1\n"),
-        ..BASE
-    },
-    Case {
-        operation: "ntp",
-        name: "by chrony",
-        world: World::System(|root| state(root, &["/etc/chrony"])),
-        params: || json!({"servers": ["10.0.0.1"], "pools": ["pool.example"]}),
-        fresh: |root| {
-            put(root, "/usr/sbin/chronyd", "");
-            remove(root, "/etc/chrony");
-            put(root, "/etc/chrony/chrony.conf", "# c\npool x iburst");
-        },
-        half: |root| put(root, "/etc/chrony/conf.d/stead.conf", "server 10.0.0.1 iburst\n"),
-        drifts: &[
-            ("servers", |root| put(root, "/etc/chrony/conf.d/stead.conf", "")),
-            ("directory", |root| put(root, "/etc/chrony/chrony.conf", "# c\npool x iburst")),
-        ],
-        kept: |root| text(root, "/etc/chrony/chrony.conf").starts_with("# c\npool x iburst").to_string(),
-        ..BASE
-    },
-    Case {
-        operation: "network.interface",
-        name: "by ifupdown",
-        world: World::System(network),
-        params: || json!({"name": "stead0", "addresses": ["10.9.0.7/24", "10.9.1.7/24"], "gateway4": "10.9.0.1", "mtu": 1400}),
-        fresh: wire,
-        half: |root| {
-            put(
-                root,
-                "/etc/network/interfaces.d/stead-stead0",
-                "auto stead0\niface stead0 inet static\n    address 10.9.2.7/24\n",
-            );
-            says(root, "ip link set stead0 up; ip address add 10.9.2.7/24 dev stead0");
-        },
-        drifts: &[
-            ("file", |root| remove(root, "/etc/network/interfaces.d/stead-stead0")),
-            ("address or file", |root| {
-                if is_running(root) {
-                    sh(root, "ip address delete 10.9.1.7/24 dev stead0");
-                } else {
-                    put(root, "/etc/network/interfaces.d/stead-stead0", "");
-                }
-            }),
-            ("mtu or file", |root| {
-                if is_running(root) {
-                    sh(root, "ip link set stead0 mtu 1500");
-                } else {
-                    put(root, "/etc/network/interfaces.d/stead-stead0", "");
-                }
-            }),
-            ("route or source line", |root| {
-                if is_running(root) {
-                    sh(root, "ip route delete default dev stead0");
-                } else {
-                    put(root, "/etc/network/interfaces", "# c\n");
-                }
-            }),
-        ],
-        kept: |root| text(root, "/etc/network/interfaces").starts_with("# c\n").to_string(),
-        ..BASE
-    },
-    Case {
-        operation: "network.interface",
-        name: "given up",
-        world: World::System(network),
-        params: || json!({"name": "stead0", "state": "absent"}),
-        fresh: |root| {
-            wire(root);
-            put(
-                root,
-                "/etc/network/interfaces.d/stead-stead0",
-                "auto stead0\niface stead0 inet static\n    address 10.9.2.7/24\n",
-            );
-            says(
-                root,
-                "ip link set stead0 up; ip address add 10.9.2.7/24 dev stead0; ip address add 10.9.3.7/24 dev stead0",
-            );
-        },
-        ..BASE
-    },
-    Case {
-        operation: "network.route",
-        name: "by ifupdown",
-        world: World::System(network),
-        params: || json!({"to": "10.8.0.0/16", "via": "10.9.0.1", "interface": "stead0", "metric": 5}),
-        fresh: |root| {
-            wire(root);
-            says(root, "ip link set stead0 up; ip address add 10.9.0.7/24 dev stead0");
-        },
-        half: |root| {
-            says(root, "ip route add 10.8.0.0/16 via 10.9.0.2 dev stead0 metric 5");
-            put(root, "/etc/network/interfaces", "# c\nsource /etc/network/interfaces.d/*\n");
-        },
-        drifts: &[("route or file", |root| {
-            if is_running(root) {
-                sh(root, "ip route delete 10.8.0.0/16");
-            } else {
-                remove(root, "/etc/network/interfaces.d");
-            }
-        })],
-        ..BASE
-    },
-];
-
-fn network(root: &Path) -> BTreeMap<String, String> {
-    let mut found = state(root, &["/etc/network", "/etc/netplan"]);
-    let link = says(
-        root,
-        "ip -4 -o address show dev stead0 | sort -k4; ip -o link show dev stead0 | grep -o -e 'mtu [0-9]*' -e ',UP'; ip -4 route",
-    );
-    found.insert("running".to_owned(), link);
-    found
-}
-
-/// A wire with one end here, and a machine that keeps its network by ifupdown.
-fn wire(root: &Path) {
-    says(root, "ip link delete stead0; ip link add stead0 type veth peer name stead1; ip link set stead1 up");
-    remove(root, "/etc/netplan");
-    remove(root, "/etc/network");
-    put(root, "/etc/network/interfaces", "# c\n");
-}
-
 pub(crate) fn cases() -> Vec<Case> {
-    [ACCESS, IDENTITY, RUNNING, NETWORK].concat()
+    [ACCESS, IDENTITY, RUNNING, crate::networking::CASES].concat()
 }
 
-fn passes(cases: &[Case]) {
+pub(crate) fn passes(cases: &[Case]) {
     let registry = stead_drivers::Drivers::standard();
     let found: Vec<String> = cases.iter().flat_map(|case| violations(&registry, case)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -752,12 +595,6 @@ fn identity_keeps_the_contract() {
 #[test]
 fn the_running_system_keeps_the_contract() {
     inside(|| passes(RUNNING));
-}
-
-/// Case 17 of reach.
-#[test]
-fn the_network_keeps_the_contract() {
-    inside(|| passes(NETWORK));
 }
 
 /// Case 17 of reach: under a root prefix a check touches nothing, not even a time.

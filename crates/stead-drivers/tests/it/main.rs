@@ -13,6 +13,7 @@ mod file;
 mod killed;
 mod managers;
 mod network;
+mod networking;
 mod packages;
 mod server;
 mod services;

@@ -196,3 +196,41 @@ fn without_a_package_manager_packages_are_unsupported() {
         assert!(error.unsupported && error.message.contains("pacman"), "{}", error.message);
     });
 }
+
+/// A root prefix is given to each manager by its own option; the database says whose the prefix is.
+#[test]
+fn root_prefixes_go_through_the_managers_own_options() {
+    inside(|| {
+        let root = |name: &str, database: &str| {
+            sh(Path::new("/"), &format!("mkdir -p /srv/{name}{database}"));
+            OpContext { root: Some(format!("/srv/{name}").into()), ..context(Path::new("/")) }
+        };
+        let unchanged =
+            |cx: &OpContext| !run(cx, "package.present", json!({"names": ["nginx"]})).unwrap().changed;
+        transcript(
+            "pacman",
+            &[Call::says("--root /srv/arch --noconfirm --color never -Q nginx", "nginx 1-1\n")],
+            &[],
+        );
+        assert!(unchanged(&root("arch", "/var/lib/pacman/local")));
+        transcript(
+            "rpm",
+            &[Call::says("--root /srv/fedora -q --qf %{NAME}\\t%{EVR}\\n -- nginx", "nginx\t1-1\n")],
+            &[],
+        );
+        let query = "--color=never --installroot=/srv/fedora -q repoquery --qf %{name}\\t%{evr}\\n nginx";
+        transcript("dnf", &[Call::says(query, "nginx\t1-1\n")], &[]);
+        let fedora = root("fedora", "/usr/lib/sysimage/rpm");
+        assert!(unchanged(&fedora));
+        assert!(check(&fedora, "package.latest", json!({"names": ["nginx"]})).unwrap().is_empty());
+        let alpine = root("alpine", "/lib/apk/db");
+        write("/srv/alpine/lib/apk/db/installed", "P:nginx\nV:1-r0\n\n");
+        let policy = "nginx policy:\n  1-r0:\n    lib/apk/db/installed\n    https://example.org/main\n";
+        transcript("apk", &[Call::says("--root /srv/alpine --no-progress policy nginx", policy)], &[]);
+        assert!(unchanged(&alpine));
+        assert!(check(&alpine, "package.latest", json!({"names": ["nginx"]})).unwrap().is_empty());
+        let error =
+            check(&root("empty", "/etc"), "package.present", json!({"names": ["nginx"]})).unwrap_err();
+        assert!(error.unsupported, "{}", error.message);
+    });
+}

@@ -263,6 +263,8 @@ fn units_are_verified_and_read_anew_only_on_change() {
         assert_eq!(std::fs::read_to_string(path).unwrap(), before);
         assert!(check(&cx, "systemd.unit", json!({"name": "a/../b", "content": ""})).is_err());
         assert!(check(&cx, "systemd.unit", json!({"name": "new"})).is_err(), "no content");
+        let gone = json!({"name": "new", "state": "absent", "enabled": true});
+        assert!(check(&cx, "systemd.unit", gone).unwrap_err().message.contains("absent"));
         let left = std::fs::read_dir("/tmp").unwrap().flatten().count();
         assert_eq!(left, 0);
     });

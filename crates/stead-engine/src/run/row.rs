@@ -134,7 +134,7 @@ pub(super) struct Live {
     pub(super) order: u64,
     pub(super) rows: Vec<Row>,
     /// Row numbers by host, where there are many.
-    by_host: Option<Box<HashMap<HostName, u32>>>,
+    by_host: Option<HashMap<HostName, u32>>,
     /// One past the last row of each batch, canary first; empty if all go at once, as in most tasks.
     batch_ends: Vec<u32>,
     /// How many batches have begun.
@@ -156,7 +156,7 @@ const TABLE_FROM: usize = 16;
 impl Live {
     pub(super) fn new(rows: Vec<Row>, batches: &[u32], started_at: Timestamp) -> Self {
         let numbered = || rows.iter().zip(0..).filter_map(|(row, i)| Some((row.host.clone()?, i)));
-        let by_host = (rows.len() >= TABLE_FROM).then(|| Box::new(numbered().collect()));
+        let by_host = (rows.len() >= TABLE_FROM).then(|| numbered().collect());
         let mut end = 0;
         let batch_ends: Vec<u32> = batches
             .iter()

@@ -337,6 +337,6 @@ tasks:
     lab.write("good", "");
     lab.run(["resume", "r1"]).exits(0);
     let hosts: std::collections::BTreeSet<String> = lab.read("out").lines().map(str::to_owned).collect();
-    assert_eq!(hosts.into_iter().collect::<Vec<_>>(), [first.clone()]);
+    assert!(hosts.iter().eq([&first]), "{hosts:?}");
     assert_eq!(chosen(&lab.events("r1")), [first.clone(), first.clone(), first]);
 }

@@ -54,7 +54,11 @@ async fn the_program_is_brought_once() {
     let mut bytes = fs::read(&program).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
-    fs::write(&program, &bytes).unwrap();
+    // The session that ends just now still runs the file itself.
+    let other = program.with_extension("other");
+    fs::write(&other, &bytes).unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::rename(&other, &program).unwrap();
     assert_eq!(touch(&place).await.exit_code, ExitCode::Success);
     assert_eq!(place.uploads(), 2);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -101,7 +105,7 @@ async fn a_place_that_cannot_hold_it_is_named() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let mount = Noexec::new(&place.path("noexec"));
+    let mount = Mount::new(&place.path("noexec"), "noexec,size=1m");
     host.workdir = Some(mount.0.join("stead").display().to_string());
     let report = place.runner_for(&[("web1", host)]).run(plan()).await;
     let error = report.tasks[0].error.clone().unwrap();
@@ -109,13 +113,13 @@ async fn a_place_that_cannot_hold_it_is_named() {
 }
 
 /// A mount that is gone when dropped.
-struct Noexec(std::path::PathBuf);
+struct Mount(std::path::PathBuf);
 
-impl Noexec {
-    fn new(path: &std::path::Path) -> Self {
+impl Mount {
+    fn new(path: &std::path::Path, options: &str) -> Self {
         fs::create_dir(path).unwrap();
         let status = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "noexec,size=1m", "none"])
+            .args(["-t", "tmpfs", "-o", options, "none"])
             .arg(path)
             .status()
             .unwrap();
@@ -124,10 +128,45 @@ impl Noexec {
     }
 }
 
-impl Drop for Noexec {
+impl Drop for Mount {
     fn drop(&mut self) {
         drop(std::process::Command::new("umount").arg("-l").arg(&self.0).status());
     }
+}
+
+/// A disk that is full: said as such, nothing half written, and it works once there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_said_and_leaves_nothing_half_written() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = Place::new();
+    let program = fs::metadata(super::direct::stead()).unwrap().len();
+    let source: Vec<u8> = (0..9_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(place.path("large"), &source).unwrap();
+    let plan = || {
+        place.plan(|plan| {
+            let params = json!({"path": place.target("large"), "source": "large"});
+            plan.op("large", op("file.present", params)).on("web1");
+        })
+    };
+    for (size, wanted) in [(program / 2, "the disk may be full"), (program + (5 << 20), "No space left")] {
+        let mount = Mount::new(&place.path("small"), &format!("size={size}"));
+        let mut host = place.host();
+        host.workdir = Some(mount.0.join("base").display().to_string());
+        let report = place.runner_for(&[("web1", host)]).run(plan()).await;
+        let error = report.tasks[0].error.clone().unwrap_or_default();
+        assert!(error.contains(wanted), "{report:#?}");
+        assert!(!place.path("target/large").exists());
+        let base = mount.0.join("base");
+        let left: Vec<_> = fs::read_dir(base.join("run")).into_iter().flatten().flatten().collect();
+        assert!(left.iter().all(|entry| !entry.path().is_dir()), "{left:?}");
+        drop(mount);
+        fs::remove_dir(place.path("small")).unwrap();
+    }
+    let report = place.runner().run(plan()).await;
+    assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+    assert!(fs::read(place.path("target/large")).unwrap() == source);
 }
 
 /// Case 9.
@@ -143,7 +182,7 @@ async fn a_foreign_machine_gets_the_program_that_was_put_there_for_it() {
     }
     let binaries = place.path("binaries/aarch64");
     fs::create_dir_all(&binaries).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_stead"), binaries.join("stead")).unwrap();
+    fs::copy(super::direct::stead(), binaries.join("stead")).unwrap();
     let path = place.target("x");
     let plan = place.plan(|plan| {
         plan.op("x", op("file.present", json!({"path": path}))).on("web1");

@@ -23,6 +23,28 @@ use stead_runner::transport::{
 use stead_runner::{CheckedPlan, Runner};
 use tokio::io::AsyncWriteExt as _;
 
+/// Returns the program under test without what only a debugger needs: it is brought to targets again and again.
+pub(super) fn stead() -> PathBuf {
+    use std::os::unix::fs::MetadataExt as _;
+    static SMALL: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let make = || {
+        let whole = Path::new(env!("CARGO_BIN_EXE_stead"));
+        let found = whole.metadata().unwrap();
+        let name = format!("stead-{}-{}-{}", found.size(), found.mtime(), found.mtime_nsec());
+        let small = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        if !small.exists() {
+            let part = small.with_extension(std::process::id().to_string());
+            let stripped = std::process::Command::new("strip").arg("-o").arg(&part).arg(whole).status();
+            if !stripped.is_ok_and(|status| status.success()) {
+                std::fs::copy(whole, &part).unwrap();
+            }
+            std::fs::rename(&part, &small).unwrap();
+        }
+        small
+    };
+    SMALL.get_or_init(make).clone()
+}
+
 /// What a target is like.
 #[derive(Debug, Default)]
 pub(super) struct World {
@@ -180,7 +202,7 @@ impl Place {
         for (name, host) in hosts {
             inventory.hosts.insert(HostName::parse(name).unwrap(), host.clone());
         }
-        let mut reach = Reach::new(Arc::new(Direct(Arc::clone(&self.world))), env!("CARGO_BIN_EXE_stead"));
+        let mut reach = Reach::new(Arc::new(Direct(Arc::clone(&self.world))), stead());
         (reach.user, reach.driver, reach.lease) = ("ann".to_owned(), "laptop".to_owned(), self.lease);
         change(&mut reach);
         let environment = BTreeMap::from([("TOKEN".to_owned(), "s3cret-value".to_owned())]);
@@ -228,6 +250,18 @@ impl Place {
             .iter()
             .filter(|argv| argv.iter().any(|word| word.contains("Takes the program from its input")))
             .count()
+    }
+
+    /// Brings the program there, so that a test of something else does not wait for it.
+    pub(super) async fn warm(&self) {
+        let path = self.target("warm");
+        let report = self
+            .run(|plan| {
+                plan.op("warm", op("file.present", serde_json::json!({"path": path}))).on("web1");
+            })
+            .await;
+        assert_eq!(report.exit_code, stead_model::ExitCode::Success, "{report:#?}");
+        self.world.groups.lock().unwrap().clear();
     }
 
     /// Kills every channel to the target.

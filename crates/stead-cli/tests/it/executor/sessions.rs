@@ -32,6 +32,11 @@ fn rows(report: &Report) -> Vec<Value> {
         for key in ["duration_ms", "started_at", "hosts"] {
             row.as_object_mut().unwrap().remove(key);
         }
+        // Where a program was looked for is the machine's own affair.
+        if row["name"] == "missing" && row["status"] == "failed" {
+            assert!(row["error"].as_str().unwrap().starts_with("exit code 127: "), "{row}");
+            (row["error"], row["data"]["stderr"]) = (Value::Null, Value::Null);
+        }
         row
     };
     report.tasks.iter().map(|task| without(serde_json::to_value(task).unwrap())).collect()

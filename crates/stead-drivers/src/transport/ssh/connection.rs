@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use russh::client::{Handle, Msg};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::client::{Client, Shared};
-use super::program::{self, OnDrop};
+use super::program::{self, Input, OnDrop};
 use super::way::{Cut, ProxyProcess};
 use crate::transport::Notices;
 
@@ -34,12 +34,19 @@ pub(super) struct Connection {
     sessions: Sessions,
     noisy: AtomicBool,
     tasks: Mutex<JoinSet<()>>,
+    another: OnceLock<Another>,
+    side: tokio::sync::Mutex<Weak<Connection>>,
     // What this connection runs through: kept while it lives.
     _kept: Kept,
 }
 
 /// What a connection runs through, and what ends it.
 pub(super) type Kept = (Option<Arc<Connection>>, Option<ProxyProcess>, Cut);
+
+/// Makes another connection to the same host.
+pub(super) type Another = Box<
+    dyn Fn() -> Pin<Box<dyn Future<Output = Result<Arc<Connection>, TransportError>> + Send>> + Send + Sync,
+>;
 
 /// A connection as it comes from the login.
 pub(super) struct Parts {
@@ -97,6 +104,8 @@ impl Connection {
             sessions: Sessions::default(),
             noisy: AtomicBool::new(false),
             tasks: Mutex::new(JoinSet::new()),
+            another: OnceLock::new(),
+            side: tokio::sync::Mutex::new(Weak::new()),
             _kept: kept,
         }
     }
@@ -199,6 +208,30 @@ impl Connection {
         }
     }
 
+    /// Says how another connection to the same host is made.
+    pub(super) fn set_another(&self, another: Another) {
+        // Said once, by whoever made this one.
+        self.another.set(another).ok();
+    }
+
+    /// Returns a second connection to the host, made when it is needed.
+    async fn side(&self) -> Result<Arc<Self>, TransportError> {
+        let mut side = self.side.lock().await;
+        if let Some(side) = side.upgrade().filter(|side| !side.is_closed()) {
+            return Ok(side);
+        }
+        let Some(another) = self.another.get() else {
+            let name = &self.name;
+            return Err(TransportError::new(
+                TransportErrorKind::Failed,
+                format!("{name} has no session left to signal a program by"),
+            ));
+        };
+        let made = another().await?;
+        *side = Arc::downgrade(&made);
+        Ok(made)
+    }
+
     /// Signals a process group by a second session: for servers that do not do so themselves.
     pub(super) fn kill_group(
         self: Arc<Self>,
@@ -214,7 +247,15 @@ impl Connection {
             // A server that gives a session no group of its own: then the process itself.
             let script = "kill -s \"$1\" -- \"-$2\" 2>/dev/null || kill -s \"$1\" \"$2\" 2>/dev/null";
             let command = Command::new(["sh", "-c", script, "sh", name, &pid.to_string()]);
-            let mut running = program::start(&self, &command, OnDrop::EndInput).await?;
+            let nothing = Input::Bytes(Vec::new());
+            // The sessions that are to be signalled may be what fills the server: then nobody waits for a place.
+            let mut running = match self.try_open().await? {
+                Some(opened) => program::start_in(&self, opened, &command, nothing, OnDrop::EndInput).await?,
+                None => {
+                    let side = self.side().await?;
+                    program::start_with(&side, &command, nothing, OnDrop::EndInput).await?
+                }
+            };
             // Whatever it says: gone already is as good.
             running.process.wait().await.map(drop)
         })

@@ -63,12 +63,7 @@ pub(super) async fn put(
     }
     let ready = match from {
         Source::Bytes(bytes) => Content::Bytes(bytes.to_vec()),
-        Source::File(path) => {
-            let file = tokio::fs::File::open(&path).await;
-            Content::File(
-                file.map_err(|error| files::failed(format!("{} cannot be read: {error}", path.display())))?,
-            )
-        }
+        Source::File(path) => Content::Pieces(files::read_ahead(path)),
     };
     // If nobody takes it the script has ended, and says why below.
     content.send(ready).ok();

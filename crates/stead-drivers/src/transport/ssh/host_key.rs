@@ -1,9 +1,11 @@
 //! Whether a server is the one that was meant: its key against a pin or the known_hosts files.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Certificate, HashAlg, PublicKey, PublicKeyOrCertificate};
@@ -29,28 +31,56 @@ pub(super) struct HostKeyCheck {
     names: Vec<String>,
     /// Where OpenSSH also looks when the port is not 22.
     without_port: Option<String>,
+    host: String,
     port: u16,
     files: Vec<PathBuf>,
     record_in: Option<PathBuf>,
     hashed: bool,
-    known: KnownHosts,
+    known: Arc<KnownHosts>,
+    read: KnownFiles,
     notices: Notices,
+}
+
+/// Files that were read so far: each once per run, until this run itself records a key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KnownFiles(Arc<Mutex<BTreeMap<Vec<PathBuf>, Arc<KnownHosts>>>>);
+
+impl KnownFiles {
+    fn read(&self, files: &[PathBuf]) -> Result<Arc<KnownHosts>, TransportError> {
+        let mut read = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = read.get(files) {
+            return Ok(Arc::clone(known));
+        }
+        let mut known = KnownHosts::default();
+        for file in files {
+            // An unreadable file could hide a revocation: that is no way to go on.
+            if let Some(text) = read_file(file).map_err(|error| unreadable(file, &error))? {
+                known.add(&file.display().to_string(), &text);
+            }
+        }
+        let known = Arc::new(known);
+        read.insert(files.to_vec(), Arc::clone(&known));
+        Ok(known)
+    }
+
+    fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
 }
 
 impl HostKeyCheck {
     /// Reads the files that matter for the host of `settings`.
-    pub(super) fn new(settings: &Settings, notices: Notices) -> Result<Self, TransportError> {
-        let mut known = KnownHosts::default();
+    pub(super) fn new(
+        settings: &Settings,
+        read: &KnownFiles,
+        notices: Notices,
+    ) -> Result<Self, TransportError> {
         let files: Vec<PathBuf> =
             settings.user_known_hosts.iter().chain(&settings.global_known_hosts).cloned().collect();
-        if matches!(settings.policy, Policy::Strict | Policy::AcceptNew) {
-            for file in &files {
-                // An unreadable file could hide a revocation: that is no way to go on.
-                if let Some(text) = read_file(file).map_err(|error| unreadable(file, &error))? {
-                    known.add(&file.display().to_string(), &text);
-                }
-            }
-        }
+        let known = match settings.policy {
+            Policy::Strict | Policy::AcceptNew => read.read(&files)?,
+            Policy::Pinned(_) | Policy::Insecure => Arc::default(),
+        };
         let (plain, names, without_port) = match &settings.host_key_alias {
             Some(alias) => (alias.to_lowercase(), vec![alias.to_lowercase()], None),
             None => {
@@ -65,11 +95,13 @@ impl HostKeyCheck {
             plain,
             names,
             without_port,
+            host: settings.host.clone(),
             port: settings.port,
             record_in: settings.user_known_hosts.first().cloned(),
             files,
             hashed: settings.hash_known_hosts,
             known,
+            read: read.clone(),
             notices,
         })
     }
@@ -191,7 +223,7 @@ impl HostKeyCheck {
              first sight with `host_keys=accept-new`; for tests alone there is `insecure=true`",
             searched.join(", "),
             self.port,
-            self.plain,
+            self.host,
         )))
     }
 
@@ -230,6 +262,7 @@ impl HostKeyCheck {
         }
         open.write_all(line.as_bytes())?;
         open.sync_all()?;
+        self.read.forget();
         let (kind, fingerprint) = (key.algorithm(), key.fingerprint(HashAlg::Sha256));
         let (host, file) = (&self.display, file.display());
         self.notices.send(

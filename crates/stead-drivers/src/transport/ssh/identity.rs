@@ -4,11 +4,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
 use russh::keys::{Certificate, HashAlg, PrivateKey, PublicKey};
+use stead_model::transport::SecretSource;
 use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::secret;
 use super::settings::Settings;
@@ -16,6 +20,10 @@ use crate::transport::Surroundings;
 
 /// No key file is longer.
 const LONGEST_KEY: u64 = 1 << 20;
+
+/// How long an agent may take to list its keys; a silent one must not hide the other ways. Signing may wait for a
+/// person and has no limit of its own.
+const AGENT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// One way to log in.
 #[derive(Clone)]
@@ -67,7 +75,8 @@ pub(super) type Agent = AgentClient<UnixStream>;
 /// Returns the agent of `settings` if it answers.
 pub(super) async fn connect_agent(settings: &Settings) -> Option<Result<Agent, String>> {
     let socket = settings.agent.as_ref()?;
-    let agent = AgentClient::connect_uds(socket).await;
+    let agent = timeout(AGENT_PATIENCE, AgentClient::connect_uds(socket)).await;
+    let agent = agent.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()));
     Some(agent.map_err(|error| format!("the agent at {} does not answer: {error}", socket.display())))
 }
 
@@ -75,6 +84,7 @@ pub(super) async fn connect_agent(settings: &Settings) -> Option<Result<Agent, S
 pub(super) async fn collect(
     settings: &Settings,
     around: &Surroundings,
+    keys: &KeyFiles,
     agent: Option<&mut Agent>,
 ) -> Candidates {
     let mut found = Candidates::default();
@@ -85,8 +95,8 @@ pub(super) async fn collect(
         .map(|path| (path, true))
         .chain(settings.default_identities.iter().map(|path| (path, false)))
     {
-        match load(path, settings, around).await {
-            Ok(Some(key)) => files.push((path.clone(), Arc::new(key))),
+        match keys.load(path, settings, around).await {
+            Ok(Some(key)) => files.push((path.clone(), key)),
             Ok(None) if asked => found.problems.push(format!("the key {} is not there", path.display())),
             Ok(None) => {}
             Err(problem) => found.problems.push(problem),
@@ -126,9 +136,10 @@ async fn collect_agent(
     files: &[(PathBuf, Arc<PrivateKey>)],
     found: &mut Candidates,
 ) {
-    let identities = match agent.request_identities().await {
-        Ok(identities) => identities,
-        Err(error) => return found.problems.push(format!("the agent gives no keys: {error}")),
+    let identities = match timeout(AGENT_PATIENCE, agent.request_identities()).await {
+        Ok(Ok(identities)) => identities,
+        Err(_) => return found.problems.push("the agent does not answer".to_owned()),
+        Ok(Err(error)) => return found.problems.push(format!("the agent gives no keys: {error}")),
     };
     let wanted: Vec<PublicKey> = if settings.identities_only {
         let halves = settings.identities.iter().filter_map(|path| {
@@ -174,6 +185,43 @@ fn read_text(path: &Path) -> Result<Option<String>, String> {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
+/// Keys that were read so far: each file once per run, for opening one is slow on purpose.
+#[derive(Default)]
+pub(super) struct KeyFiles(Mutex<Vec<KeyFile>>);
+
+struct KeyFile {
+    path: PathBuf,
+    passphrase: Option<SecretSource>,
+    key: Loaded,
+}
+
+/// A key, nothing if there is no file, or why it cannot be used.
+type Loaded = Result<Option<Arc<PrivateKey>>, String>;
+
+impl std::fmt::Debug for KeyFiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyFiles")
+    }
+}
+
+impl KeyFiles {
+    async fn load(&self, path: &Path, settings: &Settings, around: &Surroundings) -> Loaded {
+        // Held meanwhile: of hosts that come at once, one reads.
+        let mut files = self.0.lock().await;
+        let known = files.iter().find(|file| file.path == path && file.passphrase == settings.passphrase);
+        if let Some(known) = known {
+            return known.key.clone();
+        }
+        let key = load(path, settings, around).await.map(|key| key.map(Arc::new));
+        files.push(KeyFile {
+            path: path.to_owned(),
+            passphrase: settings.passphrase.clone(),
+            key: key.clone(),
+        });
+        key
     }
 }
 

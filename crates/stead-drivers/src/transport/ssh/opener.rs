@@ -13,8 +13,8 @@ use tokio::time::{sleep, timeout};
 use super::client::{Client, ClientError, Shared};
 use super::config_files::ConfigFiles;
 use super::connection::{Connection, Parts};
-use super::host_key::HostKeyCheck;
-use super::identity::{collect, connect_agent};
+use super::host_key::{HostKeyCheck, KnownFiles};
+use super::identity::{KeyFiles, collect, connect_agent};
 use super::login::{Login, Step};
 use super::settings::{Proxy, Settings, effective};
 use super::way::{self, Cut, ProxyProcess, Way};
@@ -28,11 +28,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(40);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
 
 /// Opens connections for one run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::transport) struct Opener {
     around: Arc<Surroundings>,
     notices: Notices,
     files: Arc<ConfigFiles>,
+    keys: Arc<KeyFiles>,
+    known: KnownFiles,
 }
 
 /// What is being done, for the message of a timeout.
@@ -47,29 +49,36 @@ struct Shaken {
 
 impl Opener {
     pub(in crate::transport) fn new(around: Arc<Surroundings>, notices: Notices) -> Self {
-        Self { around, notices, files: Arc::new(ConfigFiles::default()) }
+        Self { around, notices, files: Arc::default(), keys: Arc::default(), known: KnownFiles::default() }
     }
 
     /// Connects and logs in. Dropping the future gives up and leaves nothing behind.
     pub(in crate::transport) async fn open(&self, spec: &SshSpec) -> Result<Ssh, TransportError> {
+        let connection = self.connect(spec).await?;
+        let (opener, own) = (self.clone(), spec.clone());
+        connection.set_another(Box::new(move || {
+            let (opener, spec) = (opener.clone(), own.clone());
+            Box::pin(async move { opener.connect(&spec).await })
+        }));
+        Ok(Ssh { spec: TransportSpec::Ssh(Box::new(spec.clone())), connection })
+    }
+
+    async fn connect(&self, spec: &SshSpec) -> Result<Arc<Connection>, TransportError> {
         let settings = self.settings(spec).await?;
         let doing = Doing::default();
         let limit = settings.connect_timeout;
-        let connection = match timeout(limit, self.reach(spec, &settings, None, &doing, 0)).await {
-            Ok(connection) => connection?,
-            Err(_) => {
-                let doing = doing.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                return Err(TransportError::new(
-                    TransportErrorKind::TimedOut,
-                    format!(
-                        "{} was not reached within {}: {doing} (`connect_timeout` sets the limit)",
-                        settings.name(),
-                        stead_model::duration::to_exact(limit),
-                    ),
-                ));
-            }
-        };
-        Ok(Ssh { spec: TransportSpec::Ssh(Box::new(spec.clone())), connection })
+        let reached = timeout(limit, self.reach(spec, &settings, None, &doing, 0)).await;
+        reached.unwrap_or_else(|_| {
+            let doing = doing.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            Err(TransportError::new(
+                TransportErrorKind::TimedOut,
+                format!(
+                    "{} was not reached within {}: {doing} (`connect_timeout` sets the limit)",
+                    settings.name(),
+                    stead_model::duration::to_exact(limit),
+                ),
+            ))
+        })
     }
 
     /// Returns the values that hold for `spec`, named and ordered as `ssh -G` does, and the keywords without effect.
@@ -122,12 +131,13 @@ impl Opener {
                 (Proxy::Direct | Proxy::Command(_), None) => None,
             };
             let name = settings.name();
+            say(doing, format!("reading the keys for {name} was not done"));
             let (mut agent, problem) = match connect_agent(settings).await {
                 None => (None, None),
                 Some(Ok(agent)) => (Some(agent), None),
                 Some(Err(problem)) => (None, Some(problem)),
             };
-            let mut candidates = collect(settings, &self.around, agent.as_mut()).await;
+            let mut candidates = collect(settings, &self.around, &self.keys, agent.as_mut()).await;
             candidates.problems.extend(problem);
             let mut login = Login::default();
             loop {
@@ -217,7 +227,8 @@ impl Opener {
         settings: &Settings,
         way: Way,
     ) -> Result<(Handle<Client>, Arc<Shared>), ClientError> {
-        let check = HostKeyCheck::new(settings, self.notices.clone()).map_err(ClientError::HostKey)?;
+        let check =
+            HostKeyCheck::new(settings, &self.known, self.notices.clone()).map_err(ClientError::HostKey)?;
         let preferred = algorithms::preferred(&settings.lists, &check.kinds(), check.takes_certificates())
             .map_err(ClientError::HostKey)?;
         let config = russh::client::Config {

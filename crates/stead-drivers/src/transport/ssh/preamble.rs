@@ -8,6 +8,7 @@ pub(super) const LONGEST_NOISE: usize = 64 << 10;
 pub(super) struct Preamble {
     mark: Vec<u8>,
     seen: Vec<u8>,
+    start: Option<usize>,
     found: bool,
 }
 
@@ -25,7 +26,7 @@ pub(super) enum Step {
 impl Preamble {
     /// Returns a stream whose mark is a line that starts with `mark`.
     pub(super) fn new(mark: &str) -> Self {
-        Self { mark: mark.as_bytes().to_vec(), seen: Vec::new(), found: false }
+        Self { mark: mark.as_bytes().to_vec(), seen: Vec::new(), start: None, found: false }
     }
 
     /// Whether the mark has been seen.
@@ -35,10 +36,15 @@ impl Preamble {
 
     /// Takes the next bytes.
     pub(super) fn feed(&mut self, data: &[u8]) -> Step {
+        // The mark may be cut by the packets' ends: what could be its beginning is looked at again.
+        let from = self.seen.len().saturating_sub(self.mark.len());
         self.seen.extend_from_slice(data);
-        // All of it each time: the mark or its line may be cut by the packets' ends, and noise is short.
-        let place = self.seen.windows(self.mark.len()).position(|window| window == self.mark.as_slice());
-        if let Some(start) = place {
+        if self.start.is_none() {
+            let tail = self.seen.get(from..).unwrap_or_default();
+            let place = tail.windows(self.mark.len()).position(|window| window == self.mark.as_slice());
+            self.start = place.map(|place| place + from);
+        }
+        if let Some(start) = self.start {
             let after = self.seen.get(start + self.mark.len()..).unwrap_or_default();
             if let Some(end) = after.iter().position(|byte| *byte == b'\n') {
                 let line = String::from_utf8_lossy(after.get(..end).unwrap_or_default()).trim().to_owned();

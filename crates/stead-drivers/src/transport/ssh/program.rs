@@ -14,8 +14,8 @@ use std::sync::Arc;
 use stead_runner::transport::{Command, Exit, Process, Running, Signal, Stdin, TransportError, Writer};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::connection::Connection;
-use crate::transport::launch::Launch;
+use super::connection::{Connection, Opened};
+use crate::transport::launch::{self, Launch};
 use crate::transport::random_name;
 use reading::Reading;
 use writing::{Order, Writing};
@@ -62,9 +62,22 @@ pub(super) async fn start_with(
     input: Input,
     on_drop: OnDrop,
 ) -> Result<Running, TransportError> {
+    // Refused before a place is taken, if it cannot be started at all.
+    launch::check(command)?;
+    let opened = connection.open_session().await?;
+    start_in(connection, opened, command, input, on_drop).await
+}
+
+/// As [`start_with`], in a session that is open already.
+pub(super) async fn start_in(
+    connection: &Arc<Connection>,
+    opened: Opened,
+    command: &Command,
+    input: Input,
+    on_drop: OnDrop,
+) -> Result<Running, TransportError> {
     let nonce = random_name(16)?;
     let launch = Launch::new(command, &nonce)?;
-    let opened = connection.open_session().await?;
     let (reads, writes) = opened.channel.split();
     let (ended, end) = watch::channel(None);
     let (closed, close) = watch::channel(false);

@@ -24,3 +24,14 @@ async fn many_commands_share_one_connection() {
     assert_eq!(said.len(), 20);
     assert_eq!(server.logins(), 1, "{}", server.log());
 }
+
+/// Section 11: every fixture is a target of its own.
+#[tokio::test]
+async fn a_fixture_has_its_own_home() {
+    let server = Sshd::start();
+    let host = connect(&server).await;
+    assert_eq!(output(&*host, &["printenv", "HOME"]).await.trim(), server.home().display().to_string());
+    let parsed = TransportSpec::parse(&server.spec_text()).unwrap();
+    assert_eq!(parsed, TransportSpec::Ssh(Box::new(server.spec())));
+    Account::new().transports().connect(&parsed).await.unwrap();
+}

@@ -79,8 +79,6 @@ async fn an_encrypted_key_needs_its_passphrase() {
 /// Case 2.
 #[tokio::test]
 async fn a_certificate_beside_the_key_is_used() {
-    let server = Sshd::builder().config("TrustedUserCAKeys /dev/null").start();
-    drop(server);
     let directory = tempfile::tempdir().unwrap();
     let authority = directory.path().join("ca");
     make_key(&authority, KeyKind::Ed25519);
@@ -157,6 +155,15 @@ async fn an_agent_that_is_gone_is_said_and_hides_nothing() {
     account.connect(SshSpec { agent: None, ..server.spec() }).await.unwrap();
     let message = refused(&account, SshSpec { agent: None, key: None, ..server.spec() }).await;
     assert!(message.contains("no-agent does not answer"), "{message}");
+}
+
+#[tokio::test]
+async fn an_agent_that_says_nothing_hides_nothing() {
+    let server = Sshd::start();
+    let socket = server.file("silent");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let account = Account::new().set("SSH_AUTH_SOCK", socket);
+    account.connect(SshSpec { agent: None, ..server.spec() }).await.unwrap();
 }
 
 #[tokio::test]

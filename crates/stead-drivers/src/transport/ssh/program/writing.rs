@@ -42,8 +42,8 @@ pub(in crate::transport::ssh) enum Input {
 pub(in crate::transport::ssh) enum Content {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// The rest of this file.
-    File(tokio::fs::File),
+    /// The pieces of a file.
+    Pieces(mpsc::Receiver<std::io::Result<bytes::Bytes>>),
 }
 
 /// The task that writes to a channel.
@@ -85,6 +85,11 @@ impl Writing {
         let running = self.end.borrow().is_none();
         match self.on_drop {
             OnDrop::Kill if running => {
+                if self.pid.borrow().is_none() {
+                    // Given up while it was being started: a shell that still reads its line ends here.
+                    self.writes.eof().await.ok();
+                    tokio::time::timeout(KILL_GRACE, self.pid.wait_for(Option::is_some)).await.ok();
+                }
                 // Without an answer here the connection is gone, and with it all that could be done.
                 tokio::time::timeout(KILL_GRACE, self.signal(Signal::Kill)).await.ok();
                 tokio::time::timeout(KILL_GRACE, self.end.wait_for(Option::is_some)).await.ok();
@@ -142,15 +147,20 @@ async fn feed(writes: &ChannelWriteHalf<russh::client::Msg>, launch: Launch, inp
                 writes.data_bytes(first).await?;
                 match later.await {
                     Ok(Content::Bytes(bytes)) => writes.data_bytes(bytes).await?,
-                    Ok(Content::File(file)) => copy(writes, file).await?,
+                    Ok(Content::Pieces(mut pieces)) => {
+                        while let Some(piece) = pieces.recv().await {
+                            writes.data_bytes(piece?).await?;
+                        }
+                    }
                     Err(_) => {}
                 }
             }
         }
-        writes.eof().await
+        Ok::<_, russh::Error>(())
     };
-    // The reading task notices what is wrong with the channel.
+    // The reading task notices what is wrong with the channel; an input that failed must end all the same.
     all.await.ok();
+    writes.eof().await.ok();
 }
 
 /// Sends what `from` gives, in pieces as large as the channel takes.
