@@ -81,9 +81,6 @@ fn task(args: &ExecArgs, registry: &Registry) -> Result<Task, Failure> {
         if !args.only.is_empty() {
             params.insert("only".to_owned(), args.only.clone().into());
         }
-        if registry.get("facts").is_none() {
-            return Err(Failure::new(FailureKind::Work, "this release has no operation `facts`"));
-        }
         return Ok(Task { operation: operation("facts")?, params, asked: Asked::Facts });
     }
     if let Some((name, pairs)) = args.op.split_first() {

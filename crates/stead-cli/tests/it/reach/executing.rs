@@ -145,6 +145,27 @@ fn pairs_take_the_type_of_their_parameter() {
     site.run(&["exec", "a1", "--op", "command.exec", "command=test", "args:=[\"-n\", \"\"]"]).exits(1);
 }
 
+/// Section 5: facts by host, all of them or parts.
+#[test]
+fn facts_are_printed_by_host() {
+    let site = two();
+    let told = site
+        .run(&["exec", "role:web", "--facts", "--only", "arch", "--only", "os.family", "--json"])
+        .exits(0);
+    let document = told.json();
+    assert_eq!(document["unreachable"], json!([]));
+    for host in ["a1", "a2"] {
+        let facts = document["facts"][host].as_object().unwrap_or_else(|| panic!("{document}"));
+        assert_eq!(facts.keys().collect::<Vec<_>>(), ["arch", "os"]);
+    }
+    let told = site.run(&["exec", "a1", "--facts", "--json"]).exits(0);
+    assert_eq!(told.json()["facts"]["a1"]["schema"], 1);
+    let told = site.run(&["exec", "a1", "--facts", "--only", "arch"]).exits(0);
+    assert!(told.stdout.starts_with("a1 {\n  \"arch\": "), "{}", told.stdout);
+    let told = site.run(&["exec", "a1", "--facts", "--only", "os.famly"]).exits(1);
+    assert!(told.stderr.contains("did you mean `os.family`?"), "{}", told.stderr);
+}
+
 /// What is wrong on the command line exits 2, all of it at once.
 #[test]
 fn wrong_arguments_exit_2_and_say_what_to_do() {
