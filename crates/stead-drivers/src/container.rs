@@ -10,7 +10,7 @@ mod inspected;
 mod present;
 mod wish;
 
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{OpError, Registry};
 
@@ -44,12 +44,14 @@ const ENGINE: ParamSpec = ParamSpec::new(
     "engine",
     ParamKind::Enum(&["auto", "podman", "docker"]),
     "Which engine; default: auto, podman before docker.",
-);
+)
+.default(ParamDefault::Text("auto"));
 const ADOPT: ParamSpec = ParamSpec::new(
     "adopt",
     ParamKind::Bool,
     "Also if it has no label `dev.stead`, so was made by somebody else; default: false.",
-);
+)
+.default(ParamDefault::Flag(false));
 
 /// Refuses what an engine would not take as a name.
 fn check_name(name: &str) -> Result<&str, OpError> {

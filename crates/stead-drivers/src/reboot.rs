@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
@@ -39,8 +39,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::AbsolutePath,
             "Restart only if this path exists, such as /var/run/reboot-required.",
         ),
-        ParamSpec::new("delay", ParamKind::Duration, "Wait this long first, at least 1s; default: 0s."),
-        ParamSpec::new("timeout", ParamKind::Duration, "How long it may take to come back; default: 10m."),
+        ParamSpec::new("delay", ParamKind::Duration, "Wait this long first, at least 1s; default: 0s.")
+            .default(ParamDefault::Text("0s")),
+        ParamSpec::new("timeout", ParamKind::Duration, "How long it may take to come back; default: 10m.")
+            .default(ParamDefault::Text("10m")),
         ParamSpec::new("message", ParamKind::NonEmptyText, "Said to everybody who is logged in."),
     ],
     exclusive: &[],

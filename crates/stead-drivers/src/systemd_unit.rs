@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, Op};
 use stead_runner::operation::{
     Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params, Registry,
@@ -58,7 +58,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "state",
             ParamKind::Enum(&["present", "absent"]),
             "`present` (default) or `absent`: then a unit is stopped and disabled first.",
-        ),
+        )
+        .default(ParamDefault::Text("present")),
     ],
     exclusive: &[&["content", "source"]],
     one_of: &[],

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -20,12 +20,14 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure a user is not there.",
     params: &[
         NAME,
-        ParamSpec::new("remove_home", ParamKind::Bool, "Remove its home directory too; default: false."),
+        ParamSpec::new("remove_home", ParamKind::Bool, "Remove its home directory too; default: false.")
+            .default(ParamDefault::Flag(false)),
         ParamSpec::new(
             "force",
             ParamKind::Bool,
             "Also if it has running processes, which live on; default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
     ],
     result: &[("name", "The user's name.")],
     ..WRITE

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -22,7 +22,8 @@ static PRESENT: Descriptor = Descriptor {
     params: &[
         NAME,
         GID,
-        ParamSpec::new("system", ParamKind::Bool, "A new group gets a system id; default: false."),
+        ParamSpec::new("system", ParamKind::Bool, "A new group gets a system id; default: false.")
+            .default(ParamDefault::Flag(false)),
     ],
     result: RESULT,
     ..WRITE

@@ -1,7 +1,7 @@
 //! `user.present`: a user with these fields.
 
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -27,9 +27,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "Its primary group, a name or an id; default: one of its own name, if the system makes such.",
         ),
         ParamSpec::new("groups", ParamKind::TextList, "Groups it is a member of; others are kept."),
-        ParamSpec::new("exclusive_groups", ParamKind::Bool, "It is in no other groups; default: false."),
+        ParamSpec::new("exclusive_groups", ParamKind::Bool, "It is in no other groups; default: false.").default(ParamDefault::Flag(false)),
         ParamSpec::new("home", ParamKind::AbsolutePath, "Its home directory; an existing one is not moved."),
-        ParamSpec::new("create_home", ParamKind::Bool, "Make the home of a new user; default: true."),
+        ParamSpec::new("create_home", ParamKind::Bool, "Make the home of a new user; default: true.").default(ParamDefault::Flag(true)),
         ParamSpec::new("shell", ParamKind::AbsolutePath, "Its login shell."),
         ParamSpec::new("comment", ParamKind::Text, "Its full name or purpose."),
         ParamSpec::new(
@@ -39,8 +39,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         )
         .secret(),
         ParamSpec::new("locked", ParamKind::Bool, "Whether its password opens nothing; keys still may."),
-        ParamSpec::new("system", ParamKind::Bool, "A new user gets a system id; default: false."),
-        ParamSpec::new("force", ParamKind::Bool, "Change the uid of an existing user; default: false."),
+        ParamSpec::new("system", ParamKind::Bool, "A new user gets a system id; default: false.").default(ParamDefault::Flag(false)),
+        ParamSpec::new("force", ParamKind::Bool, "Change the uid of an existing user; default: false.").default(ParamDefault::Flag(false)),
     ],
     result: &[("name", "The user's name."), ("uid", "Its id."), ("home", "Its home directory.")],
     ..WRITE

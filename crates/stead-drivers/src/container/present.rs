@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -37,8 +37,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "pull",
             ParamKind::Enum(&["missing", "always", "never"]),
             "Fetch the image before a container is made from it: if it is `missing` (default), `always` or `never`.",
-        ),
-        ParamSpec::new("running", ParamKind::Bool, "Whether it runs; default: true."),
+        ).default(ParamDefault::Text("missing")),
+        ParamSpec::new("running", ParamKind::Bool, "Whether it runs; default: true.").default(ParamDefault::Flag(true)),
         ADOPT,
     ],
     result: &[

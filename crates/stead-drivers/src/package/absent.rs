@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -17,8 +17,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure packages are not installed; one that others need is refused.",
     params: &[
         NAMES,
-        ParamSpec::new("purge", ParamKind::Bool, "Remove their configuration files too; default: false."),
-        ParamSpec::new("cascade", ParamKind::Bool, "Remove the packages that need them too; default: false."),
+        ParamSpec::new("purge", ParamKind::Bool, "Remove their configuration files too; default: false.")
+            .default(ParamDefault::Flag(false)),
+        ParamSpec::new("cascade", ParamKind::Bool, "Remove the packages that need them too; default: false.")
+            .default(ParamDefault::Flag(false)),
     ],
     ..WRITE
 };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -17,9 +17,11 @@ const REFRESH: ParamSpec = ParamSpec::new(
     "refresh",
     ParamKind::Enum(&["auto", "always", "never"]),
     "Fetch the index anew: `auto` (default) if it does not know a name or version, `always` or `never`.",
-);
+)
+.default(ParamDefault::Text("auto"));
 const RECOMMENDS: ParamSpec =
-    ParamSpec::new("recommends", ParamKind::Bool, "Install recommended packages too; default: false.");
+    ParamSpec::new("recommends", ParamKind::Bool, "Install recommended packages too; default: false.")
+        .default(ParamDefault::Flag(false));
 
 static PRESENT: Descriptor = Descriptor {
     name: "package.present",

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
@@ -22,7 +22,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         "max_age",
         ParamKind::Duration,
         "An index fetched more recently is left as it is; default: 0s, always fetch.",
-    )],
+    )
+    .default(ParamDefault::Text("0s"))],
     result: &[("manager", "The package manager.")],
     ..WRITE
 };

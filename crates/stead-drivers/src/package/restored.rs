@@ -1,6 +1,6 @@
 //! `package.restored`: packages as they were. The inverse of an installation that also changed versions.
 
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -16,7 +16,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new("names", ParamKind::TextList, "Packages with their versions, `name=version`.")
             .required(),
         ParamSpec::new("absent", ParamKind::TextList, "Packages that are not installed.").required(),
-        ParamSpec::new("purge", ParamKind::Bool, "Remove the configuration of those too; default: false."),
+        ParamSpec::new("purge", ParamKind::Bool, "Remove the configuration of those too; default: false.")
+            .default(ParamDefault::Flag(false)),
     ],
     ..WRITE
 };

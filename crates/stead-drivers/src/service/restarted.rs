@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
@@ -27,13 +27,16 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "reload",
             ParamKind::Bool,
             "Let it read its configuration anew instead, if it can; default: false.",
-        ),
+        )
+        .default(ParamDefault::Flag(false)),
         ParamSpec::new(
             "only_if_active",
             ParamKind::Bool,
             "Leave a service alone that does not run; default: false, it is started.",
-        ),
-        ParamSpec::new("timeout", ParamKind::Duration, "How long that may take; default: 30s."),
+        )
+        .default(ParamDefault::Flag(false)),
+        ParamSpec::new("timeout", ParamKind::Duration, "How long that may take; default: 30s.")
+            .default(ParamDefault::Text("30s")),
     ],
     exclusive: &[],
     one_of: &[],

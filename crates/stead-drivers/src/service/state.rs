@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -16,7 +16,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const SETTLE: Duration = Duration::from_millis(300);
 
 const TIMEOUT: ParamSpec =
-    ParamSpec::new("timeout", ParamKind::Duration, "How long that may take; default: 30s.");
+    ParamSpec::new("timeout", ParamKind::Duration, "How long that may take; default: 30s.")
+        .default(ParamDefault::Text("30s"));
 
 const WRITE: Descriptor = Descriptor {
     name: "",
