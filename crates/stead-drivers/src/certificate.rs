@@ -36,8 +36,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure the machine trusts a certificate authority, or not by this name.",
     root: RootSupport::Full,
     params: &[
-        ParamSpec::new("name", ParamKind::NonEmptyText, "Name of the file, without its extension.")
-            .required(),
+        ParamSpec::new("name", ParamKind::FileName, "Name of the file, without its extension.").required(),
         ParamSpec::new("content", ParamKind::NonEmptyText, "The certificate, in PEM."),
         ParamSpec::new("source", ParamKind::SourcePath, "A file on the driver that holds it."),
         STATE,

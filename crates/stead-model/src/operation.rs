@@ -245,6 +245,16 @@ pub enum ParamKind {
     TextOrList,
     /// A text or a number, which becomes text.
     TextOrNumber,
+    /// A name that is a file's in one directory: letters, digits, `-`, `_` and `.`, not starting with `-` or `.`.
+    FileName,
+    /// Text that fits on one line of a file: not empty, without control characters.
+    Line,
+    /// A list of such texts with at least one element.
+    Lines,
+    /// An IPv4 or IPv6 address.
+    Address,
+    /// A list of addresses.
+    Addresses,
     /// Anything.
     Any,
 }
@@ -369,6 +379,27 @@ impl ParamKind {
                     text("a text or a list of texts")
                 }
             }
+            Self::FileName => match value.as_str() {
+                Some(name) if is_file_name(name) => None,
+                Some(_) | None => text("a file name of letters, digits, `-`, `_` and `.`"),
+            },
+            Self::Line => match value.as_str() {
+                Some(line) if is_line(line) => None,
+                Some(_) | None => text("a text on one line"),
+            },
+            Self::Lines => match value.as_array() {
+                Some(items) if items.is_empty() => Some("must not be empty".to_owned()),
+                Some(items) if items.iter().all(|item| item.as_str().is_some_and(is_line)) => None,
+                Some(_) | None => text("a list of texts, each on one line"),
+            },
+            Self::Address => match value.as_str() {
+                Some(address) if is_address(address) => None,
+                Some(_) | None => text("an IPv4 or IPv6 address"),
+            },
+            Self::Addresses => match value.as_array() {
+                Some(items) if items.iter().all(|item| item.as_str().is_some_and(is_address)) => None,
+                Some(_) | None => text("a list of IPv4 or IPv6 addresses"),
+            },
             Self::TextOrNumber => {
                 if value.is_string() || value.is_number() {
                     None
@@ -406,8 +437,35 @@ impl ParamKind {
                 json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
             }
             Self::TextOrNumber => json!({"type": ["string", "number"]}),
+            Self::FileName => json!({"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]*$"}),
+            Self::Line => json!({"type": "string", "minLength": 1, "pattern": LINE_PATTERN}),
+            Self::Lines => {
+                json!({"type": "array", "items": {"type": "string", "minLength": 1, "pattern": LINE_PATTERN}, "minItems": 1})
+            }
+            Self::Address => json!({"type": "string", "pattern": ADDRESS_PATTERN}),
+            Self::Addresses => {
+                json!({"type": "array", "items": {"type": "string", "pattern": ADDRESS_PATTERN}})
+            }
         }
     }
+}
+
+/// No control characters, in the words of a schema.
+const LINE_PATTERN: &str = "^[^\\u0000-\\u0008\\u000a-\\u001f\\u007f]*$";
+/// What addresses are made of, in the words of a schema, which has none that say more.
+const ADDRESS_PATTERN: &str = "^[0-9A-Fa-f:.]+$";
+
+fn is_file_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !text.is_empty() && !text.starts_with(['-', '.']) && text.chars().all(fits)
+}
+
+fn is_line(text: &str) -> bool {
+    !text.trim().is_empty() && !text.chars().any(|c| c.is_control() && c != '\t')
+}
+
+fn is_address(text: &str) -> bool {
+    text.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// Whether `text` is three or four octal digits.
@@ -435,6 +493,29 @@ pub fn describe(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_lines_and_addresses_are_nothing_else() {
+        for (kind, good, bad) in [
+            (
+                ParamKind::FileName,
+                json!(["web-1", "a.b"]),
+                json!(["", "..", ".a", "-a", "a/b", "a b", "a\nb", 1]),
+            ),
+            (ParamKind::Line, json!(["a b", "a\tb"]), json!(["", " ", "a\nb", "a\rb", 1])),
+            (ParamKind::Lines, json!([["a b"], ["a", "b"]]), json!([[], ["a\nb"], [1], "a"])),
+            (ParamKind::Address, json!(["10.0.0.1", "fd00::1"]), json!(["10.0.0", "h", "10.0.0.1/8", 1])),
+            (ParamKind::Addresses, json!([[], ["10.0.0.1"]]), json!([["h"], "10.0.0.1"])),
+            (ParamKind::TextOrNumber, json!(["1", 1]), json!([true, [], {}])),
+        ] {
+            for value in good.as_array().unwrap() {
+                assert_eq!(kind.refuse(value), None, "{kind:?} {value}");
+            }
+            for value in bad.as_array().unwrap() {
+                assert!(kind.refuse(value).is_some(), "{kind:?} {value}");
+            }
+        }
+    }
 
     #[test]
     fn defaults_are_compared_by_value() {

@@ -15,13 +15,13 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure a user or group may run commands by sudo, by the file /etc/sudoers.d/NAME, or has no such rule.",
     root: RootSupport::Full,
     params: &[
-        ParamSpec::new("name", ParamKind::NonEmptyText, "Name of the file: letters, digits, `-` and `_`.")
+        ParamSpec::new("name", ParamKind::FileName, "Name of the file: letters, digits, `-` and `_`.")
             .required(),
-        ParamSpec::new("user", ParamKind::NonEmptyText, "Who may; this or `group` unless `state` is absent."),
-        ParamSpec::new("group", ParamKind::NonEmptyText, "Whose members may."),
+        ParamSpec::new("user", ParamKind::Line, "Who may; this or `group` unless `state` is absent."),
+        ParamSpec::new("group", ParamKind::Line, "Whose members may."),
         ParamSpec::new(
             "commands",
-            ParamKind::NonEmptyTextList,
+            ParamKind::Lines,
             "Commands by absolute path, with arguments if only these; default: ALL.",
         )
         .default(ParamDefault::Texts(&["ALL"])),

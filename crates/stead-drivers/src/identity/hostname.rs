@@ -21,7 +21,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "hostname",
     summary: "Makes sure the machine has a host name: running, in /etc/hostname and on the 127.0.1.1 line of /etc/hosts.",
     params: &[
-        ParamSpec::new("name", ParamKind::NonEmptyText, "The host name.").required(),
+        ParamSpec::new("name", ParamKind::FileName, "The host name.").required(),
         ParamSpec::new(
             "domain",
             ParamKind::NonEmptyText,

@@ -12,8 +12,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "hosts.entry",
     summary: "Makes sure names lead to an address in /etc/hosts, or do not.",
     params: &[
-        ParamSpec::new("address", ParamKind::NonEmptyText, "IPv4 or IPv6 address.").required(),
-        ParamSpec::new("names", ParamKind::NonEmptyTextList, "Host names of the address.").required(),
+        ParamSpec::new("address", ParamKind::Address, "IPv4 or IPv6 address.").required(),
+        ParamSpec::new("names", ParamKind::Lines, "Host names of the address.").required(),
         STATE,
     ],
     ..CONFIGURE

@@ -22,10 +22,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "kernel.module",
     summary: "Makes sure a kernel module is loaded, now and at every start, or is not.",
     params: &[
-        ParamSpec::new("name", ParamKind::NonEmptyText, "The module.").required(),
+        ParamSpec::new("name", ParamKind::FileName, "The module.").required(),
         ParamSpec::new(
             "options",
-            ParamKind::Text,
+            ParamKind::Line,
             "Options such as `numdummies=2`, in /etc/modprobe.d; they hold from the next time it is loaded.",
         ),
         ParamSpec::new("persist", ParamKind::Bool, "Load it at every start; default: true.")

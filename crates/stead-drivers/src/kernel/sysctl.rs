@@ -16,7 +16,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "sysctl.value",
     summary: "Makes sure a kernel parameter has a value: running and in /etc/sysctl.d/60-stead.conf.",
     params: &[
-        ParamSpec::new("key", ParamKind::NonEmptyText, "Parameter, such as net.ipv4.ip_forward.").required(),
+        ParamSpec::new("key", ParamKind::Line, "Parameter, such as net.ipv4.ip_forward.").required(),
         ParamSpec::new("value", ParamKind::TextOrNumber, "Its value; needed unless `state` is absent."),
         ParamSpec::new("persist", ParamKind::Bool, "Write it to the file; default: true.")
             .default(ParamDefault::Flag(true)),

@@ -20,7 +20,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     params: &[
         ParamSpec::new(
             "servers",
-            ParamKind::NonEmptyTextList,
+            ParamKind::Addresses,
             "Addresses, in order; default: those that are there.",
         ),
         ParamSpec::new("search", ParamKind::TextList, "Domains to search; default: those that are there."),
@@ -52,6 +52,9 @@ impl Configure for DnsServers {
 
     fn setup(&self, setup: &mut Setup<'_>, params: &Params) -> Result<(), OpError> {
         let mut servers = params.get("servers").map(|_| params.texts("servers"));
+        if servers.as_ref().is_some_and(Vec::is_empty) {
+            return Err(OpError::invalid("`servers` is empty: without any no name is found"));
+        }
         for server in servers.iter_mut().flatten() {
             *server = input::address("servers", server)?.to_string();
         }

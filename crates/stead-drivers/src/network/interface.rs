@@ -30,7 +30,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "network.interface",
     summary: "Makes sure an interface has addresses and properties, by netplan or ifupdown, or that Stead gives it none.",
     params: &[
-        ParamSpec::new("name", ParamKind::NonEmptyText, "The interface.").required(),
+        ParamSpec::new("name", ParamKind::FileName, "The interface.").required(),
         ParamSpec::new("dhcp4", ParamKind::Bool, "Ask for an IPv4 address."),
         ParamSpec::new("dhcp6", ParamKind::Bool, "Ask for an IPv6 address."),
         ParamSpec::new(
@@ -38,9 +38,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::TextList,
             "Addresses with prefix length, such as 10.0.0.7/24.",
         ),
-        ParamSpec::new("gateway4", ParamKind::NonEmptyText, "Gateway of the IPv4 default route."),
-        ParamSpec::new("gateway6", ParamKind::NonEmptyText, "Gateway of the IPv6 default route."),
-        ParamSpec::new("dns", ParamKind::TextList, "Name servers."),
+        ParamSpec::new("gateway4", ParamKind::Address, "Gateway of the IPv4 default route."),
+        ParamSpec::new("gateway6", ParamKind::Address, "Gateway of the IPv6 default route."),
+        ParamSpec::new("dns", ParamKind::Addresses, "Name servers."),
         ParamSpec::new("mtu", ParamKind::Int(68, 65_536), "Largest packet."),
         ParamSpec::new("mac", ParamKind::NonEmptyText, "Hardware address."),
         ParamSpec::new(

@@ -27,7 +27,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "Destination: a network such as 10.1.0.0/16, or `default`.",
         )
         .required(),
-        ParamSpec::new("via", ParamKind::NonEmptyText, "Gateway; default: the destination is on the link."),
+        ParamSpec::new("via", ParamKind::Address, "Gateway; default: the destination is on the link."),
         ParamSpec::new(
             "interface",
             ParamKind::NonEmptyText,

@@ -18,19 +18,19 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "cron.entry",
     summary: "Makes sure cron runs a command on a schedule, by the file /etc/cron.d/NAME, or does not.",
     params: &[
-        ParamSpec::new("name", ParamKind::NonEmptyText, "Name of the file: letters, digits, `-` and `_`.")
+        ParamSpec::new("name", ParamKind::FileName, "Name of the file: letters, digits, `-` and `_`.")
             .required(),
         ParamSpec::new(
             "schedule",
-            ParamKind::NonEmptyText,
+            ParamKind::Line,
             "Five fields (minute hour day month weekday) or `@daily`, `@hourly` and so on; needed unless `state` is absent.",
         ),
         ParamSpec::new(
             "command",
-            ParamKind::NonEmptyText,
+            ParamKind::Line,
             "Shell command; a `%` in it is an ordinary character. Needed unless `state` is absent.",
         ),
-        ParamSpec::new("user", ParamKind::NonEmptyText, "Account it runs as; default: root.")
+        ParamSpec::new("user", ParamKind::Line, "Account it runs as; default: root.")
             .default(ParamDefault::Text("root")),
         ParamSpec::new("env", ParamKind::TextMap, "Environment variables; default: none.")
             .default(ParamDefault::EmptyMap),

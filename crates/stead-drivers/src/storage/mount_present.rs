@@ -24,14 +24,14 @@ static DESCRIPTOR: Descriptor = Descriptor {
         PATH,
         ParamSpec::new(
             "device",
-            ParamKind::NonEmptyText,
+            ParamKind::Line,
             "Device, UUID=…, LABEL=…, server:/path or a word such as tmpfs.",
         )
         .required(),
-        ParamSpec::new("fstype", ParamKind::NonEmptyText, "Type of the file system.").required(),
+        ParamSpec::new("fstype", ParamKind::Line, "Type of the file system.").required(),
         ParamSpec::new(
             "options",
-            ParamKind::NonEmptyText,
+            ParamKind::Line,
             "Mount options, separated by commas; default: those that are there, for a new line `defaults`.",
         ),
         ParamSpec::new("mounted", ParamKind::Bool, "Mount it now, too; default: true.")
