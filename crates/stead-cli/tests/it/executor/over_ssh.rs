@@ -140,7 +140,7 @@ fn commands_alone_bring_nothing_and_mean_the_same() {
          \x20 - {name: unless, exec: ['false'], params: {unless: 'test -e there', cwd: @/}}\n\
          \x20 - {name: fails, exec: ['false'], on_error: continue}\n\
          \x20 - {name: missing, exec: [no-such-program], on_error: continue}\n\
-         \x20 - {name: slow, shell: 'sleep 600', timeout: 500ms, on_error: continue}\n\
+         \x20 - {name: slow, depends_on: exec, shell: 'sleep 600', timeout: 1s, on_error: continue}\n\
          \x20 - {name: killed, shell: 'kill -9 $$', on_error: continue}\n\
          \x20 - {name: home, shell: 'echo $STEAD_TASK $STEAD_HOST $STEAD_ATTEMPT'}\n",
     );
