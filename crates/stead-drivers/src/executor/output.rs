@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_disk_that_is_gone_is_said() {
-        let kept = Kept::new(PathBuf::from("/nonexistent/spool"), Arc::default());
+        let directory = tempfile::tempdir().unwrap();
+        let kept = Kept::new(directory.path().join("gone/spool"), Arc::default());
         kept.push(Pipe::Stderr, &vec![b'x'; IN_MEMORY + 1]);
         assert!(kept.failure().is_some());
     }
