@@ -465,7 +465,7 @@ fn is_line(text: &str) -> bool {
 }
 
 fn is_address(text: &str) -> bool {
-    text.parse::<std::net::IpAddr>().is_ok()
+    text.parse::<core::net::IpAddr>().is_ok()
 }
 
 /// Whether `text` is three or four octal digits.

@@ -1,6 +1,6 @@
 //! Reads transports.
 
-use std::net::Ipv6Addr;
+use core::net::Ipv6Addr;
 use std::ops::Range;
 
 use super::options::{self, SECRET_OPTIONS};
