@@ -53,6 +53,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
 };
 
+const REFUSAL: &str =
+    "reboot is refused on `local`: it would end this run; give the machine an ssh:// transport";
+
 /// Restarts the machine it runs on, if that is a target.
 pub(crate) enum Reboot {
     /// This is the machine that runs the plan.
@@ -67,6 +70,10 @@ impl Action for Reboot {
         &DESCRIPTOR
     }
 
+    fn refused_here(&self) -> Option<&'static str> {
+        Some(REFUSAL)
+    }
+
     async fn check(&self, _cx: &OpContext, _params: &Params) -> Result<Outcome, OpError> {
         Err(OpError { not_known: true, ..OpError::operation("what a restart changes is not known before") })
     }
@@ -76,9 +83,7 @@ impl Action for Reboot {
             return Err(OpError::unsupported("a root prefix has nothing that could restart"));
         }
         match self {
-            Self::Refused => Err(OpError::permanent(
-                "reboot is refused on `local`: it would end this run; give the machine an ssh:// transport",
-            )),
+            Self::Refused => Err(OpError::permanent(REFUSAL)),
             Self::Allowed => {
                 let (cx, params) = (cx.clone(), params.clone());
                 off_thread(move || schedule(&cx, &params)).await

@@ -26,6 +26,7 @@ use stead_model::event::{EventKind, Mode, Prediction, RowResult};
 use stead_model::inventory::{ExecutorMode, Host};
 use stead_model::plan::{Op, Part, Plan, Section, TaskIndex, Undo};
 use stead_model::report::Warning;
+use stead_model::transport::TransportSpec;
 use stead_model::{Effect, ErrorClass, HostName, RunId, RunStatus, Status};
 use tokio::sync::{mpsc, oneshot};
 
@@ -516,6 +517,12 @@ impl Executor {
                     cx.host
                 )));
             };
+            // Another account of this machine is still this machine.
+            if let (TransportSpec::Local, Entry::Action(action)) = (&host.transport, entry)
+                && let Some(why) = action.refused_here()
+            {
+                return Err(OpError::permanent(why));
+            }
             let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
             if self.goes_bare(pool, host, entry, &cx.host) {
                 let done = pool.act_bare(host, entry, cx, &params, self.mode).await;

@@ -56,6 +56,11 @@ pub trait Action: Send + Sync {
     /// Returns what `run` would do now, without doing it.
     async fn check(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
 
+    /// Returns why it is not done to the machine that runs the plan, under whatever account; none: it is.
+    fn refused_here(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Does it. Ends soon after `cx.cancel` asks it to; dropping the future kills what it started.
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError>;
 

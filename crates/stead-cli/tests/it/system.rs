@@ -118,6 +118,17 @@ fn a_plan_does_not_restart_its_own_machine() {
     let refused = task(&report, "r");
     assert_eq!((code, refused["status"].as_str()), (1, Some("failed")), "{refused:#}");
     assert!(refused.to_string().contains("refused on `local`"), "{refused:#}");
+    // Nor under another account.
+    container.sh(
+        "printf '#!/bin/sh\\nwhile [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\"\\n' >/usr/local/sbin/sudo
+        chmod 755 /usr/local/sbin/sudo
+        printf 'api_version: v1\\nhosts:\\n  local: {transport: local, become: sudo}\\n' >/srv/plan/inventory.yaml",
+    );
+    let plan = "api_version: v1\nname: p\ntasks:\n  - {name: a, op: file.absent, params: {path: /srv/none}}\n  \
+        - {name: r, depends_on: a, op: reboot}\n";
+    let (code, report) = run(&container, plan, &[]);
+    assert_eq!((code, task(&report, "a")["status"].as_str()), (1, Some("unchanged")), "{report:#}");
+    assert!(task(&report, "r").to_string().contains("refused on `local`"), "{report:#}");
 }
 
 /// Section 7, rule 6: a missing privilege is class `permanent` and names `become`.
