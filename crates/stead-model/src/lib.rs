@@ -13,6 +13,7 @@ pub mod executor;
 pub mod exit_code;
 pub mod facts;
 pub mod id;
+pub mod intent;
 pub mod inventory;
 pub mod operation;
 pub mod plan;
