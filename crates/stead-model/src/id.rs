@@ -92,6 +92,14 @@ fn is_word(text: &str, longest: usize) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
 }
 
+/// Whether `text` is a word of `[a-z][a-z0-9-]*` of at most 128 bytes: the names in a catalogue.
+pub(crate) fn is_lower_word(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    bytes.len() <= 128
+        && bytes.first().is_some_and(u8::is_ascii_lowercase)
+        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+}
+
 /// Whether `text` is a task name, or `name[key]` as `for_each` makes them.
 fn is_task_name(text: &str) -> bool {
     match text.strip_suffix(']').and_then(|head| head.split_once('[')) {
@@ -152,10 +160,24 @@ id!(
     }
 );
 
+id!(
+    /// A step's name within its catalogue. Every step id is a task name.
+    StepId,
+    "step id",
+    "a lower-case letter, then lower-case letters, digits or `-`, at most 128 in all",
+    is_lower_word
+);
+
 impl HostName {
     /// Returns the name of the machine Stead itself runs on.
     pub fn local() -> Self {
         Self("local".into())
+    }
+}
+
+impl From<&StepId> for TaskName {
+    fn from(id: &StepId) -> Self {
+        Self(Arc::clone(&id.0))
     }
 }
 

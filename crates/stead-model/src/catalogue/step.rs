@@ -1,0 +1,96 @@
+//! A step: a script or one built-in action, and the groups that list steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{At, Gate, PerMode, StepMode};
+use crate::diagnostic::Place;
+use crate::id::StepId;
+use crate::layer::Text;
+use crate::plan::Retry;
+
+/// One step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Its name.
+    pub id: StepId,
+    /// What it does.
+    pub action: StepAction,
+    /// What it is for.
+    pub doc: Option<String>,
+    /// The number it goes by: as given, or the digits before the first `_` of its basename.
+    pub number: Option<u64>,
+    /// Modes in which it may be listed.
+    pub modes: BTreeSet<StepMode>,
+    /// Modes in which it destroys.
+    pub destructive: BTreeSet<StepMode>,
+    /// Its arguments.
+    pub args: PerMode<Vec<At<Text>>>,
+    /// False leaves it out of the plan.
+    pub gate: Option<Gate>,
+    /// What must be finished before it.
+    pub needs: PerMode<Vec<At<StepId>>>,
+    /// Variables it gets besides the values.
+    pub env: BTreeMap<String, At<Text>>,
+    /// The secret variables it may see.
+    pub secrets: Granted,
+    /// Where it runs; none: the root.
+    pub cwd: Option<At<Text>>,
+    /// Limit of one attempt.
+    pub timeout: Option<Duration>,
+    /// How often it is tried again. Class `check` is added to the default classes when it is compiled.
+    pub retry: Retry,
+    /// Whether an interrupted attempt may simply be made again.
+    pub idempotent: bool,
+    /// Where its id is written.
+    pub place: Place,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepAction {
+    /// Runs a script, by its path relative to the root.
+    Run(At<String>),
+    /// Hands the inputs of this name over.
+    Inputs {
+        /// Which.
+        inputs: At<String>,
+        /// Key `as`: the path it goes by; none: the id.
+        goes_by: Option<At<String>>,
+    },
+}
+
+/// The secret variables a step may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Granted {
+    /// `["*"]`: all.
+    All,
+    /// These; none by default.
+    Names(Vec<At<String>>),
+}
+
+impl Step {
+    /// Returns the path it goes by in selection and plan text, relative to the root.
+    pub fn path(&self) -> &str {
+        match &self.action {
+            StepAction::Run(path) => &path.value,
+            StepAction::Inputs { goes_by: Some(path), .. } => &path.value,
+            StepAction::Inputs { goes_by: None, .. } => self.id.as_str(),
+        }
+    }
+
+    /// Returns the last part of its path.
+    pub fn basename(&self) -> &str {
+        let path = self.path();
+        path.rsplit_once('/').map_or(path, |(_, name)| name)
+    }
+}
+
+/// Steps of one list that stand under one heading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The heading.
+    pub phase: Option<String>,
+    /// The steps in order.
+    pub steps: Vec<At<StepId>>,
+}
