@@ -75,7 +75,6 @@ impl Drivers {
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
         identity::add_to(&mut registry);
-        intent::add_to(&mut registry, None);
         kernel::add_to(&mut registry);
         network::add_to(&mut registry);
         schedule::add_to(&mut registry);
