@@ -42,6 +42,9 @@ impl Codes {
     /// Codes of inventories.
     pub const REACH: Self =
         Self { syntax: "reach/syntax", unknown_key: "reach/unknown-key", bad_value: "reach/bad-value" };
+    /// Codes of catalogues of steps.
+    pub const STEPS: Self =
+        Self { syntax: "steps/catalogue", unknown_key: "steps/catalogue", bad_value: "steps/catalogue" };
 }
 
 /// Returns the source that `bytes` hold, or why they are no text.
