@@ -47,6 +47,9 @@ impl Codes {
     /// Codes of files that intents edit.
     pub const INTENT: Self =
         Self { syntax: "intent/file", unknown_key: "intent/path", bad_value: "intent/path" };
+    /// Codes of catalogues of steps.
+    pub const STEPS: Self =
+        Self { syntax: "steps/catalogue", unknown_key: "steps/catalogue", bad_value: "steps/catalogue" };
 }
 
 /// Returns the source that `bytes` hold, or why they are no text.
