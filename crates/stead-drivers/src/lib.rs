@@ -19,6 +19,7 @@ mod file;
 mod git;
 mod http;
 mod identity;
+pub mod intent;
 mod kernel;
 mod network;
 mod package;

@@ -96,12 +96,12 @@ impl Temporary {
     }
 
     /// Returns the path outside the root, for programs that look at it.
-    pub(super) fn outside(&self, disk: &Disk, spot: &Spot) -> PathBuf {
+    pub(crate) fn outside(&self, disk: &Disk, spot: &Spot) -> PathBuf {
         disk.outside(&spot.path).with_file_name(&self.name)
     }
 
     /// Copies extended attributes (ACLs and labels among them) from `old`, as far as the system lets us.
-    pub(super) fn copy_attributes(&self, old: impl AsFd) {
+    pub(crate) fn copy_attributes(&self, old: impl AsFd) {
         let Ok(size) = rustix::fs::flistxattr(&old, &mut [0u8; 0][..]).or_else(|_| query(&old)) else {
             return;
         };
@@ -129,6 +129,13 @@ impl Temporary {
 
 fn query(fd: impl AsFd) -> rustix::io::Result<usize> {
     rustix::fs::flistxattr(fd, &mut [0u8; 1][..])
+}
+
+/// Removes the temporary file of `spot` that a dead writer left, if there is one. Best effort: the next writer does it too.
+pub(crate) fn clear(spot: &Spot) {
+    if let Some(directory) = &spot.directory {
+        remove_leftover(directory, &name_of(&spot.name)).unwrap_or(());
+    }
 }
 
 /// Removes a temporary file that nobody holds; waits a moment if somebody does.
