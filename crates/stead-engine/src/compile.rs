@@ -16,6 +16,7 @@ use crate::target::HostSet;
 mod check;
 pub mod plans;
 pub mod single;
+pub mod steps;
 mod vars;
 
 pub use check::{Explicit, WHOLE_PLAN, check};
