@@ -139,6 +139,8 @@ pub enum SchemaCommand {
     Plan,
     /// Print the JSON Schema of inventory files
     Inventory,
+    /// Print the JSON Schema of catalogues of steps
+    Steps,
     /// Print operations: parameters, result and effect
     Operation {
         /// One operation, such as command.exec [default: all]

@@ -31,7 +31,7 @@ pub(crate) mod present;
 pub(crate) mod restored;
 mod symlink;
 mod template;
-mod temporary;
+pub(crate) mod temporary;
 mod write;
 
 use serde_json::json;

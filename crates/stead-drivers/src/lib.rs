@@ -19,6 +19,7 @@ mod file;
 mod git;
 mod http;
 mod identity;
+pub mod intent;
 mod kernel;
 mod network;
 mod package;
@@ -74,6 +75,7 @@ impl Drivers {
         registry.add_operation(git::Checkout);
         registry.add_action(http::HttpRequest);
         identity::add_to(&mut registry);
+        intent::add_to(&mut registry, None);
         kernel::add_to(&mut registry);
         network::add_to(&mut registry);
         schedule::add_to(&mut registry);

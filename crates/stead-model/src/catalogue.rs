@@ -6,19 +6,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnostic::{Place, Source};
+use crate::diagnostic::{Diagnostics, Place, Source};
 use crate::id::{PlanName, StepId};
 use crate::layer::Text;
 
 mod gate;
 mod inputs;
 mod intent;
+pub mod keys;
 mod pattern;
+mod read;
 mod step;
+#[cfg(test)]
+mod tests;
 mod value;
 
 pub use gate::{Condition, Gate};
@@ -135,6 +139,12 @@ pub struct Catalogue {
 impl Catalogue {
     /// Steps at once under `order: needs`, unless `limits.parallel` says otherwise.
     pub const PARALLEL: u32 = 8;
+
+    /// Returns the catalogue `source` holds, or every problem in it. `file` is its absolute path, by which its root is
+    /// known.
+    pub fn read(source: &Source, file: &Path) -> Result<Self, Diagnostics> {
+        read::catalogue(source, file)
+    }
 
     /// Returns the list of `mode`, none if the catalogue has no delete.
     pub fn list(&self, mode: StepMode) -> Option<&[Group]> {

@@ -106,6 +106,8 @@ pub struct Diagnostic {
     pub help: String,
     /// Other places that belong to it, with what they are.
     pub related: Vec<(Place, String)>,
+    /// What could have been meant, for programs; people read it in the advice.
+    pub candidates: Vec<String>,
 }
 
 impl Diagnostic {
@@ -119,6 +121,7 @@ impl Diagnostic {
             message: message.into(),
             help: String::new(),
             related: Vec::new(),
+            candidates: Vec::new(),
         }
     }
 
@@ -145,14 +148,24 @@ impl Diagnostic {
         self
     }
 
+    /// Returns this problem with what could have been meant.
+    pub fn candidates(mut self, candidates: Vec<String>) -> Self {
+        self.candidates = candidates;
+        self
+    }
+
     /// Returns the JSON form used by `--json`.
     pub fn to_json(&self) -> serde_json::Value {
         let (file, at) = self.place.location();
-        serde_json::json!({
+        let mut json = serde_json::json!({
             "code": self.code, "severity": self.severity, "file": file,
             "line": at.map(|(line, _)| line), "column": at.map(|(_, column)| column),
             "path": self.path, "message": self.message, "help": self.help,
-        })
+        });
+        if !self.candidates.is_empty() {
+            json["candidates"] = self.candidates.clone().into();
+        }
+        json
     }
 }
 

@@ -14,6 +14,7 @@ pub mod executor;
 pub mod exit_code;
 pub mod facts;
 pub mod id;
+pub mod intent;
 pub mod inventory;
 pub mod layer;
 pub mod operation;

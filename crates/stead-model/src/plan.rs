@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::catalogue::StepMode;
 use crate::duration::{as_millis, as_optional_millis};
 use crate::id::{OperationName, PlanName, TaskName};
 use crate::status::ErrorClass;
@@ -46,6 +47,9 @@ pub struct Plan {
     /// What it is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// What it was made from, where tasks alone do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// Values of all variables, overrides applied.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vars: BTreeMap<String, Value>,
@@ -83,6 +87,7 @@ impl Plan {
         Self {
             name,
             description: None,
+            origin: None,
             vars: BTreeMap::new(),
             env: BTreeMap::new(),
             secrets: BTreeMap::new(),
@@ -137,6 +142,7 @@ impl Plan {
         Self {
             name: self.name.clone(),
             description: self.description.clone(),
+            origin: self.origin.clone(),
             vars: self.vars.clone(),
             env: self.env.clone(),
             secrets: self.secrets.clone(),
@@ -150,6 +156,21 @@ impl Plan {
             tasks: Vec::new(),
         }
     }
+}
+
+/// What a plan was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// A catalogue of steps.
+    Steps {
+        /// Its name.
+        catalogue: PlanName,
+        /// What the steps do.
+        mode: StepMode,
+        /// What they act on.
+        target: String,
+    },
 }
 
 /// Which part of the run a task belongs to.

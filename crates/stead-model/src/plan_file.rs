@@ -22,6 +22,7 @@ use crate::plan::{HostFailure, Limits, OnError, OnFailure, Retry, SecretRef, Sec
 use crate::yaml::{self, Codes, Fields, Node, NodeId, Tree, Walk};
 
 use keys::{DEFAULTS_KEYS, LIMITS_KEYS, MAX_PARALLEL, ON_ERROR, ON_FAILURE, PLAN_KEYS, SECRET_KEYS};
+pub(crate) use policy::retry;
 pub use task::{ActionForm, CommandForm, MutexForm, OpForm, PartForm, TaskForm, UndoForm};
 
 /// The most tasks a plan may have, those made by `for_each` counted.
@@ -175,7 +176,8 @@ impl PlanFile {
     }
 }
 
-fn api_version(walk: &mut Walk<'_>, node: Node<'_>) {
+/// Reports an `api_version` that is not `v1`.
+pub(crate) fn api_version(walk: &mut Walk<'_>, node: Node<'_>) {
     if node.as_text() != Some("v1") {
         walk.report(
             node.bad(format!("expected `v1`, found {}", node.describe())).help("write `api_version: v1`"),

@@ -6,9 +6,11 @@ use crate::yaml::{Key, Keys};
 
 mod inventory;
 mod plan;
+mod steps;
 
 pub use inventory::inventory_schema;
 pub use plan::plan_schema;
+pub use steps::steps_schema;
 
 /// The durations [`crate::duration::parse`] reads, as a regular expression.
 pub const DURATION_PATTERN: &str = "^(?=.)([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";

@@ -3,8 +3,10 @@
 //! [`read`] turns a text into a [`Tree`] whose every key and value knows its place; typed readers
 //! walk it with a [`Walk`], which collects every problem instead of stopping at the first. It reads
 //! YAML 1.2 with the core schema and refuses what makes a file mean something else than it seems to:
-//! duplicate keys, merge keys, tags, keys that are not text, several documents, alias bombs.
+//! duplicate keys, merge keys, tags, keys that are not text, several documents, alias bombs. [`edit`] is for the files
+//! of others, which are changed in one place and otherwise left as they are.
 
+pub mod edit;
 mod load;
 mod scalar;
 mod tree;
@@ -42,6 +44,12 @@ impl Codes {
     /// Codes of inventories.
     pub const REACH: Self =
         Self { syntax: "reach/syntax", unknown_key: "reach/unknown-key", bad_value: "reach/bad-value" };
+    /// Codes of catalogues of steps.
+    pub const STEPS: Self =
+        Self { syntax: "steps/catalogue", unknown_key: "steps/catalogue", bad_value: "steps/catalogue" };
+    /// Codes of files that intents edit.
+    pub const INTENT: Self =
+        Self { syntax: "intent/file", unknown_key: "intent/path", bad_value: "intent/path" };
 }
 
 /// Returns the source that `bytes` hold, or why they are no text.

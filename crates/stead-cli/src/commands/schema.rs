@@ -1,7 +1,7 @@
 //! `stead schema`: what an editor checks files against, from the types that read them.
 
 use serde_json::Value;
-use stead_model::schema::{inventory_schema, plan_schema};
+use stead_model::schema::{inventory_schema, plan_schema, steps_schema};
 use stead_model::{ExitCode, diagnostic};
 
 use crate::args::SchemaCommand;
@@ -13,6 +13,7 @@ pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, 
     let document = match command {
         SchemaCommand::Plan => plan_schema(),
         SchemaCommand::Inventory => inventory_schema(),
+        SchemaCommand::Steps => steps_schema(),
         SchemaCommand::Operation { name } => operations(name.as_deref())?,
     };
     output.out.print(&json::document(&document));

@@ -105,7 +105,7 @@ fn info_shows_what_a_run_was() {
 #[test]
 fn schemas_are_json_schemas() {
     let dir = tempfile::tempdir().unwrap();
-    for what in ["plan", "inventory"] {
+    for what in ["plan", "inventory", "steps"] {
         let (code, stdout, _) = run(dir.path(), &["schema", what]);
         assert_eq!(code, 0);
         let schema: serde_json::Value = serde_json::from_str(&stdout).unwrap();

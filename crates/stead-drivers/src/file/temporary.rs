@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LONGEST_NAME: usize = 255;
 
 /// A file that is removed again unless it takes its place.
-pub(super) struct Temporary {
+pub(crate) struct Temporary {
     directory: Arc<OwnedFd>,
     name: OsString,
     file: File,
@@ -44,7 +44,7 @@ impl Drop for Temporary {
 }
 
 /// Returns what the temporary file of `name` is called.
-pub(super) fn name_of(name: &OsStr) -> OsString {
+pub(crate) fn name_of(name: &OsStr) -> OsString {
     let mut temporary = OsString::from(".");
     temporary.push(name);
     temporary.push(".stead-tmp");
@@ -56,7 +56,7 @@ pub(super) fn name_of(name: &OsStr) -> OsString {
 
 impl Temporary {
     /// Makes the temporary file for `spot`, readable by its owner alone unless `mode` says otherwise.
-    pub(super) fn create(spot: &Spot, mode: u32) -> Result<Self, OpError> {
+    pub(crate) fn create(spot: &Spot, mode: u32) -> Result<Self, OpError> {
         let says = |errno| io_error(&spot.path, "write beside", errno);
         let directory =
             spot.directory.clone().ok_or_else(|| io_error(&spot.path, "write beside", Errno::NOENT))?;
@@ -85,23 +85,23 @@ impl Temporary {
     }
 
     /// Writes the whole content.
-    pub(super) fn fill(&mut self, reader: &mut dyn io::Read) -> io::Result<()> {
+    pub(crate) fn fill(&mut self, reader: &mut dyn io::Read) -> io::Result<()> {
         io::copy(reader, &mut self.file)?;
         self.file.flush()
     }
 
     /// Returns the file's handle.
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// Returns the path outside the root, for programs that look at it.
-    pub(super) fn outside(&self, disk: &Disk, spot: &Spot) -> PathBuf {
+    pub(crate) fn outside(&self, disk: &Disk, spot: &Spot) -> PathBuf {
         disk.outside(&spot.path).with_file_name(&self.name)
     }
 
     /// Copies extended attributes (ACLs and labels among them) from `old`, as far as the system lets us.
-    pub(super) fn copy_attributes(&self, old: impl AsFd) {
+    pub(crate) fn copy_attributes(&self, old: impl AsFd) {
         let Ok(size) = rustix::fs::flistxattr(&old, &mut [0u8; 0][..]).or_else(|_| query(&old)) else {
             return;
         };
@@ -116,7 +116,7 @@ impl Temporary {
     }
 
     /// Renames it over `spot`.
-    pub(super) fn take_place(mut self, spot: &Spot) -> Result<(), (Self, Errno)> {
+    pub(crate) fn take_place(mut self, spot: &Spot) -> Result<(), (Self, Errno)> {
         match rustix::fs::renameat(&self.directory, &self.name, &self.directory, &spot.name) {
             Ok(()) => {
                 self.kept = true;
@@ -129,6 +129,13 @@ impl Temporary {
 
 fn query(fd: impl AsFd) -> rustix::io::Result<usize> {
     rustix::fs::flistxattr(fd, &mut [0u8; 1][..])
+}
+
+/// Removes the temporary file of `spot` that a dead writer left, if there is one. Best effort: the next writer does it too.
+pub(crate) fn clear(spot: &Spot) {
+    if let Some(directory) = &spot.directory {
+        remove_leftover(directory, &name_of(&spot.name)).unwrap_or(());
+    }
 }
 
 /// Removes a temporary file that nobody holds; waits a moment if somebody does.

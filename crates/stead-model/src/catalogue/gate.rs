@@ -3,6 +3,10 @@
 use super::At;
 use crate::diagnostic::Place;
 
+mod parse;
+
+pub(super) use parse::parse;
+
 /// A condition over declared controls and variables, with the text it was written as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gate {

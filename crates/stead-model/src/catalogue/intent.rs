@@ -6,6 +6,8 @@ use super::At;
 use crate::diagnostic::Place;
 use crate::layer::Text;
 
+pub use crate::yaml::edit::{KeyPath, PathPart};
+
 /// One intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
@@ -90,24 +92,4 @@ impl ScalarKind {
 pub struct Then {
     /// Tokens as `--only` takes them.
     pub only: Vec<At<String>>,
-}
-
-/// A place in a YAML document: `spec.path`, `items[0].name`, `containers[name=web].image`, `data["a.b"]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyPath(pub Vec<PathPart>);
-
-/// One step down a YAML document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PathPart {
-    /// The value of a key.
-    Key(String),
-    /// The element at this place, from 0.
-    Index(usize),
-    /// The one element that is a map whose `key` is `value`.
-    Matching {
-        /// The key.
-        key: String,
-        /// Its value.
-        value: String,
-    },
 }

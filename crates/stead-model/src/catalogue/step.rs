@@ -94,3 +94,38 @@ pub struct Group {
     /// The steps in order.
     pub steps: Vec<At<StepId>>,
 }
+
+impl Step {
+    /// Whether `token` names it: its id, its number by value, a trailing part of its path, or its basename without
+    /// extension.
+    pub fn answers_to(&self, token: &str) -> bool {
+        if Self::is_number(token) && self.number.is_some() && number(token) == self.number {
+            return true;
+        }
+        let path = self.path();
+        let is_tail = path
+            .strip_suffix(token)
+            .is_some_and(|head| !token.is_empty() && (head.is_empty() || head.ends_with('/')));
+        is_tail || self.id.as_str() == token || self.stem() == token
+    }
+
+    /// Whether `token` can only name steps by their number, which several may share.
+    pub fn is_number(token: &str) -> bool {
+        number(token).is_some()
+    }
+
+    /// Returns the basename without its last extension.
+    pub fn stem(&self) -> &str {
+        let name = self.basename();
+        name.rsplit_once('.').map_or(name, |(stem, _)| if stem.is_empty() { name } else { stem })
+    }
+}
+
+/// Returns the number in front of the first `_` of a basename.
+pub(super) fn number_of(basename: &str) -> Option<u64> {
+    basename.split_once('_').and_then(|(digits, _)| number(digits))
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}

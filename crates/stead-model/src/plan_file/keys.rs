@@ -438,7 +438,7 @@ fn on_error() -> Value {
     json!({"anyOf": [words(ON_ERROR), object(&ON_ERROR_KEYS)]})
 }
 
-fn retry() -> Value {
+pub(crate) fn retry() -> Value {
     json!({"anyOf": [integer(0, MAX_RETRIES), object(&RETRY_KEYS)]})
 }
 

@@ -10,7 +10,7 @@ use super::keys::{
 use crate::plan::{Backoff, Expression, Guard, HostFailure, OnError, OnlyIfChanged, Retry, Size};
 use crate::yaml::{Node, Value, Walk};
 
-pub(super) fn retry(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Retry> {
+pub(crate) fn retry(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Retry> {
     if node.as_map().is_none() {
         return times(walk, node).map(Retry::times);
     }
