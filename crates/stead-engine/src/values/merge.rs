@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use stead_model::catalogue::reserved::{DANGEROUS, FLAGS, OWN_PREFIX};
 use stead_model::catalogue::{
     Catalogue, Control, ControlKind, LayerOrigin, ProfileFlag, Undeclared, Var, VarKind,
 };
@@ -11,13 +12,6 @@ use stead_model::layer::{Assignment, LayerFile, Piece, Text};
 use stead_model::plan_file::keys::is_env_name;
 
 use super::{Effective, Inputs, LayerInput, LayerState, RowState, SET, ValueSource, Values};
-
-/// Names that no layer may set and `--set` only says with a flag, with that flag.
-const FLAGS: [(&str, &str); 4] =
-    [("ONLY", "--only"), ("DRY_RUN", "--dry-run"), ("DELETE_MODE", "--delete"), ("PROFILE_FILE", "--profile")];
-
-/// Names that make a child run code.
-const DANGEROUS: [&str; 4] = ["BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"];
 
 /// So many undeclared keys are compared with the declared ones. Typing errors are few; whoever has more keys than this
 /// does not declare them, and each comparison costs.
@@ -381,7 +375,7 @@ fn set_place(name: &str) -> Place {
 
 /// Returns why nothing may set `name`, if so.
 fn is_dangerous(name: &str) -> Option<String> {
-    if name.starts_with("STEAD_") {
+    if name.starts_with(OWN_PREFIX) {
         return Some("names that begin with `STEAD_` are Stead's own".to_owned());
     }
     DANGEROUS.contains(&name).then(|| "it makes programs run other code".to_owned())
