@@ -14,6 +14,7 @@ use crate::graph::Graph;
 use crate::target::HostSet;
 
 mod check;
+pub mod intents;
 pub mod plans;
 pub mod single;
 pub mod steps;
