@@ -100,7 +100,12 @@ impl Failure {
 
     /// Returns the failure of input that has problems: exit code 3.
     pub fn invalid(diagnostics: Diagnostics) -> Self {
-        Self { kind: FailureKind::Invalid, source: Source::Diagnostics(diagnostics), hints: Vec::new() }
+        Self::of(FailureKind::Invalid, diagnostics)
+    }
+
+    /// Returns the failure of problems that are of `kind`.
+    pub fn of(kind: FailureKind, diagnostics: Diagnostics) -> Self {
+        Self { kind, source: Source::Diagnostics(diagnostics), hints: Vec::new() }
     }
 
     /// Returns this failure with something to try.

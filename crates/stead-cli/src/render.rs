@@ -18,6 +18,7 @@ mod logs;
 pub mod markdown;
 pub mod plain;
 pub mod show;
+pub mod steps;
 pub mod summary;
 pub mod terminal;
 mod text;

@@ -1,7 +1,7 @@
 //! Intents: values of YAML files in Git, changed in all files or in none, and committed if asked for.
 //!
 //! [`prepare`] finds out what an intent comes to and writes nothing. The operations `intent.edit` and `intent.commit`
-//! are made for one run with its [`IntentSurroundings`]; without them they refuse. [`recover`] undoes what a dead
+//! are made for one run with its [`IntentSurroundings`] and are in no other registry. [`recover`] undoes what a dead
 //! process left half done.
 
 mod commit;
@@ -62,13 +62,8 @@ impl IntentSurroundings {
     }
 }
 
-/// Adds the operations; without surroundings they can be looked at and refuse to work.
-pub(crate) fn add_to(registry: &mut Registry, surroundings: Option<&IntentSurroundings>) {
-    registry.add_operation(edit::Edit(surroundings.cloned()));
-    registry.add_action(commit::Commit(surroundings.cloned()));
-}
-
-/// Returns why an operation of intents does nothing in other plans.
-fn outside(operation: &str) -> OpError {
-    OpError::invalid(format!("{operation} works in runs of `stead intent` only"))
+/// Adds the operations of an intent's run. Plans of other runs do not know them.
+pub fn add_to(registry: &mut Registry, surroundings: &IntentSurroundings) {
+    registry.add_operation(edit::Edit(surroundings.clone()));
+    registry.add_action(commit::Commit(surroundings.clone()));
 }

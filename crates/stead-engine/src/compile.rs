@@ -14,8 +14,10 @@ use crate::graph::Graph;
 use crate::target::HostSet;
 
 mod check;
+pub mod intents;
 pub mod plans;
 pub mod single;
+pub mod steps;
 mod vars;
 
 pub use check::{Explicit, WHOLE_PLAN, check};

@@ -17,10 +17,8 @@ use crate::yaml::{MAX_BYTES, span_at};
 mod cursor;
 mod dollar;
 mod read;
-mod reserved;
 mod text;
 
-pub use reserved::{Reserved, is_reserved, reserved};
 pub use text::{Piece, Text};
 
 /// Diagnostic code: a layer file that is not written as it must be.

@@ -55,6 +55,7 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
         .provenance(Provenance {
             meta: meta.plan.clone(),
             sources: bytes.into_iter().map(|bytes| ("plan.yaml".to_owned(), bytes)).collect(),
+            steps: None,
         });
     runner = reach::connect(runner, settings)?;
     if let Some(wait) = args.wait_lock {

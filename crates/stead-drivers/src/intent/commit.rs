@@ -11,13 +11,13 @@ use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use super::edit::PREDICTED;
 use super::switch::{Foreign, Switch};
-use super::{IntentSurroundings, git, outside};
+use super::{IntentSurroundings, git};
 use crate::command::blocking::{self, Program};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "intent.commit",
-    summary: "Commits exactly the files that the intent before it edited; only `stead intent` makes such tasks.",
-    effect: Effect::Write,
+    summary: "Commits exactly the files that the intent before it edited.",
+    effect: Effect::Command,
     idempotent: true,
     check: true,
     undo: false,
@@ -31,7 +31,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// Commits what was edited.
-pub(super) struct Commit(pub(super) Option<IntentSurroundings>);
+pub(super) struct Commit(pub(super) IntentSurroundings);
 
 #[async_trait::async_trait]
 impl Action for Commit {
@@ -40,15 +40,13 @@ impl Action for Commit {
     }
 
     async fn check(&self, cx: &OpContext, _params: &Params) -> Result<Outcome, OpError> {
-        self.0.as_ref().ok_or_else(|| outside(DESCRIPTOR.name))?;
         let changed = cx.predicted.get(PREDICTED).is_some();
         let reason = (!changed).then(|| NOTHING.to_owned());
         Ok(Outcome { changed, reason, ..Outcome::default() })
     }
 
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
-        let surroundings = self.0.as_ref().ok_or_else(|| outside(DESCRIPTOR.name))?;
-        let Some(switch) = surroundings.take() else {
+        let Some(switch) = self.0.take() else {
             return Ok(Outcome { reason: Some(NOTHING.to_owned()), ..Outcome::default() });
         };
         let (cx, message) = (cx.clone(), params.required("message")?.to_owned());

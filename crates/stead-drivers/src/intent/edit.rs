@@ -9,7 +9,7 @@ use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpE
 
 use super::prepared::{Prepared, PreparedFile, prepare};
 use super::switch::{Foreign, Switch};
-use super::{IntentSurroundings, outside};
+use super::IntentSurroundings;
 
 /// What the diff is called among the run's artifacts.
 pub(super) const ARTIFACT: &str = "intent.diff";
@@ -19,7 +19,7 @@ pub(super) const PREDICTED: &str = "intent:edit";
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "intent.edit",
-    summary: "Gives values in YAML files their new text, in all files or in none; only `stead intent` makes such tasks.",
+    summary: "Gives values in YAML files their new text, in all files or in none.",
     effect: Effect::Write,
     idempotent: true,
     check: true,
@@ -47,17 +47,14 @@ static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// Edits files.
-pub(super) struct Edit(pub(super) Option<IntentSurroundings>);
+pub(super) struct Edit(pub(super) IntentSurroundings);
 
 impl Edit {
-    fn prepare(&self, params: &Params) -> Result<(&IntentSurroundings, Prepared), OpError> {
-        let surroundings = self.0.as_ref().ok_or_else(|| outside(DESCRIPTOR.name))?;
+    fn prepare(&self, params: &Params) -> Result<Prepared, OpError> {
         let edits = params.get("edits").cloned().unwrap_or_default();
         let edits: Vec<FileEdit> = serde_json::from_value(edits)
             .map_err(|error| OpError::invalid(format!("parameter `edits`: {error}")))?;
-        let prepared = prepare(&surroundings.root, &edits)
-            .map_err(|problems| OpError::invalid(problems.to_string()))?;
-        Ok((surroundings, prepared))
+        prepare(&self.0.root, &edits).map_err(|problems| OpError::invalid(problems.to_string()))
     }
 }
 
@@ -67,7 +64,7 @@ impl Operation for Edit {
     }
 
     fn observe(&self, _cx: &OpContext, params: &Params) -> Result<Observed, OpError> {
-        let (_, prepared) = self.prepare(params)?;
+        let prepared = self.prepare(params)?;
         let values = prepared.files.iter().flat_map(|file| {
             file.values.iter().map(|value| {
                 json!({"name": format!("{}: {}", file.name, value.path), "before": value.old, "after": value.new})
@@ -88,7 +85,7 @@ impl Operation for Edit {
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        let (surroundings, prepared) = self.prepare(params)?;
+        let (surroundings, prepared) = (&self.0, self.prepare(params)?);
         for file in &prepared.files {
             if surroundings.shown.get(&file.name).is_some_and(|shown| *shown != file.sha256()) {
                 return Err(OpError::operation(format!(

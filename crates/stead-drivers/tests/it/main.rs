@@ -10,6 +10,7 @@ mod contract;
 mod facts;
 mod fetched;
 mod file;
+mod intents;
 mod killed;
 mod managers;
 mod network;

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use stead_model::catalogue::reserved::{DANGEROUS, FLAGS, OWN_PREFIX};
 use stead_model::catalogue::{
     Catalogue, Control, ControlKind, LayerOrigin, ProfileFlag, Undeclared, Var, VarKind,
 };
 use stead_model::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span, nearest, suggest};
-use stead_model::layer::{Assignment, LayerFile, Piece, Reserved, Text, reserved};
+use stead_model::layer::{Assignment, LayerFile, Piece, Text};
 use stead_model::plan_file::keys::is_env_name;
 
 use super::{Effective, Inputs, LayerInput, LayerState, RowState, SET, ValueSource, Values};
@@ -349,4 +350,25 @@ impl Merge<'_, '_> {
 
 fn set_place(name: &str) -> Place {
     Place::Named(format!("{SET} {name}"))
+}
+
+/// Why a name is reserved, whatever the catalogue.
+#[derive(Clone, Copy)]
+enum Reserved {
+    /// This flag says what it would.
+    Flag(&'static str),
+    /// Stead sets it for its children.
+    Own,
+    /// It makes a child run other code.
+    Code,
+}
+
+fn reserved(name: &str) -> Option<Reserved> {
+    if let Some((_, flag)) = FLAGS.iter().find(|(reserved, _)| *reserved == name) {
+        return Some(Reserved::Flag(flag));
+    }
+    if name.starts_with(OWN_PREFIX) {
+        return Some(Reserved::Own);
+    }
+    DANGEROUS.contains(&name).then_some(Reserved::Code)
 }

@@ -166,7 +166,8 @@ fn sources(files: &[PathBuf], codes: Codes, settings: &Settings) -> Result<Vec<S
     if problems.has_errors() { Err(Failure::invalid(problems)) } else { Ok(sources) }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file that a person wrote, up to the largest there may be.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_all(File::open(path)?)
 }
 
