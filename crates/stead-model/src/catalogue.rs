@@ -23,7 +23,7 @@ mod read;
 pub mod reserved;
 mod step;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod value;
 
 pub use gate::{Condition, Gate};
