@@ -225,7 +225,9 @@ impl Command {
     /// Returns `--json` and `--events` of commands that have both.
     fn output(&self) -> Option<(bool, Option<&Sink>)> {
         match self {
-            Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => {
+                Some((args.output.json, args.output.events.as_ref()))
+            }
             Self::Resume(args) => Some((args.output.json, args.output.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Plan(_)

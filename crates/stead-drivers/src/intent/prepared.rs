@@ -146,7 +146,8 @@ fn add(file: &mut PreparedFile, edit: &FileEdit, problems: &mut Diagnostics) {
     match edit::set(&source, &spot, &edit.value) {
         Ok(edited) => {
             let path = edit.path.to_string();
-            let again = file.values.iter().find(|value| value.path == path && value.new == edited.before.value);
+            let again =
+                file.values.iter().find(|value| value.path == path && value.new == edited.before.value);
             if again.is_some() && edited.text.is_some() {
                 let place = Place::Text { source, span: edited.before.span };
                 let message = format!("two edits set `{path}`, to different values");

@@ -21,8 +21,8 @@ use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{self, Shown};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{Handle, Output, Paint};
-use crate::render::steps::{self as render, Label, StepsShown};
 use crate::render::json;
+use crate::render::steps::{self as render, Label, StepsShown};
 use crate::settings::Settings;
 
 /// A plan of steps on its way to be run.
@@ -190,7 +190,8 @@ impl Acting<'_> {
             catalogue.is_secret(name)
                 || self.configured.values.get(name).is_some_and(|effective| effective.secret)
         };
-        let (secret, open): (Vec<_>, Vec<_>) = given.set.iter().cloned().partition(|(name, _)| is_secret(name));
+        let (secret, open): (Vec<_>, Vec<_>) =
+            given.set.iter().cloned().partition(|(name, _)| is_secret(name));
         let secret_set: BTreeSet<String> = secret.into_iter().map(|(name, _)| name).collect();
         let steps = StepsMeta {
             catalogue: catalogue.name.to_string(),

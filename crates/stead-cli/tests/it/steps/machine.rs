@@ -61,13 +61,22 @@ fn check_finds_nothing_bad_in_the_example_and_names_what_breaks() {
     assert_eq!(document["summary"]["bad"], 0);
     let keys: Vec<&str> =
         document["checks"].as_array().unwrap().iter().map(|check| check["key"].as_str().unwrap()).collect();
-    for key in ["catalogue", "step.access", "layer.config.env", "var.BASE_DOMAIN", "inputs.runtime", "golden.apply",
-        "golden.delete", "intent.platform-certs.clusters/home/platform.yaml"] {
+    for key in [
+        "catalogue",
+        "step.access",
+        "layer.config.env",
+        "var.BASE_DOMAIN",
+        "inputs.runtime",
+        "golden.apply",
+        "golden.delete",
+        "intent.platform-certs.clusters/home/platform.yaml",
+    ] {
         assert!(keys.contains(&key), "no {key}: {keys:?}");
     }
     assert!(!lab.path(".stead").exists() && lab.log().is_empty());
 
-    std::fs::rename(lab.path("scripts/91_verify_platform_state.sh"), lab.path("scripts/92_verify.sh")).unwrap();
+    std::fs::rename(lab.path("scripts/91_verify_platform_state.sh"), lab.path("scripts/92_verify.sh"))
+        .unwrap();
     Command::new("chmod").args(["-x"]).arg(lab.path("scripts/99_execute_teardown.sh")).status().unwrap();
     lab.append("steps/golden/cluster.apply.txt", "  - one-more.sh");
     let broken = lab.stead(&["steps", "check", "--json"]).exits(4).document();
@@ -75,11 +84,22 @@ fn check_finds_nothing_bad_in_the_example_and_names_what_breaks() {
         let checks = broken["checks"].as_array().unwrap();
         checks.iter().find(|check| check["key"] == key).unwrap_or_else(|| panic!("no {key}"))["level"].clone()
     };
-    for (key, wanted) in [("step.platform-state", "bad"), ("step.teardown", "bad"), ("golden.apply", "bad"),
-        ("golden.delete", "ok"), ("orphan.scripts/92_verify.sh", "warn")] {
+    for (key, wanted) in [
+        ("step.platform-state", "bad"),
+        ("step.teardown", "bad"),
+        ("golden.apply", "bad"),
+        ("golden.delete", "ok"),
+        ("orphan.scripts/92_verify.sh", "warn"),
+    ] {
         assert_eq!(level(key), wanted, "{key}");
     }
-    assert!(broken["suggestions"].as_array().unwrap().iter().any(|text| text.as_str().unwrap().starts_with("chmod +x ")));
+    assert!(
+        broken["suggestions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|text| text.as_str().unwrap().starts_with("chmod +x "))
+    );
     let text = lab.stead(&["steps", "check"]).exits(4).stdout;
     assert!(text.contains("-  - one-more.sh"), "the difference is shown: {text}");
     lab.write("steps/cluster.yaml", "api_version: v1\nnope: 1\n");
