@@ -22,7 +22,6 @@ pub(super) mod plan;
 pub(super) mod report;
 pub(super) mod resume;
 pub(super) mod run;
-mod table;
 pub(super) mod target;
 
 /// Shows warnings on standard error.

@@ -10,11 +10,11 @@ use stead_model::steps::{SelectionRow, StepsMeta};
 use stead_model::time::Timestamp;
 use stead_model::{EventKind, ExitCode, RunStatus, Status, StepMode};
 
-use super::{find, table};
+use super::find;
 use crate::args::StepsHistoryArgs;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::{json, one_line};
+use crate::render::{json, one_line, table};
 use crate::settings::Settings;
 
 /// One run.
@@ -133,7 +133,7 @@ fn to_text(rows: &[Row]) -> String {
             format!("{}/{}", row.done, row.total),
         ]
     });
-    table::to_text(std::iter::once(header.map(str::to_owned)).chain(cells).collect())
+    table::to_text(&std::iter::once(header.map(str::to_owned)).chain(cells).collect::<Vec<_>>())
 }
 
 /// Returns what was selected in few words.

@@ -53,7 +53,7 @@ fn the_highest_layer_wins_and_explain_agrees() {
         lowest["layers"].as_array().unwrap().iter().map(|row| row["state"].as_str().unwrap()).collect();
     assert_eq!(states[..4], ["set", "set", "missing", "missing"]);
     let text = lab.stead(&["steps", "explain", key, "cluster"]).exits(0).stdout;
-    assert!(text.contains("INGRESS_PROVIDER = traefik  # config.env:"), "{text}");
+    assert!(text.starts_with("INGRESS_PROVIDER=traefik  # config.env:"), "{text}");
 }
 
 /// Case 7: `PROFILE_EXCLUSIVE=true` leaves the layers in the middle unread.

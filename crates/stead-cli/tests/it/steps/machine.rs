@@ -1,4 +1,4 @@
-//! The host catalogue and the scripts by themselves.
+//! The host catalogue, and the check of catalogues.
 
 use std::process::Command;
 
@@ -20,35 +20,6 @@ fn the_host_catalogue_runs_in_both_orders() {
     let deleted = host(&[], &["--delete", "--confirm", &target]).exits(0);
     assert_eq!(steps_in(&deleted.stdout), ["20_install_k3s.sh (delete)", "10_dynamic_dns.sh (delete)"]);
     assert_eq!(lab.log()[2..], ["20_install_k3s.sh --delete", "10_dynamic_dns.sh --delete"]);
-}
-
-/// Case 26: every script refuses what it does not know, naming itself.
-#[test]
-fn every_script_refuses_unknown_arguments_and_modes() {
-    let lab = Homelab::new();
-    let mut seen = 0;
-    for directory in ["scripts", "scripts/bootstrap", "host/tasks"] {
-        for entry in std::fs::read_dir(lab.path(directory)).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            if !path.is_file() || name == "lib.sh" || name == "sync-runtime-inputs.sh" {
-                continue;
-            }
-            seen += 1;
-            let refuse = |args: &[&str]| {
-                let ended = lab.command(&path, args).output().unwrap();
-                assert!(!ended.status.success(), "{name} {args:?}");
-                assert!(String::from_utf8_lossy(&ended.stderr).contains(&name), "{name} {args:?}: {ended:?}");
-            };
-            refuse(&["--nonsense"]);
-            match name.split('_').next().unwrap() {
-                "15" | "91" | "94" => refuse(&["--delete"]),
-                "30" | "98" | "99" => refuse(&[]),
-                _ => {}
-            }
-        }
-    }
-    assert_eq!(seen, 11);
 }
 
 /// Case 25: the example is in order, and `steps check` names what is not.

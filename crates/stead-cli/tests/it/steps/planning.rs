@@ -162,6 +162,31 @@ fn delete_needs_the_targets_name() {
     assert!(lab.log().is_empty() && !lab.path(".stead").exists());
 }
 
+/// Section 8: on a terminal the target's name is asked for; anything else is no.
+#[test]
+fn on_a_terminal_the_targets_name_is_asked_for() {
+    let lab = Homelab::new();
+    for (typed, code) in [("homelab\n", 0), ("yes\n", 6), ("\n", 6)] {
+        let (slave, mut master) = crate::terminal::pty(24, 200);
+        let mut command = lab.command(lab.path("run.sh"), &["--delete", "--only", "15"]);
+        command.stdin(slave.try_clone().unwrap()).stderr(slave).stdout(std::process::Stdio::piped());
+        let child = command.spawn().unwrap();
+        // The command keeps its ends of the terminal; it must not be kept here.
+        drop(command);
+        let mut shown = String::new();
+        let mut buffer = [0; 256];
+        while !shown.contains("(homelab) to go on: ") {
+            let count = std::io::Read::read(&mut master, &mut buffer).unwrap();
+            shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        std::io::Write::write_all(&mut master, typed.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(code), "{typed:?}: {shown}");
+        assert_eq!(steps_in(&String::from_utf8(ended.stdout).unwrap()), DELETE[..1]);
+    }
+    assert_eq!(lab.log(), ["15_verify_cluster_access.sh"]);
+}
+
 /// Section 8: an apply that holds a step destructive in apply needs the name as well, and a wrong one is never ignored.
 #[test]
 fn a_destructive_apply_needs_the_targets_name() {

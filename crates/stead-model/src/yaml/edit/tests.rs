@@ -196,8 +196,7 @@ fn depth_is_bounded() {
 /// Any document of maps, lists and scalars in any style, with the paths of its scalars.
 fn any_yaml() -> impl Strategy<Value = String> {
     let word = "[a-z./$ é:#'-]{0,8}";
-    let scalar =
-        prop_oneof![
+    let scalar = prop_oneof![
             word.prop_map(|text| quote::spellings(&Wanted::Text(text), ScalarStyle::Plain, true).remove(0)),
             word.prop_map(
                 |text| quote::spellings(&Wanted::Text(text), ScalarStyle::SingleQuoted, true).remove(0)
