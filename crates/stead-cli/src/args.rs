@@ -15,6 +15,7 @@ mod bundle;
 mod doctor;
 mod exec;
 mod plan;
+mod steps;
 mod value;
 
 pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
@@ -25,6 +26,10 @@ pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
+pub use steps::{
+    StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
+    StepsRunArgs,
+};
 pub use value::{PlanSource, Sink};
 
 const EXAMPLES: &str = "\
@@ -32,6 +37,7 @@ Examples:
   stead plan show site.yaml                what would run, in which order
   stead plan run site.yaml --dry-run       what would change
   stead plan run site.yaml                 do it
+  stead steps run --dry-run                what steps would run, with which values
   stead resume last                        go on after a crash or a failure
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
@@ -81,6 +87,9 @@ pub enum ColorWhen {
 pub enum Command {
     /// Run, show or draw a plan
     Plan(PlanArgs),
+    /// Run, list and check numbered scripts with layered values
+    #[command(subcommand)]
+    Steps(StepsCommand),
     /// Go on with a run that stopped before its end
     Resume(Box<ResumeArgs>),
     /// Run a command or one operation on hosts
@@ -189,10 +198,7 @@ impl Cli {
     /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
     pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
         let cli = Self::try_parse_from(argv)?;
-        if let Some(output) = cli.command.output()
-            && output.json
-            && output.events == Some(Sink::Stdout)
-        {
+        if let Some((true, Some(Sink::Stdout))) = cli.command.output() {
             let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
                            tip: write the events to a file: --events FILE";
             return Err(cli.command.clap_command().error(ErrorKind::ArgumentConflict, message));
@@ -204,18 +210,26 @@ impl Cli {
 impl Command {
     /// Returns clap's view of a command that runs plans, for errors that show its usage.
     fn clap_command(&self) -> clap::Command {
-        let path: &[&str] = if matches!(self, Self::Resume(_)) { &["resume"] } else { &["plan", "run"] };
+        let path: &[&str] = if matches!(self, Self::Resume(_)) {
+            &["resume"]
+        } else if matches!(self, Self::Steps(_)) {
+            &["steps", "run"]
+        } else {
+            &["plan", "run"]
+        };
         let mut command = Cli::command();
         command.build();
         path.iter().fold(command, |command, name| command.find_subcommand(name).cloned().unwrap_or(command))
     }
 
-    /// Returns the output flags of commands that run plans.
-    fn output(&self) -> Option<&OutputArgs> {
+    /// Returns `--json` and `--events` of commands that have both.
+    fn output(&self) -> Option<(bool, Option<&Sink>)> {
         match self {
-            Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => Some(&args.output),
-            Self::Resume(args) => Some(&args.output),
+            Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Resume(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Plan(_)
+            | Self::Steps(_)
             | Self::Exec(_)
             | Self::Bundle(_)
             | Self::Agent(_)
@@ -234,6 +248,13 @@ impl Command {
                 PlanCommand::Run(args) => args.output.json,
                 PlanCommand::Show(args) => args.json,
                 PlanCommand::Graph(_) => false,
+            },
+            Self::Steps(command) => match command {
+                StepsCommand::Run(args) => args.json,
+                StepsCommand::List(args) => args.json,
+                StepsCommand::Explain(args) => args.json,
+                StepsCommand::History(args) => args.json,
+                StepsCommand::Check(args) => args.json,
             },
             Self::Resume(args) => args.output.json,
             Self::Exec(args) => args.json,

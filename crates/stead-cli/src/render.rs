@@ -18,6 +18,7 @@ mod logs;
 pub mod markdown;
 pub mod plain;
 pub mod show;
+pub mod steps;
 pub mod summary;
 pub mod terminal;
 mod text;
@@ -55,6 +56,11 @@ pub enum Differences {
     Hidden,
     /// They are.
     Shown,
+}
+
+/// Returns one line of text, safe to show.
+pub(crate) fn visible(text: &str) -> String {
+    text::clean(text).into_owned()
 }
 
 /// Returns `text` as one line that is safe to show.

@@ -63,6 +63,8 @@ impl fmt::Debug for Environment {
 /// Which of our streams are terminals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terminals {
+    /// Standard input.
+    pub stdin: bool,
     /// Standard output.
     pub stdout: bool,
     /// Standard error.
@@ -72,7 +74,11 @@ pub struct Terminals {
 impl Terminals {
     /// Asks the operating system.
     pub fn of_process() -> Self {
-        Self { stdout: std::io::stdout().is_terminal(), stderr: std::io::stderr().is_terminal() }
+        Self {
+            stdin: std::io::stdin().is_terminal(),
+            stdout: std::io::stdout().is_terminal(),
+            stderr: std::io::stderr().is_terminal(),
+        }
     }
 }
 
@@ -104,6 +110,14 @@ impl StateDir {
         self.path.join("runs")
     }
 
+    /// Returns this directory as found from `start` upwards, if nobody has said where it is.
+    pub fn from(&self, start: &Path) -> Self {
+        match self.layer {
+            Layer::Flag | Layer::Environment => self.clone(),
+            Layer::Found | Layer::Default => Self::resolve(None, &Environment::default(), start),
+        }
+    }
+
     fn resolve(flag: Option<&Path>, environment: &Environment, current_dir: &Path) -> Self {
         if let Some(path) = flag {
             return Self { path: current_dir.join(path), layer: Layer::Flag };
@@ -132,6 +146,8 @@ pub struct Settings {
     pub agents: Option<PathBuf>,
     /// Where the user keeps files for Stead: `$XDG_CONFIG_HOME/stead`, else `~/.config/stead`.
     pub config_dir: Option<PathBuf>,
+    /// Where the user's runs of steps lock what they act on: `$XDG_STATE_HOME/stead`, else `~/.local/state/stead`.
+    pub user_state_dir: PathBuf,
     /// `$STEAD_RUN_ID`: the run whose task started this process.
     pub parent_run: Option<RunId>,
     /// Which streams are terminals.
@@ -165,6 +181,7 @@ impl Settings {
             inventory: environment.given("STEAD_INVENTORY").map(|path| current_dir.join(path)),
             agents: environment.given("STEAD_AGENTS").map(|path| current_dir.join(path)),
             config_dir: config_dir(&environment),
+            user_state_dir: user_state_dir(&environment),
             parent_run: environment
                 .given("STEAD_RUN_ID")
                 .and_then(OsStr::to_str)
@@ -197,6 +214,17 @@ fn config_dir(environment: &Environment) -> Option<PathBuf> {
     base.map(|base| base.join("stead"))
 }
 
+/// Who has neither a state directory nor a home gets the place of Stead's own files.
+fn user_state_dir(environment: &Environment) -> PathBuf {
+    let absolute = |name: &str| environment.given(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+    let own = || {
+        let uid = rustix::process::geteuid().as_raw();
+        stead_runner::operation::base_places(uid, &environment.to_map()).into_iter().next().unwrap_or_default()
+    };
+    base.map_or_else(own, |base| base.join("stead"))
+}
+
 /// The rule for colours, usable before the arguments are known to be good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ColorRule {
@@ -225,7 +253,7 @@ mod tests {
 
     fn settings(color: ColorWhen, pairs: &[(&str, &str)], terminal: bool) -> Settings {
         let global = GlobalArgs { state_dir: None, color };
-        let terminals = Terminals { stdout: terminal, stderr: terminal };
+        let terminals = Terminals { stdin: terminal, stdout: terminal, stderr: terminal };
         Settings::new(&global, pairs.iter().copied().collect(), terminals, PathBuf::from("/nowhere/at/all"))
     }
 

@@ -357,7 +357,7 @@ fn outcome(ended: &Ended, ok_exit: &ExitCodes, message: String, stdout: String, 
         signal: ended.signal,
         stopped: ended.stopped,
         data: Some(json!({"exit_code": ended.exit_code, "stdout": stdout, "stderr": stderr})),
-        warnings: Vec::new(),
+        ..Outcome::default()
     }
 }
 

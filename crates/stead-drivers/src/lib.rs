@@ -28,6 +28,7 @@ mod reboot;
 mod schedule;
 mod service;
 mod setup;
+pub mod steps;
 mod storage;
 mod system;
 mod systemd_unit;
@@ -47,16 +48,21 @@ pub struct Drivers;
 impl Drivers {
     /// Returns every operation there is, for the machine that runs the plan.
     pub fn standard() -> Registry {
-        Self::all(reboot::Reboot::Refused)
+        Self::all(reboot::Reboot::Refused, None)
+    }
+
+    /// Returns every operation there is, with those of steps able to act: they get their values from `surroundings`.
+    pub fn with_steps(surroundings: steps::StepSurroundings) -> Registry {
+        Self::all(reboot::Reboot::Refused, Some(surroundings))
     }
 
     /// Returns every operation there is, for the executor of a target: another machine than the one that runs the
     /// plan, so it may be restarted.
     pub fn on_target() -> Registry {
-        Self::all(reboot::Reboot::Allowed)
+        Self::all(reboot::Reboot::Allowed, None)
     }
 
-    fn all(reboot: reboot::Reboot) -> Registry {
+    fn all(reboot: reboot::Reboot, surroundings: Option<steps::StepSurroundings>) -> Registry {
         let mut registry = Registry::new();
         registry.add_action(command::Exec);
         registry.add_action(command::Shell);
@@ -79,6 +85,7 @@ impl Drivers {
         network::add_to(&mut registry);
         schedule::add_to(&mut registry);
         setup::add_to(&mut registry);
+        steps::add_to(&mut registry, surroundings);
         storage::add_to(&mut registry);
         registry.add_action(wait::WaitPort);
         registry.add_action(wait::WaitHttp);

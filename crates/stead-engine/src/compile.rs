@@ -17,6 +17,7 @@ mod check;
 pub mod intents;
 pub mod plans;
 pub mod single;
+pub mod steps;
 mod vars;
 
 pub use check::{Explicit, WHOLE_PLAN, check};

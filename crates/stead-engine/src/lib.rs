@@ -10,3 +10,4 @@ pub mod graph;
 pub mod run;
 pub mod target;
 pub mod task_state;
+pub mod values;

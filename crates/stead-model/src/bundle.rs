@@ -11,6 +11,7 @@ use crate::id::RunId;
 use crate::plan::Digest;
 use crate::report::Warning;
 use crate::status::RunStatus;
+use crate::steps::StepsMeta;
 use crate::time::Timestamp;
 
 /// `run_meta.json`: what a run is and how it stands.
@@ -50,6 +51,9 @@ pub struct RunMeta {
     /// What a run of kind `plan` adds.
     #[serde(flatten)]
     pub plan: PlanMeta,
+    /// What a run of kind `steps` adds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Box<StepsMeta>>,
     /// Keys of other front doors.
     #[serde(flatten)]
     pub extra: BTreeMap<String, Value>,

@@ -20,6 +20,7 @@ mod intent;
 pub mod keys;
 mod pattern;
 mod read;
+pub mod reserved;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,7 @@ pub mod plan_file;
 pub mod report;
 pub mod schema;
 pub mod status;
+pub mod steps;
 pub mod time;
 pub mod transport;
 pub mod yaml;

@@ -12,6 +12,7 @@ use crate::exit_code::ExitCode;
 use crate::id::{HostName, PlanName, RunId, TaskName};
 use crate::plan::{Digest, Section};
 use crate::status::{Cause, ErrorClass, RunStatus, Status};
+use crate::steps::{StepRow, StepsReport};
 use crate::time::Timestamp;
 
 /// What a run did. The JSON form is `report.json` and the output of `--json`.
@@ -53,6 +54,9 @@ pub struct Report {
     pub warnings: Vec<Warning>,
     /// What was undone.
     pub rollback: Option<Rollback>,
+    /// What a run of steps adds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Box<StepsReport>>,
 }
 
 /// One task's row.
@@ -91,6 +95,9 @@ pub struct TaskRow {
     pub prediction: Option<Prediction>,
     /// One row per host, in target order.
     pub hosts: Vec<HostRow>,
+    /// What a run of steps adds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Box<StepRow>>,
 }
 
 /// One host's row of a task.

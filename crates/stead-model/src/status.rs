@@ -138,6 +138,8 @@ pub enum ErrorClass {
     Locked,
     /// The journal could not be written.
     Journal,
+    /// A step found something that is not as it should be.
+    Check,
 }
 
 words!(ErrorClass {
@@ -152,6 +154,7 @@ words!(ErrorClass {
     Interrupted => "interrupted",
     Locked => "locked",
     Journal => "journal",
+    Check => "check",
 });
 
 impl ErrorClass {
@@ -162,7 +165,7 @@ impl ErrorClass {
 
     /// Whether a `retry.on` list may name this class at all.
     pub const fn may_be_retried(self) -> bool {
-        self.is_retried_by_default() || matches!(self, Self::Panic)
+        self.is_retried_by_default() || matches!(self, Self::Panic | Self::Check)
     }
 }
 
@@ -205,6 +208,7 @@ impl RunStatus {
                     Some(ErrorClass::Unreachable) => ExitCode::Unreachable,
                     Some(ErrorClass::Timeout) => ExitCode::TimedOut,
                     Some(ErrorClass::Locked) => ExitCode::Locked,
+                    Some(ErrorClass::Check) => ExitCode::Verification,
                     _ => ExitCode::Failed,
                 }
             }
@@ -225,6 +229,8 @@ mod tests {
         assert_eq!(code(&[ErrorClass::Unreachable, ErrorClass::Unreachable]), 7);
         assert_eq!(code(&[ErrorClass::Timeout]), 8);
         assert_eq!(code(&[ErrorClass::Locked]), 5);
+        assert_eq!(code(&[ErrorClass::Check, ErrorClass::Check]), 4);
+        assert_eq!(code(&[ErrorClass::Check, ErrorClass::Exit]), 1);
         assert_eq!(code(&[ErrorClass::Timeout, ErrorClass::Unreachable]), 1);
     }
 

@@ -44,12 +44,12 @@ impl Codes {
     /// Codes of inventories.
     pub const REACH: Self =
         Self { syntax: "reach/syntax", unknown_key: "reach/unknown-key", bad_value: "reach/bad-value" };
-    /// Codes of files that intents edit.
-    pub const INTENT: Self =
-        Self { syntax: "intent/file", unknown_key: "intent/path", bad_value: "intent/path" };
     /// Codes of catalogues of steps.
     pub const STEPS: Self =
         Self { syntax: "steps/catalogue", unknown_key: "steps/catalogue", bad_value: "steps/catalogue" };
+    /// Codes of files that intents edit.
+    pub const INTENT: Self =
+        Self { syntax: "intent/file", unknown_key: "intent/path", bad_value: "intent/path" };
 }
 
 /// Returns the source that `bytes` hold, or why they are no text.

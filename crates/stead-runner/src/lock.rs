@@ -1,9 +1,11 @@
-//! Locks of hosts: two runs of one state directory never write to one host at once.
+//! Locks of hosts: two runs of one state directory never write to one host at once. A run of steps locks the name of
+//! what it acts on instead, in the state directory of its user.
 //!
-//! One file per host, taken in name order so that two runs waiting for each other's hosts cannot block
+//! One file per name, taken in name order so that two runs waiting for each other's hosts cannot block
 //! each other for good. The kernel frees the locks of a dead process; see [`stead_bundle::FileLock`].
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -18,22 +20,61 @@ use crate::clock;
 /// How often a held lock is tried again: a person does not notice the delay, a machine not the load.
 const POLL: Duration = Duration::from_millis(50);
 
-/// Why a run does not have the locks of its hosts.
+/// What one run at a time may write to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lockable {
+    /// A host.
+    Host(HostName),
+    /// What a run of steps acts on, by its name.
+    Target(String),
+}
+
+impl Lockable {
+    fn name(&self) -> &str {
+        match self {
+            Self::Host(host) => host.as_str(),
+            Self::Target(name) => name,
+        }
+    }
+}
+
+impl From<&HostName> for Lockable {
+    fn from(host: &HostName) -> Self {
+        Self::Host(host.clone())
+    }
+}
+
+impl From<&Lockable> for Lockable {
+    fn from(lockable: &Lockable) -> Self {
+        lockable.clone()
+    }
+}
+
+impl fmt::Display for Lockable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host) => write!(f, "host {host}"),
+            Self::Target(name) => write!(f, "target {name}"),
+        }
+    }
+}
+
+/// Why a run does not have its locks.
 #[derive(Debug, thiserror::Error)]
 pub enum HostLockError {
     /// Another run has one of them.
-    #[error("host {host} is locked{}", held_by(holder.as_ref()))]
+    #[error("{what} is locked{}", held_by(holder.as_ref()))]
     Held {
-        /// The host.
-        host: HostName,
+        /// The host or target.
+        what: Lockable,
         /// Who has it; none if it has not said so yet.
         holder: Option<Holder>,
     },
     /// A lock file could not be used.
-    #[error("failed to lock host {host}")]
+    #[error("failed to lock {what}")]
     File {
-        /// The host.
-        host: HostName,
+        /// The host or target.
+        what: Lockable,
         /// Why.
         #[source]
         source: RecordError,
@@ -49,14 +90,14 @@ fn held_by(holder: Option<&Holder>) -> String {
     })
 }
 
-/// The locks of hosts that one run holds. Dropping it frees them.
+/// The locks that one run holds. Dropping it frees them.
 #[derive(Debug)]
 pub struct HostLocks {
     directory: PathBuf,
     holder: Holder,
     parent: Option<RunId>,
-    // Invariant: every host this run may write to, taken or passed because the parent run has it.
-    hosts: BTreeSet<HostName>,
+    // Invariant: all that this run may write to, taken or passed because the parent run has it.
+    passed: BTreeSet<Lockable>,
     taken: Vec<FileLock>,
 }
 
@@ -65,33 +106,36 @@ impl HostLocks {
     ///
     /// `parent` is the run this one was started by (`STEAD_RUN_ID`), if any: its locks do not block this run.
     pub fn new(state: &Path, holder: Holder, parent: Option<RunId>) -> Self {
-        Self { directory: locks_directory(state), holder, parent, hosts: BTreeSet::new(), taken: Vec::new() }
+        Self { directory: locks_directory(state), holder, parent, passed: BTreeSet::new(), taken: Vec::new() }
     }
 
-    /// Takes the locks of `hosts` that this run does not have yet: all of them, or none and the error.
-    pub fn take<'a>(&mut self, hosts: impl IntoIterator<Item = &'a HostName>) -> Result<(), HostLockError> {
+    /// Takes the locks of `all` that this run does not have yet: all of them, or none and the error.
+    pub fn take<L: Into<Lockable>>(
+        &mut self,
+        all: impl IntoIterator<Item = L>,
+    ) -> Result<(), HostLockError> {
         let mut added = Added::default();
-        for host in self.missing(hosts)? {
-            self.try_take(&host, &mut added, true)?;
+        for what in self.missing(all)? {
+            self.try_take(&what, &mut added, true)?;
         }
         self.keep(added);
         Ok(())
     }
 
-    /// As [`take`](Self::take), but waits up to `wait` for hosts that other runs have.
+    /// As [`take`](Self::take), but waits up to `wait` for what other runs have.
     ///
     /// Cancel safe: if the future is dropped, none of these locks is kept. Two runs that take hosts in several
     /// calls can wait for each other; then both get their error at the end of their wait.
-    pub async fn take_within<'a>(
+    pub async fn take_within<L: Into<Lockable>>(
         &mut self,
-        hosts: impl IntoIterator<Item = &'a HostName>,
+        all: impl IntoIterator<Item = L>,
         wait: Duration,
     ) -> Result<(), HostLockError> {
         let deadline = clock::instant().checked_add(wait);
         let mut added = Added::default();
-        for host in self.missing(hosts)? {
+        for what in self.missing(all)? {
             loop {
-                let error = match self.try_take(&host, &mut added, false) {
+                let error = match self.try_take(&what, &mut added, false) {
                     Ok(()) => break,
                     Err(error @ HostLockError::Held { .. }) => error,
                     Err(error) => return Err(error),
@@ -109,12 +153,12 @@ impl HostLocks {
         Ok(())
     }
 
-    fn missing<'a>(
+    fn missing<L: Into<Lockable>>(
         &self,
-        hosts: impl IntoIterator<Item = &'a HostName>,
-    ) -> Result<BTreeSet<HostName>, RecordError> {
-        let missing: BTreeSet<_> =
-            hosts.into_iter().filter(|host| !self.hosts.contains(*host)).cloned().collect();
+        all: impl IntoIterator<Item = L>,
+    ) -> Result<BTreeSet<Lockable>, RecordError> {
+        let missing: BTreeSet<Lockable> =
+            all.into_iter().map(Into::into).filter(|what| !self.passed.contains(what)).collect();
         if !missing.is_empty() {
             let made = DirBuilder::new().recursive(true).mode(0o755).create(&self.directory);
             made.map_err(|source| RecordError {
@@ -126,24 +170,24 @@ impl HostLocks {
         Ok(missing)
     }
 
-    fn try_take(&self, host: &HostName, added: &mut Added, patient: bool) -> Result<(), HostLockError> {
-        let path = self.directory.join(file_name(host.as_str(), ".lock"));
+    fn try_take(&self, what: &Lockable, added: &mut Added, patient: bool) -> Result<(), HostLockError> {
+        let path = self.directory.join(file_name(what.name(), ".lock"));
         let take = if patient { FileLock::take } else { FileLock::try_take };
         match take(&path, &self.holder) {
             Ok(lock) => added.taken.push(lock),
             Err(LockError::Held { holder, .. }) => {
                 if holder.as_ref().is_none_or(|holder| Some(&holder.run) != self.parent.as_ref()) {
-                    return Err(HostLockError::Held { host: host.clone(), holder });
+                    return Err(HostLockError::Held { what: what.clone(), holder });
                 }
             }
-            Err(LockError::File(source)) => return Err(HostLockError::File { host: host.clone(), source }),
+            Err(LockError::File(source)) => return Err(HostLockError::File { what: what.clone(), source }),
         }
-        added.hosts.push(host.clone());
+        added.passed.push(what.clone());
         Ok(())
     }
 
     fn keep(&mut self, added: Added) {
-        self.hosts.extend(added.hosts);
+        self.passed.extend(added.passed);
         self.taken.extend(added.taken);
     }
 }
@@ -165,7 +209,8 @@ impl RunLocks {
     ///
     /// Cancel safe. Those who wait for different hosts do not wait for each other.
     pub(crate) async fn take(&self, host: &HostName) -> Result<(), HostLockError> {
-        if self.locks.lock().unwrap_or_else(PoisonError::into_inner).hosts.contains(host) {
+        let what = Lockable::from(host);
+        if self.locks.lock().unwrap_or_else(PoisonError::into_inner).passed.contains(&what) {
             return Ok(());
         }
         let deadline = self.wait.map(|wait| clock::instant().checked_add(wait));
@@ -204,7 +249,7 @@ impl RunLocks {
 /// What one call has taken so far.
 #[derive(Default)]
 struct Added {
-    hosts: Vec<HostName>,
+    passed: Vec<Lockable>,
     taken: Vec<FileLock>,
 }
 
@@ -235,8 +280,8 @@ mod tests {
         first.take([&host("web2")]).unwrap();
         let mut second = locks(state.path(), "second");
         let error = second.take([&host("web1"), &host("web2"), &host("web3")]).unwrap_err();
-        let HostLockError::Held { host: held, holder: Some(holder) } = &error else { panic!("{error:?}") };
-        assert_eq!((held.as_str(), holder.run.as_str(), holder.pid), ("web2", "first", std::process::id()));
+        let HostLockError::Held { what: held, holder: Some(holder) } = &error else { panic!("{error:?}") };
+        assert_eq!((held.name(), holder.run.as_str(), holder.pid), ("web2", "first", std::process::id()));
         assert!(error.to_string().starts_with("host web2 is locked by run first (pid "), "{error}");
         first.take([&host("web1"), &host("web2")]).unwrap();
         drop(first);

@@ -8,6 +8,11 @@ pub trait Observer: Send {
     /// Takes in an event; it is in the journal already.
     fn on_event(&mut self, event: &Event);
 
+    /// Takes in an event of an earlier segment, before a resumed run goes on.
+    fn on_recorded(&mut self, event: &Event) {
+        let _ = event;
+    }
+
     /// Takes in output as it is logged. Called only if [`Observer::wants_output`].
     fn on_output(&mut self, task: &TaskName, host: Option<&HostName>, stream: Stream, bytes: &[u8]) {
         let _ = (task, host, stream, bytes);

@@ -469,6 +469,8 @@ pub struct Outcome {
     pub data: Option<Value>,
     /// What a person should know all the same.
     pub warnings: Vec<Warning>,
+    /// Dry run: whether it is only assumed that something would change.
+    pub assumed: bool,
 }
 
 /// Why an operation failed.

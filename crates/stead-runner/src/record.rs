@@ -8,6 +8,7 @@ use stead_model::bundle::{EndedBy, PlanMeta, RunMeta, Versions};
 use stead_model::event::RunKind;
 use stead_model::plan::{Digest, Plan};
 use stead_model::report::Report;
+use stead_model::steps::StepsMeta;
 use stead_model::time::Timestamp;
 use stead_model::{RunId, RunStatus, Status};
 
@@ -30,6 +31,7 @@ pub(crate) struct Beginning<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) sources: &'a [(&'a str, &'a [u8])],
     pub(crate) meta: PlanMeta,
+    pub(crate) steps: Option<Box<StepsMeta>>,
 }
 
 impl Recording {
@@ -50,6 +52,7 @@ impl Recording {
             error: None,
             warnings: Vec::new(),
             plan: beginning.meta,
+            steps: beginning.steps,
             extra: BTreeMap::new(),
         };
         let new = NewRun {
@@ -66,8 +69,14 @@ impl Recording {
         Self { directory, meta }
     }
 
-    /// Says in the metadata that another process works on the run.
-    pub(crate) fn begin_segment(&mut self, segment: u32, plan_hash: Digest) -> Result<(), RecordError> {
+    /// Says in the metadata that another process works on the run, with what it was given anew.
+    pub(crate) fn begin_segment(
+        &mut self,
+        segment: u32,
+        plan_hash: Digest,
+        steps: Option<Box<StepsMeta>>,
+    ) -> Result<(), RecordError> {
+        self.meta.steps = steps.or_else(|| self.meta.steps.take());
         self.meta.status = RunStatus::Running;
         self.meta.exit_code = None;
         self.meta.finished_at = None;

@@ -193,6 +193,9 @@ impl Runner {
         if run.ended().is_some_and(|(_, code)| code == ExitCode::Success) && !is_other {
             let mut report = run.report();
             report.bundle = Some(found.path.display().to_string());
+            if let Some(complete) = self.complete.take() {
+                complete(&mut report);
+            }
             return Ok(report);
         }
 
@@ -241,7 +244,8 @@ impl Runner {
             journal::repair(&events_path, found.good_len).map_err(ResumeError::Repair)?;
         }
         let mut recording = Recording::reopened(directory, meta);
-        recording.begin_segment(segment, plan.compiled.hash).map_err(ResumeError::Record)?;
+        let steps = self.provenance.steps.clone();
+        recording.begin_segment(segment, plan.compiled.hash, steps).map_err(ResumeError::Record)?;
         // A driver that died right after it made the directory has left no journal.
         let journal = match events_path.exists() {
             true => Journal::reopen(&events_path, found.next_seq),
@@ -260,6 +264,9 @@ impl Runner {
             run.begin(now, &mut turn);
         } else {
             run.resume(choice, now, &mut turn).map_err(ResumeError::Refused)?;
+        }
+        for event in &found.events {
+            self.observers.iter_mut().for_each(|observer| observer.on_recorded(event));
         }
         let recording = Some(Arc::new(recording));
         Ok(self

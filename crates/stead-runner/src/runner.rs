@@ -10,11 +10,13 @@ use stead_bundle::Holder;
 use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
+use stead_model::base64;
 use stead_model::bundle::PlanMeta;
 use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
 use stead_model::plan::{Plan, TaskIndex, Undo};
 use stead_model::report::{ErrorRow, Report, Warning};
+use stead_model::steps::StepsMeta;
 use stead_model::time::Timestamp;
 use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, TaskName};
 use tokio::sync::mpsc;
@@ -28,11 +30,11 @@ use crate::executor::facts::Facts;
 use crate::executor::{Executor, HostTable};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
-use crate::lock::{HostLockError, HostLocks, RunLocks};
+use crate::lock::{HostLockError, HostLocks, Lockable, RunLocks};
 use crate::observe::Observer;
 use crate::operation::{Registry, UndoStore, base_places};
 use crate::record::{Beginning, Recording, chain};
-use crate::redact::Redactor;
+use crate::redact::{Redactor, Secret};
 use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
 use crate::warner::Warner;
@@ -42,9 +44,14 @@ use crate::warner::Warner;
 pub struct Provenance {
     /// Its metadata.
     pub meta: PlanMeta,
+    /// What a run of kind `steps` adds to it.
+    pub steps: Option<Box<StepsMeta>>,
     /// The files it was made of, by their name in the bundle (`plan.yaml`).
     pub sources: Vec<(String, Vec<u8>)>,
 }
+
+/// Adds what a front door knows to a report before it is written.
+pub(crate) type Complete = Box<dyn FnOnce(&mut Report) + Send>;
 
 /// Walks plans.
 pub struct Runner {
@@ -72,6 +79,11 @@ pub struct Runner {
     pub(crate) journaled_facts: Vec<(HostName, serde_json::Value)>,
     pub(crate) reach: Option<Reach>,
     pub(crate) warner: Warner,
+    /// Further secrets to mask, in every form.
+    masked: Vec<Secret>,
+    /// A state directory and the name that is locked there instead of hosts.
+    named_lock: Option<(PathBuf, String)>,
+    pub(crate) complete: Option<Complete>,
 }
 
 impl std::fmt::Debug for Runner {
@@ -107,6 +119,9 @@ impl Runner {
             journaled_facts: Vec::new(),
             reach: None,
             warner: Warner::default(),
+            masked: Vec::new(),
+            named_lock: None,
+            complete: None,
         }
     }
 
@@ -130,6 +145,24 @@ impl Runner {
     /// Locks targets in the state directory `dir`, also if nothing is recorded.
     pub fn lock_in(mut self, dir: impl Into<PathBuf>) -> Self {
         self.lock_dir = Some(dir.into());
+        self
+    }
+
+    /// Locks `name` in the state directory `dir`, whether or not the run is recorded there, instead of hosts.
+    pub fn lock_named(mut self, dir: impl Into<PathBuf>, name: impl Into<String>) -> Self {
+        self.named_lock = Some((dir.into(), name.into()));
+        self
+    }
+
+    /// Masks further secrets, as they are and in base64, in everything the run records and shows.
+    pub fn mask(mut self, secrets: impl IntoIterator<Item = String>) -> Self {
+        self.masked.extend(secrets.into_iter().flat_map(|secret| forms_of(&secret)));
+        self
+    }
+
+    /// Adds what a front door knows to the report, before it is written and returned.
+    pub fn complete_report(mut self, complete: impl FnOnce(&mut Report) + Send + 'static) -> Self {
+        self.complete = Some(Box::new(complete));
         self
     }
 
@@ -365,7 +398,8 @@ impl Runner {
         let passwords = self.inventory.hosts.values().filter_map(|host| host.account_password());
         let passwords =
             passwords.filter_map(|source| secrets::read_source(source, &environment, &base_dir).ok());
-        let passwords: BTreeSet<String> = passwords.collect();
+        let masked = self.masked.iter().filter_map(|secret| secret.expose_text().map(str::to_owned));
+        let passwords: BTreeSet<String> = passwords.chain(masked).collect();
         secrets::read(plan.plan(), &environment, &base_dir, passwords).map_err(|problems| Refusal {
             exit_code: ExitCode::Invalid,
             class: Some(ErrorClass::Invalid),
@@ -373,7 +407,7 @@ impl Runner {
         })
     }
 
-    /// Locks every host that a selected task may write to, and those it was sent to by the run's `journaled` events:
+    /// Locks what was named, else every host that a selected task may write to, and those it was sent to by the run's `journaled` events:
     /// a resumed task keeps its hosts, whatever its target means by now.
     pub(crate) async fn lock_hosts(
         &self,
@@ -382,18 +416,25 @@ impl Runner {
         mode: Mode,
         journaled: &[Event],
     ) -> Result<Option<HostLocks>, Refusal> {
-        let Some(state_dir) = self.state_dir.as_ref().or(self.lock_dir.as_ref()) else { return Ok(None) };
-        if mode == Mode::DryRun || !plan.plan().lock {
+        if mode == Mode::DryRun {
             return Ok(None);
         }
-        let hosts = self.hosts_written_to(plan.plan(), run_id, journaled);
+        let state_dir = self.state_dir.as_ref().or(self.lock_dir.as_ref()).filter(|_| plan.plan().lock);
+        let (directory, wanted): (_, BTreeSet<Lockable>) = match (&self.named_lock, state_dir) {
+            (Some((directory, name)), _) => (directory, BTreeSet::from([Lockable::Target(name.clone())])),
+            (None, Some(directory)) => {
+                let hosts = self.hosts_written_to(plan.plan(), run_id, journaled);
+                (directory, hosts.iter().map(Into::into).collect())
+            }
+            (None, None) => return Ok(None),
+        };
         let holder = Holder::this_process(run_id.clone(), clock::now());
-        let mut locks = HostLocks::new(state_dir, holder, self.parent_run.clone());
+        let mut locks = HostLocks::new(directory, holder, self.parent_run.clone());
         let taken = match self.wait_lock {
             Some(wait) => {
                 let mut wish = self.canceller.subscribe();
                 tokio::select! {
-                    taken = locks.take_within(&hosts, wait) => taken,
+                    taken = locks.take_within(&wanted, wait) => taken,
                     _ = wish.wait_for(|wish| *wish != crate::cancel::Wish::GoOn) => {
                         return Err(Refusal {
                             exit_code: ExitCode::Cancelled,
@@ -403,7 +444,7 @@ impl Runner {
                     }
                 }
             }
-            None => locks.take(&hosts),
+            None => locks.take(&wanted),
         };
         taken.map_err(|error| Refusal {
             exit_code: match error {
@@ -504,6 +545,7 @@ impl Runner {
             plan: plan.plan(),
             sources: &sources,
             meta,
+            steps: self.provenance.steps.clone(),
         };
         let recording = Recording::create(state_dir, beginning).map_err(|error| Refusal {
             exit_code: match error {
@@ -619,7 +661,13 @@ impl Runner {
             waiting_for_journal: Vec::new(),
             time: None,
         };
-        Started { dispatcher, recording, _canceller: self.canceller, _locks: locks }
+        Started {
+            dispatcher,
+            recording,
+            complete: self.complete,
+            _canceller: self.canceller,
+            _locks: locks,
+        }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
@@ -639,8 +687,26 @@ impl Runner {
             message: refusal.message,
         });
         report.warnings = self.warnings;
+        if let Some(complete) = self.complete {
+            complete(&mut report);
+        }
         report
     }
+}
+
+/// Returns the forms in which a secret is masked: as it is, and as programs print it in base64.
+fn forms_of(secret: &str) -> Vec<Secret> {
+    const COLUMNS: usize = 76;
+    let mut forms = vec![Secret::new(secret)];
+    for text in [secret.to_owned(), format!("{secret}\n")] {
+        let encoded = base64::encode(text.as_bytes());
+        forms.push(Secret::new(encoded.trim_end_matches('=')));
+        // Each line of a form is masked by itself.
+        let lines: Vec<&[u8]> = encoded.as_bytes().chunks(COLUMNS).collect();
+        forms.push(Secret::new(lines.join(&b'\n')));
+        forms.push(Secret::new(encoded));
+    }
+    forms
 }
 
 /// Why a run could not start.
@@ -655,6 +721,7 @@ pub(crate) struct Refusal {
 pub(crate) struct Started {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) recording: Option<Arc<Recording>>,
+    complete: Option<Complete>,
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
@@ -677,6 +744,11 @@ impl Started {
         let mut failures = std::mem::take(&mut dispatcher.recording_failures);
         if let Some(recording) = &self.recording {
             report.bundle = Some(recording.directory.path().display().to_string());
+        }
+        if let Some(complete) = self.complete {
+            complete(&mut report);
+        }
+        if let Some(recording) = &self.recording {
             if !failures.is_empty() {
                 incomplete(&mut report);
             }

@@ -30,6 +30,7 @@ pub(crate) fn meta(run_id: &str, started_at: &str) -> RunMeta {
         error: None,
         warnings: vec![],
         plan: PlanMeta { plan: "web".to_owned(), segments: 1, ..PlanMeta::default() },
+        steps: None,
         extra: BTreeMap::new(),
     }
 }

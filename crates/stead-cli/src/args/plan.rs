@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use stead_engine::compile::VarFlag;
 use stead_model::RunId;
 
+use super::StepValueArgs;
 use super::value::{self, PlanSource, Sink};
 
 /// Arguments of `stead plan`.
@@ -166,6 +167,12 @@ pub struct ResumeArgs {
     /// Wait so long for targets another run holds [default: do not wait]
     #[arg(long, value_name = "D", value_parser = value::duration)]
     pub wait_lock: Option<Duration>,
+    /// Of a run of steps: say yes to what destroys, by naming what it is done to
+    #[arg(long, value_name = "TARGET")]
+    pub confirm: Option<String>,
+    /// What configures the steps of a run of steps, given anew.
+    #[command(flatten)]
+    pub values: StepValueArgs,
     /// Which hosts there are.
     #[command(flatten)]
     pub inventory: InventoryArgs,

@@ -53,6 +53,15 @@ pub(super) fn var(text: &str) -> Result<VarFlag, String> {
     VarFlag::parse(text).map_err(|error| error.to_string())
 }
 
+/// `K=V`; the value may hold anything, the name is judged where it is used.
+pub(super) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some(("", _)) => Err("the name before `=` is empty".to_owned()),
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err("there is no `=`; write NAME=VALUE".to_owned()),
+    }
+}
+
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     duration::parse(text).map_err(|error| error.to_string())
 }
@@ -78,5 +87,12 @@ mod tests {
         assert!(report_file("-").is_err());
         assert!(report_file("").is_err());
         assert_eq!(sink("-").unwrap(), Sink::Stdout);
+    }
+
+    #[test]
+    fn a_pair_is_cut_at_its_first_equals_sign() {
+        assert_eq!(pair("A=b=c").unwrap(), ("A".to_owned(), "b=c".to_owned()));
+        assert_eq!(pair("A=").unwrap().1, "");
+        assert!(pair("A").is_err() && pair("=x").is_err());
     }
 }

@@ -116,7 +116,7 @@ impl Observer for Plain {
 }
 
 /// Returns the line of an event, if it has one of its own.
-fn line_of(kind: &EventKind) -> Option<String> {
+pub(super) fn line_of(kind: &EventKind) -> Option<String> {
     let line = match kind {
         EventKind::RunStarted(started) => format!("[run] {} {}", started.plan, started.run_id),
         EventKind::RunResumed(resumed) => format!("[resumed] segment={}", resumed.segment),
@@ -129,9 +129,9 @@ fn line_of(kind: &EventKind) -> Option<String> {
                 text::one_line(error)
             )
         }
-        EventKind::TaskFinished { task, result } => task_line(task, result),
-        EventKind::TaskSkipped { task, reason, .. } => decided(Status::Skipped, task, Some(reason)),
-        EventKind::TaskNotRun { task, reason } => decided(Status::NotRun, task, Some(reason)),
+        EventKind::TaskFinished { task, result } => task_line(task.as_str(), result),
+        EventKind::TaskSkipped { task, reason, .. } => decided(Status::Skipped, task.as_str(), Some(reason)),
+        EventKind::TaskNotRun { task, reason } => decided(Status::NotRun, task.as_str(), Some(reason)),
         EventKind::Confirmed { task, answer } => {
             format!("[confirmed] {task}: {}", if *answer { "yes" } else { "no" })
         }
@@ -174,13 +174,14 @@ pub(super) fn at(task: &TaskName, host: Option<&HostName>) -> String {
 }
 
 /// Returns the line of a task that never started: no duration.
-fn decided(status: Status, task: &TaskName, reason: Option<&str>) -> String {
+pub(super) fn decided(status: Status, task: &str, reason: Option<&str>) -> String {
     let mut line = format!("[{status}] {task}");
     append(&mut line, reason);
     line
 }
 
-fn task_line(task: &TaskName, result: &TaskResult) -> String {
+/// Returns the line of a task that has ended.
+pub(super) fn task_line(task: &str, result: &TaskResult) -> String {
     if result.status == Status::Skipped {
         return decided(Status::Skipped, task, result.reason.as_deref());
     }

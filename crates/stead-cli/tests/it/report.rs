@@ -35,6 +35,7 @@ pub(crate) fn task_row(name: &str, status: Status) -> TaskRow {
         data: None,
         undo: None,
         prediction: None,
+        step: None,
         hosts: Vec::new(),
     }
 }

@@ -41,6 +41,7 @@ impl Run {
             tasks,
             warnings: self.warnings.clone(),
             rollback: self.rollback(),
+            steps: None,
         }
     }
 
@@ -72,6 +73,7 @@ impl Run {
             undo: None,
             prediction: None,
             hosts: Vec::new(),
+            step: None,
         };
         if let TaskState::Undone(_, status) = self.states[index.get()] {
             row.undo = Some(status);

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use stead_model::event::{EventKind, RunFinished};
+use stead_model::event::{EventKind, RunFinished, RunKind};
 use stead_model::plan::{OnFailure, Section, TaskIndex};
 use stead_model::{ExitCode, RunStatus, Status};
 
@@ -222,6 +222,10 @@ impl Run {
                     if rows.is_empty() { vec![finished.end.row.class] } else { rows }
                 },
             );
-        self.status.exit_code(failed_rows.collect::<Vec<_>>())
+        match self.status.exit_code(failed_rows.collect::<Vec<_>>()) {
+            // A step's timeout is a failure like any other.
+            ExitCode::TimedOut if self.options.kind == RunKind::Steps => ExitCode::Failed,
+            code => code,
+        }
     }
 }

@@ -32,6 +32,7 @@ use names::Names;
 
 /// Returns the catalogue `source` holds, or every problem in it. `file` is its absolute path.
 pub(super) fn catalogue(source: &Source, file: &Path) -> Result<Catalogue, Diagnostics> {
+    let file = &paths::resolved(file);
     let mut diagnostics = Diagnostics::default();
     let catalogue = yaml::read(source, Codes::STEPS, &mut diagnostics).and_then(|tree| {
         let mut walk = Walk::new(&mut diagnostics);

@@ -434,6 +434,9 @@ pub struct OpResult {
     /// What a person should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
+    /// Dry run: whether it is only assumed that something would change.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub assumed: bool,
 }
 
 /// Why a body is no message.

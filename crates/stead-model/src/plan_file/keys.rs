@@ -370,11 +370,11 @@ pub const CATCH_UP: &[(&str, CatchUp)] = &[("none", CatchUp::None), ("one", Catc
 pub const OVERLAP: &[(&str, Overlap)] =
     &[("queue", Overlap::Queue), ("skip", Overlap::Skip), ("parallel", Overlap::Parallel)];
 
-/// Returns the error classes `retry.on` may name, by their words.
+/// Returns the error classes `retry.on` may name, by their words. Only steps have checks.
 pub fn retry_classes() -> Vec<(&'static str, ErrorClass)> {
     ErrorClass::ALL
         .iter()
-        .filter(|class| class.may_be_retried())
+        .filter(|class| class.may_be_retried() && **class != ErrorClass::Check)
         .map(|class| (class.as_str(), *class))
         .collect()
 }

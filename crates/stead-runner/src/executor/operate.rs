@@ -39,6 +39,8 @@ pub struct Ran {
     pub inverse: Option<Op>,
     /// What a person should know.
     pub warnings: Vec<Warning>,
+    /// Dry run: whether it is only assumed that something would change.
+    pub assumed: bool,
 }
 
 /// Carries out an operation as [`operate`] does; a panic in it is its failure.
@@ -117,6 +119,7 @@ pub(crate) fn from_outcome(outcome: Outcome, effect: Effect) -> Ran {
         signal: outcome.signal,
         data: outcome.data,
         warnings: outcome.warnings,
+        assumed: outcome.assumed,
         ..Ran::default()
     }
 }
@@ -205,6 +208,7 @@ pub fn to_result(ran: Result<Ran, OpError>) -> OpResult {
         signal: ran.signal,
         passed_over: ran.passed_over,
         warnings: ran.warnings,
+        assumed: ran.assumed,
     }
 }
 
@@ -234,6 +238,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         diff: result.diff,
         inverse: result.before,
         warnings: result.warnings,
+        assumed: result.assumed,
     })
 }
 
@@ -247,6 +252,7 @@ mod tests {
         for ran in [
             Ok(Ran { changed: true, data: Some(serde_json::json!({"a": 1})), ..Ran::default() }),
             Ok(Ran { unknown: true, ..Ran::default() }),
+            Ok(Ran { changed: true, assumed: true, ..Ran::default() }),
             Ok(Ran { changed: true, failure: Some(failure.clone()), exit_code: Some(3), ..Ran::default() }),
             Ok(Ran { stopped: true, signal: Some(15), ..Ran::default() }),
             Ok(Ran { passed_over: true, reason: Some("creates".to_owned()), ..Ran::default() }),

@@ -46,7 +46,7 @@ pub(super) fn predicted(part: &Part, ran: Result<Ran, OpError>) -> RowResult {
             let mut row = RowResult::new(status);
             (row.reason, row.diff) = (ran.reason, ran.diff);
             if status != Status::Unknown {
-                let assumed = part.changed_when.is_some() && ran.changed;
+                let assumed = (part.changed_when.is_some() || ran.assumed) && ran.changed;
                 row.prediction = Some(if assumed { Prediction::Assumed } else { Prediction::Exact });
             }
             if let Some(failure) = ran.failure {

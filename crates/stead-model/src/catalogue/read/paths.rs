@@ -28,6 +28,10 @@ impl Reader<'_, '_> {
     }
 
     fn below_root(&mut self, node: Node<'_>, text: &str) -> Option<At<String>> {
+        if text.chars().any(char::is_control) {
+            self.walk.report(node.bad("a path cannot hold a control character"));
+            return None;
+        }
         let path = normal(text);
         if path.is_none() {
             let problem = node.bad(format!("`{text}` does not stay inside the root of the catalogue"));

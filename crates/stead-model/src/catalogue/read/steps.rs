@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{NameKind, Reader};
 use crate::catalogue::keys::{ARGS_KEYS, NEEDS_KEYS, STEP_KEYS};
+use crate::catalogue::reserved::is_own;
 use crate::catalogue::step::number_of;
 use crate::catalogue::{At, Granted, PerMode, Step, StepAction, StepMode};
 use crate::diagnostic::Place;
@@ -136,7 +137,10 @@ impl Reader<'_, '_> {
         let mut env = BTreeMap::new();
         for (key, node) in self.entries(fields, "env", "`env`", NameKind::Variable) {
             let name = key.as_text().unwrap_or_default();
-            self.refuse_reserved(name, key);
+            if is_own(name) {
+                let problem = key.bad(format!("`{name}` is reserved"));
+                self.walk.report(problem.help("Stead decides what steps see of it: choose another name"));
+            }
             if let Some(text) = self.expanded(node) {
                 env.insert(name.to_owned(), text);
             }

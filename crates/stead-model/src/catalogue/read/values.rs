@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{NameKind, Reader};
 use crate::catalogue::keys::{CONTROL_KEYS, MAX_BYTES, VAR_KEYS};
+use crate::catalogue::reserved::is_reserved;
 use crate::catalogue::{At, Control, ControlKind, Pattern, Rules, Var, VarKind};
 use crate::id::StepId;
 use crate::yaml::{Fields, Node};
@@ -171,11 +172,13 @@ impl Reader<'_, '_> {
         StepId::parse(text).ok().map(|value| At { value, place: node.place() })
     }
 
-    /// Reports a name that Stead, or what makes programs run other code, has for itself.
-    pub(super) fn refuse_reserved(&mut self, name: &str, key: Node<'_>) {
-        if crate::layer::is_reserved(name) {
-            let problem = key.bad(format!("`{name}` is reserved"));
-            self.walk.report(problem.help("choose another name"));
+    fn refuse_reserved(&mut self, name: &str, key: Node<'_>) {
+        if is_reserved(name) {
+            let help = match name {
+                "ONLY" | "DRY_RUN" => "it is a control: write it under `controls`",
+                _ => "choose another name",
+            };
+            self.walk.report(key.bad(format!("`{name}` is reserved")).help(help));
         }
     }
 }

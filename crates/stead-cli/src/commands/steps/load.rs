@@ -1,0 +1,271 @@
+//! From what a person typed to a configured catalogue: every command of steps and every intent begins here.
+//!
+//! Reads files and the environment; what they mean is `stead-model`'s and `stead-engine`'s business. Problems come in
+//! groups, in the order in which they can be known: arguments, catalogue, layers and values.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use stead_engine::values::{self, Inputs, LayerInput, LayerState, Values};
+use stead_model::catalogue::{Catalogue, Layer, LayerOrigin, ProfileFlag};
+use stead_model::diagnostic::Place;
+use stead_model::layer::LayerFile;
+use stead_model::{Diagnostic, Diagnostics, Severity};
+
+use super::find::{self, Listed};
+use super::target::{self, FoundTarget};
+use crate::args::StepValueArgs;
+use crate::commands::plan::source::read;
+use crate::failure::{Failure, FailureKind};
+use crate::settings::Settings;
+
+/// Codes of problems with what was typed: exit code 2.
+const USAGE: [&str; 11] = [
+    "steps/unknown-catalogue",
+    "steps/unknown-token",
+    "steps/wrong-mode",
+    "steps/gated-off",
+    "steps/ambiguous",
+    "steps/empty",
+    "steps/needs",
+    "steps/reserved-set",
+    "steps/unknown-key",
+    "intent/unknown",
+    "intent/param",
+];
+
+/// A catalogue with its values.
+#[derive(Debug)]
+pub(crate) struct Configured {
+    /// Where it was found.
+    pub(crate) listed: Listed,
+    /// What it says.
+    pub(crate) catalogue: Catalogue,
+    /// The values of its names.
+    pub(crate) values: Values,
+    /// What its runs act on.
+    pub(crate) target: FoundTarget,
+    /// What it was given besides its layers.
+    pub(crate) given: Given,
+    /// What a person should know.
+    pub(crate) warnings: Vec<Diagnostic>,
+}
+
+/// What a catalogue is given besides its layers.
+#[derive(Clone, Default)]
+pub(crate) struct Given {
+    /// The file of its flag layer.
+    pub(crate) profile: Option<Profile>,
+    /// The values of `--set`, in order.
+    pub(crate) set: Vec<(String, String)>,
+}
+
+/// Names only: values may be secret.
+impl std::fmt::Debug for Given {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&String> = self.set.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Given").field("profile", &self.profile).field("set", &names).finish()
+    }
+}
+
+/// The file of a flag layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Profile {
+    /// As it was typed.
+    pub(crate) typed: String,
+    /// Absolute.
+    pub(crate) path: PathBuf,
+    /// By which flag.
+    pub(crate) flag: ProfileFlag,
+}
+
+impl Given {
+    /// Returns what flags give; a relative profile starts where the caller is.
+    pub(crate) fn new(args: &StepValueArgs, settings: &Settings) -> Self {
+        let profile = |path: &PathBuf, flag| Profile {
+            typed: path.display().to_string(),
+            path: settings.current_dir.join(path),
+            flag,
+        };
+        let given = args.profile.as_ref().map(|path| profile(path, ProfileFlag::Profile));
+        let host_env = args.host_env.as_ref().map(|path| profile(path, ProfileFlag::HostEnv));
+        Self { profile: given.or(host_env), set: args.set.clone() }
+    }
+}
+
+/// Returns the catalogue that was typed, with its values, or every problem of the first group that has one.
+pub(crate) fn configure(
+    catalogue: Option<&str>,
+    args: &StepValueArgs,
+    settings: &Settings,
+) -> Result<Configured, Failure> {
+    configure_listed(find::one(catalogue, settings)?, Given::new(args, settings), settings)
+}
+
+/// Returns a catalogue that was found, with its values, or every problem of the first group that has one.
+pub(crate) fn configure_listed(
+    listed: Listed,
+    given: Given,
+    settings: &Settings,
+) -> Result<Configured, Failure> {
+    let catalogue = find::load(&listed)?;
+    let mut problems = Diagnostics::default();
+    let values = values_of(&catalogue, &given, settings, &mut problems)?;
+    let target = target::find(&catalogue, &values, settings, &mut problems);
+    let warnings = settle(problems)?;
+    Ok(Configured { listed, catalogue, values, target, given, warnings })
+}
+
+/// Returns the values of a catalogue, every problem of layers and values added to `problems`.
+///
+/// # Errors
+/// If a flag does not fit the catalogue.
+pub(crate) fn values_of(
+    catalogue: &Catalogue,
+    given: &Given,
+    settings: &Settings,
+    problems: &mut Diagnostics,
+) -> Result<Values, Failure> {
+    fits(catalogue, given)?;
+    let environment = settings.environment.to_map();
+    let is_read = values::layers_to_read(catalogue, &environment, &given.set);
+    let layers = catalogue.layers.iter().zip(is_read);
+    let layers: Vec<LayerInput> =
+        layers.map(|(layer, is_read)| layer_input(layer, is_read, catalogue, given, problems)).collect();
+    let inputs = Inputs { catalogue, layers: &layers, environment: &environment, set: &given.set };
+    Ok(values::resolve(&inputs, problems))
+}
+
+/// Returns the warnings among `problems`, or the failure of the errors: those of arguments first, by themselves.
+pub(crate) fn settle(problems: Diagnostics) -> Result<Vec<Diagnostic>, Failure> {
+    if !problems.has_errors() {
+        return Ok(problems.0);
+    }
+    let is_usage = |problem: &Diagnostic| problem.severity == Severity::Error && USAGE.contains(&problem.code);
+    let usage: Vec<Diagnostic> = problems.iter().filter(|problem| is_usage(problem)).cloned().collect();
+    if usage.is_empty() {
+        Err(Failure::invalid(problems.sorted()))
+    } else {
+        Err(Failure::of(FailureKind::Usage, Diagnostics(usage).sorted()))
+    }
+}
+
+/// Refuses a profile for which the catalogue has no layer, or by a flag that is not its layer's.
+fn fits(catalogue: &Catalogue, given: &Given) -> Result<(), Failure> {
+    let Some(profile) = &given.profile else { return Ok(()) };
+    let flag = catalogue.layers.iter().find_map(|layer| match &layer.origin {
+        LayerOrigin::Flag(flag) => Some(*flag),
+        LayerOrigin::File(_) => None,
+    });
+    let wrong = |message: String, hint: &str| Err(Failure::new(FailureKind::Usage, message).hint(hint));
+    match (profile.flag, flag) {
+        (ProfileFlag::Profile, Some(_)) | (ProfileFlag::HostEnv, Some(ProfileFlag::HostEnv)) => Ok(()),
+        (ProfileFlag::HostEnv, Some(ProfileFlag::Profile)) => wrong(
+            format!("the catalogue `{}` takes no --host-env", catalogue.name),
+            "name its file with --profile",
+        ),
+        (ProfileFlag::Profile | ProfileFlag::HostEnv, None) => wrong(
+            format!("the catalogue `{}` has no layer for a file of a flag", catalogue.name),
+            "leave the flag out, or add `{ flag: profile }` as its last layer",
+        ),
+    }
+}
+
+fn layer_input(
+    layer: &Layer,
+    is_read: bool,
+    catalogue: &Catalogue,
+    given: &Given,
+    problems: &mut Diagnostics,
+) -> LayerInput {
+    let (name, path) = match &layer.origin {
+        LayerOrigin::File(file) => (file.value.clone(), Some(catalogue.root.join(&file.value))),
+        LayerOrigin::Flag(flag) => match &given.profile {
+            Some(profile) => (profile.typed.clone(), Some(profile.path.clone())),
+            None => (flag_name(*flag).to_owned(), None),
+        },
+    };
+    let state = match path {
+        _ if !is_read => LayerState::Skipped,
+        None => LayerState::NotGiven,
+        Some(path) => match read_layer(&path) {
+            Ok(bytes) => LayerState::Read(LayerFile::from_bytes(&name, &bytes, problems)),
+            Err(error) => {
+                problems.0.extend(unreadable(layer, &name, &path, &error, catalogue));
+                LayerState::Missing
+            }
+        },
+    };
+    LayerInput { name, state, secret: layer.secret }
+}
+
+fn flag_name(flag: ProfileFlag) -> &'static str {
+    match flag {
+        ProfileFlag::Profile => "--profile",
+        ProfileFlag::HostEnv => "--host-env",
+    }
+}
+
+/// A pipe or a device would wait for somebody, or never end.
+fn read_layer(path: &Path) -> io::Result<Vec<u8>> {
+    match fs::metadata(path)?.is_file() {
+        true => read(path),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
+    }
+}
+
+/// Returns what is wrong with a layer that cannot be read; nothing if it need not be there.
+fn unreadable(
+    layer: &Layer,
+    name: &str,
+    path: &Path,
+    error: &io::Error,
+    catalogue: &Catalogue,
+) -> Option<Diagnostic> {
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    match &layer.origin {
+        LayerOrigin::File(_) if is_missing && layer.optional => None,
+        LayerOrigin::File(file) => {
+            let problem = Diagnostic::error(
+                "layer/missing",
+                file.place.clone(),
+                format!("cannot read the layer {name}: {error}"),
+            );
+            Some(problem.help("make the file, or say `optional: true` in the catalogue"))
+        }
+        LayerOrigin::Flag(_) => {
+            let message = format!("cannot read the profile {}: {error}", path.display());
+            let beside = catalogue.root.join(name);
+            let help = match beside.is_file() && beside != path {
+                true => format!("did you mean {}? A relative path starts where you are", beside.display()),
+                false => "check its name; a relative path starts where you are".to_owned(),
+            };
+            Some(Diagnostic::error("layer/missing", Place::Named(name.to_owned()), message).help(help))
+        }
+    }
+}
+
+impl Configured {
+    /// Returns the effective configuration as it is recorded; none stands for a secret.
+    pub(crate) fn recorded_config(&self) -> BTreeMap<String, Option<String>> {
+        let value = |effective: &values::Effective| (!effective.secret).then(|| effective.value.clone());
+        self.values.iter().map(|(name, effective)| (name.to_owned(), value(effective))).collect()
+    }
+
+    /// Whether the control `DRY_RUN` is listed and true.
+    pub(crate) fn wants_dry_run(&self) -> bool {
+        self.control("DRY_RUN") == Some("true")
+    }
+
+    /// Returns the value of the control `ONLY`, if it is listed and given.
+    pub(crate) fn wants_only(&self) -> Option<&str> {
+        self.control("ONLY")
+    }
+
+    fn control(&self, name: &str) -> Option<&str> {
+        self.catalogue.controls.get(name)?;
+        self.values.get(name).map(|effective| effective.value.as_str()).filter(|value| !value.is_empty())
+    }
+}

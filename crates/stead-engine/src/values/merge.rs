@@ -1,0 +1,382 @@
+//! Merging: what every source says about every name, low to high.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stead_model::catalogue::reserved::{DANGEROUS, FLAGS, OWN_PREFIX};
+use stead_model::catalogue::{
+    Catalogue, Control, ControlKind, LayerOrigin, ProfileFlag, Undeclared, Var, VarKind,
+};
+use stead_model::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span, nearest, suggest};
+use stead_model::layer::{Assignment, LayerFile, Piece, Text};
+use stead_model::plan_file::keys::is_env_name;
+
+use super::{Effective, Inputs, LayerInput, LayerState, RowState, SET, ValueSource, Values};
+
+/// So many undeclared keys are compared with the declared ones. Typing errors are few; whoever has more keys than this
+/// does not declare them, and each comparison costs.
+const COMPARED: usize = 20;
+
+/// What is known of one name.
+pub(super) struct Entry {
+    /// Whether the catalogue declares it.
+    pub(super) is_declared: bool,
+    /// Whether every value of it is secret.
+    pub(super) is_secret: bool,
+    /// Whether it is declared bool, int or enum: then a secret layer does not make it secret.
+    pub(super) is_plain: bool,
+    /// Whether the environment beats the layers.
+    pub(super) reads_environment: bool,
+    /// What the sources say, low to high.
+    pub(super) candidates: Vec<Candidate>,
+    /// What came out.
+    pub(super) effective: Option<Effective>,
+    /// Whether nothing can come out, which has been reported.
+    pub(super) is_broken: bool,
+}
+
+/// What one source says about a name.
+pub(super) struct Candidate {
+    pub(super) source: ValueSource,
+    /// The number of the layer, if it is one.
+    pub(super) layer: Option<usize>,
+    /// Where it says so: the key in a layer, the value in the catalogue.
+    pub(super) at: At,
+    pub(super) value: Said,
+    /// The value as written.
+    pub(super) raw: String,
+    /// Whether the source makes it secret, whatever it refers to.
+    pub(super) is_secret: bool,
+}
+
+/// Where a candidate is.
+pub(super) enum At {
+    /// In the catalogue.
+    Catalogue(Place),
+    /// In its layer.
+    Layer(Span),
+    /// Nowhere in a text.
+    Named(String),
+}
+
+/// A value before expansion.
+pub(super) enum Said {
+    /// It may refer to others.
+    Text(Text),
+    /// It is taken as it is; the raw value is the value.
+    Literal,
+    /// Something is wrong with it, which has been reported.
+    Broken,
+}
+
+/// What is kept of a layer.
+pub(super) struct LayerView {
+    pub(super) name: String,
+    /// Its state for names it does not set.
+    pub(super) state: RowState,
+    pub(super) open: Option<Source>,
+    pub(super) concealed: Option<Source>,
+}
+
+/// Returns all names with what their sources say, nothing expanded yet.
+pub(super) fn merge(inputs: &Inputs<'_>, diagnostics: &mut Diagnostics) -> Values {
+    let mut merge = Merge {
+        catalogue: inputs.catalogue,
+        entries: declared(inputs.catalogue),
+        undeclared: BTreeSet::new(),
+        diagnostics,
+    };
+    for (number, layer) in inputs.layers.iter().enumerate() {
+        merge.layer(number, layer);
+    }
+    for (name, entry) in merge.entries.iter_mut().filter(|(_, entry)| entry.reads_environment) {
+        if let Some(value) = inputs.environment.get(name).filter(|value| !value.is_empty()) {
+            entry.candidates.push(Candidate {
+                source: ValueSource::Environment,
+                layer: None,
+                at: At::Named(format!("{} variable {name}", super::ENVIRONMENT)),
+                value: Said::Literal,
+                raw: value.clone(),
+                is_secret: entry.is_secret,
+            });
+        }
+    }
+    let set: BTreeMap<&str, &str> =
+        inputs.set.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    for (name, value) in set {
+        merge.set(name, value);
+    }
+    let Merge { entries, .. } = merge;
+    Values {
+        entries,
+        layers: inputs.layers.iter().map(LayerView::of).collect(),
+        environment: inputs.environment.clone(),
+    }
+}
+
+impl LayerView {
+    fn of(layer: &LayerInput) -> Self {
+        let (state, file) = match &layer.state {
+            LayerState::Read(file) => (RowState::Unset, Some(file)),
+            LayerState::NotGiven => (RowState::Unset, None),
+            LayerState::Missing => (RowState::Missing, None),
+            LayerState::Skipped => (RowState::Skipped, None),
+        };
+        let source = |place: Place| match place {
+            Place::Text { source, .. } => Some(source),
+            Place::Call { .. } | Place::Named(_) => None,
+        };
+        Self {
+            name: layer.name.clone(),
+            state,
+            open: file.map(|file| file.source.clone()),
+            concealed: file.and_then(|file| source(file.concealed_place(Span::default()))),
+        }
+    }
+}
+
+/// Returns an entry for every declared name, its default in it.
+fn declared(catalogue: &Catalogue) -> BTreeMap<String, Entry> {
+    let handed_over: BTreeSet<&str> = catalogue
+        .inputs
+        .values()
+        .flat_map(|inputs| inputs.keys.values())
+        .map(|key| key.variable.value.as_str())
+        .collect();
+    let mut entries = BTreeMap::new();
+    for (name, Control { kind, default, .. }) in &catalogue.controls {
+        let is_plain = match kind {
+            ControlKind::Bool | ControlKind::DryRun | ControlKind::Enum(_) => true,
+            ControlKind::Only => false,
+        };
+        let is_secret = handed_over.contains(name.as_str());
+        let mut entry = Entry { is_plain, reads_environment: true, ..Entry::new(true, is_secret) };
+        entry.candidates.extend(default.as_ref().map(|default| Candidate::default(default, is_secret)));
+        entries.insert(name.clone(), entry);
+    }
+    for (name, Var { kind, default, env, secret, rules, .. }) in &catalogue.vars {
+        let is_plain = match kind {
+            VarKind::Bool | VarKind::Int => true,
+            VarKind::String => !rules.allowed.is_empty(),
+        };
+        let is_secret = *secret || handed_over.contains(name.as_str());
+        let mut entry = Entry { is_plain, reads_environment: *env, ..Entry::new(true, is_secret) };
+        entry.candidates.extend(default.as_ref().map(|default| Candidate::default(default, is_secret)));
+        entries.insert(name.clone(), entry);
+    }
+    // A key of inputs may take a variable that only layers know.
+    for name in handed_over {
+        entries.entry(name.to_owned()).or_insert_with(|| Entry::new(false, true));
+    }
+    entries
+}
+
+impl Entry {
+    fn new(is_declared: bool, is_secret: bool) -> Self {
+        Self {
+            is_declared,
+            is_secret,
+            is_plain: false,
+            reads_environment: false,
+            candidates: Vec::new(),
+            effective: None,
+            is_broken: false,
+        }
+    }
+}
+
+impl Candidate {
+    fn default(default: &stead_model::catalogue::At<Text>, is_secret: bool) -> Self {
+        Self {
+            source: ValueSource::Default,
+            layer: None,
+            at: At::Catalogue(default.place.clone()),
+            raw: written(&default.value),
+            value: Said::Text(default.value.clone()),
+            is_secret,
+        }
+    }
+}
+
+/// Returns `text` as one writes it.
+fn written(text: &Text) -> String {
+    let mut out = String::new();
+    for piece in &text.0 {
+        match piece {
+            Piece::Literal(literal) => out.push_str(literal),
+            Piece::Reference { name, default: None, .. } => out.push_str(&format!("${{{name}}}")),
+            Piece::Reference { name, default: Some(default), .. } => {
+                out.push_str(&format!("${{{name}:-{}}}", written(default)));
+            }
+        }
+    }
+    out
+}
+
+struct Merge<'a, 'd> {
+    catalogue: &'a Catalogue,
+    entries: BTreeMap<String, Entry>,
+    /// Undeclared keys that have been told of.
+    undeclared: BTreeSet<String>,
+    diagnostics: &'d mut Diagnostics,
+}
+
+impl Merge<'_, '_> {
+    fn layer(&mut self, number: usize, layer: &LayerInput) {
+        match &layer.state {
+            LayerState::Read(file) => {
+                let name: Arc<str> = layer.name.as_str().into();
+                for assignment in &file.assignments {
+                    self.assignment(number, &name, layer.secret, file, assignment);
+                }
+            }
+            LayerState::Missing => self.missing(number, &layer.name),
+            LayerState::Skipped | LayerState::NotGiven => {}
+        }
+    }
+
+    fn missing(&mut self, number: usize, name: &str) {
+        let Some(layer) = self.catalogue.layers.get(number) else { return };
+        let is_needed = match layer.origin {
+            LayerOrigin::File(_) => !layer.optional,
+            LayerOrigin::Flag(_) => true,
+        };
+        if is_needed {
+            self.diagnostics.push(
+                Diagnostic::error("layer/missing", layer.place.clone(), format!("there is no file `{name}`"))
+                    .help("make it, or say `optional: true`"),
+            );
+        }
+    }
+
+    fn assignment(&mut self, number: usize, name: &Arc<str>, secret: bool, file: &LayerFile, assignment: &Assignment) {
+        let Assignment { key, span, raw, value } = assignment;
+        if let Some(why) = self.reserved(key) {
+            let message = format!("`{key}` cannot be set in a layer: {why}");
+            let place = file.concealed_place(*span);
+            self.diagnostics.push(Diagnostic::error("layer/reserved", place, message).help("remove the line"));
+            return;
+        }
+        if !self.is_declared(key) {
+            self.undeclared(key, file.concealed_place(*span));
+        }
+        let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry::new(false, false));
+        entry.candidates.push(Candidate {
+            source: ValueSource::File { name: Arc::clone(name), line: span.line },
+            layer: Some(number),
+            at: At::Layer(*span),
+            value: value.clone().map_or(Said::Broken, Said::Text),
+            raw: raw.clone(),
+            is_secret: entry.is_secret || (secret && !entry.is_plain),
+        });
+    }
+
+    /// Returns why no layer may set `key`, if so.
+    fn reserved(&self, key: &str) -> Option<String> {
+        if let Some(flag) = self.flag_of(key) {
+            return Some(format!("it is what `{flag}` says"));
+        }
+        if self.catalogue.controls.get(key).is_some_and(|control| !control.in_layers) {
+            return Some("it is a control with `in_layers: false`".to_owned());
+        }
+        is_dangerous(key)
+    }
+
+    fn is_declared(&self, name: &str) -> bool {
+        self.entries.get(name).is_some_and(|entry| entry.is_declared)
+    }
+
+    /// Returns the flag that says what `name` would, if there is one.
+    fn flag_of(&self, name: &str) -> Option<&'static str> {
+        let (_, flag) = FLAGS.iter().find(|(reserved, _)| *reserved == name)?;
+        Some(if *flag == "--profile" { self.profile_flag() } else { flag })
+    }
+
+    /// Returns how the flag of the flag layer is called.
+    fn profile_flag(&self) -> &'static str {
+        let flag = self.catalogue.layers.iter().find_map(|layer| match &layer.origin {
+            LayerOrigin::Flag(flag) => Some(*flag),
+            LayerOrigin::File(_) => None,
+        });
+        match flag {
+            Some(ProfileFlag::HostEnv) => "--host-env",
+            Some(ProfileFlag::Profile) | None => "--profile",
+        }
+    }
+
+    fn undeclared(&mut self, key: &str, place: Place) {
+        let message = format!("the catalogue does not declare `{key}`");
+        let problem = match self.catalogue.undeclared {
+            Undeclared::Allow => return,
+            Undeclared::Warn if self.undeclared.contains(key) => return,
+            Undeclared::Warn => Diagnostic::warning("layer/undeclared", place, message),
+            Undeclared::Error => Diagnostic::error("layer/undeclared", place, message),
+        };
+        let is_compared = self.undeclared.len() < COMPARED;
+        self.undeclared.insert(key.to_owned());
+        let declared = || self.catalogue.controls.keys().chain(self.catalogue.vars.keys()).map(String::as_str);
+        let near = if is_compared { nearest(key, declared()) } else { None };
+        self.diagnostics.push(problem.help(match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("add `{key}` to `vars`, or remove it"),
+        }));
+    }
+
+    /// Returns why `--set` may not set `name`, if so.
+    fn refuses_to_set(&self, name: &str) -> Option<Diagnostic> {
+        const RESERVED: &str = "steps/reserved-set";
+        if let Some(flag) = self.flag_of(name) {
+            let message = format!("`{name}` cannot be set with `{SET}`");
+            return Some(Diagnostic::error(RESERVED, set_place(name), message).help(format!("use `{flag}`")));
+        }
+        if let Some(why) = is_dangerous(name) {
+            let message = format!("`{name}` cannot be set: {why}");
+            return Some(Diagnostic::error(RESERVED, set_place(name), message).help("remove the flag"));
+        }
+        if !is_env_name(name) {
+            let message = format!("`{name}` is not a name");
+            let help = suggest(name, self.catalogue.declared());
+            return Some(Diagnostic::error("steps/unknown-key", set_place(name), message).help(help));
+        }
+        None
+    }
+
+    fn set(&mut self, name: &str, value: &str) {
+        if let Some(problem) = self.refuses_to_set(name) {
+            self.diagnostics.push(problem);
+            return;
+        }
+        if !self.is_declared(name) {
+            self.undeclared(name, set_place(name));
+        }
+        let entry = self.entries.entry(name.to_owned()).or_insert_with(|| Entry::new(false, false));
+        let is_secret = entry.is_secret;
+        entry.candidates.push(Candidate {
+            source: ValueSource::Set,
+            layer: None,
+            at: At::Named(format!("{SET} {name}")),
+            value: Said::Literal,
+            raw: value.to_owned(),
+            is_secret,
+        });
+        if is_secret {
+            let message = format!("`{name}` is secret, and other processes can see the arguments of this one");
+            self.diagnostics.push(
+                Diagnostic::warning("value/visible-secret", set_place(name), message)
+                    .help("put it into a layer with `secret: true`"),
+            );
+        }
+    }
+}
+
+fn set_place(name: &str) -> Place {
+    Place::Named(format!("{SET} {name}"))
+}
+
+/// Returns why nothing may set `name`, if so.
+fn is_dangerous(name: &str) -> Option<String> {
+    if name.starts_with(OWN_PREFIX) {
+        return Some("names that begin with `STEAD_` are Stead's own".to_owned());
+    }
+    DANGEROUS.contains(&name).then(|| "it makes programs run other code".to_owned())
+}
