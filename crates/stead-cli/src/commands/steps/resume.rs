@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stead_model::bundle::RunMeta;
-use stead_model::catalogue::{LayerOrigin, ProfileFlag};
+use stead_model::catalogue::ProfileFlag;
 use stead_model::diagnostic::Place;
 use stead_model::event::RunKind;
 use stead_model::plan::TaskIndex;
@@ -170,22 +170,13 @@ fn given(
     let profile = match (anew.profile, &steps.profile) {
         (Some(anew), _) => Some(anew),
         (None, Some(path)) => {
-            let flag = flag_of(listed)?;
+            // The record has the file, whichever flag named it.
+            let flag = load::flag_of(&find::load(listed)?).unwrap_or(ProfileFlag::Profile);
             Some(Profile { typed: path.clone(), path: PathBuf::from(path), flag })
         }
         (None, None) => None,
     };
     Ok(Given { profile, set })
-}
-
-/// Returns the flag of the catalogue's flag layer: the record has the file, whichever flag named it.
-fn flag_of(listed: &Listed) -> Result<ProfileFlag, Failure> {
-    let catalogue = find::load(listed)?;
-    let flag = catalogue.layers.iter().find_map(|layer| match &layer.origin {
-        LayerOrigin::Flag(flag) => Some(*flag),
-        LayerOrigin::File(_) => None,
-    });
-    Ok(flag.unwrap_or(ProfileFlag::Profile))
 }
 
 /// Says which values are not those the run began with.
