@@ -74,7 +74,7 @@ pub struct LayerInput {
 pub enum LayerState {
     /// It was read.
     Read(LayerFile),
-    /// There is no such file.
+    /// There is no such file; whoever looked for it says whether that is a problem.
     Missing,
     /// Its `unless` holds: it was not read.
     Skipped,

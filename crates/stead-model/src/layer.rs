@@ -33,8 +33,8 @@ pub const DUPLICATE: &str = "layer/duplicate";
 pub struct LayerFile {
     /// The file.
     pub source: Source,
-    /// The file with stars in place of everything but keys and references.
-    concealed: Source,
+    /// The file as it may always be shown: stars in place of everything but keys and references.
+    pub concealed: Source,
     /// What it sets, in written order, repeats included.
     pub assignments: Vec<Assignment>,
 }
@@ -91,11 +91,6 @@ impl LayerFile {
         Self::read(&Source { name, text: String::from_utf8_lossy(bytes).into() }, diagnostics)
     }
 
-    /// Returns the place of `span`, for problems whose line may be shown: it holds no secret.
-    pub fn place(&self, span: Span) -> Place {
-        Place::Text { source: self.source.clone(), span }
-    }
-
     /// Returns the place of `span` in the file as it may always be shown: keys and references only.
     pub fn concealed_place(&self, span: Span) -> Place {
         Place::Text { source: self.concealed.clone(), span }
@@ -136,7 +131,7 @@ impl fmt::Debug for Assignment {
 fn conceal(text: &str, shown: &[std::ops::Range<usize>]) -> String {
     let mut concealed = String::with_capacity(text.len());
     let mut at = 0;
-    let mut hide = |concealed: &mut String, hidden: &str| {
+    let hide = |concealed: &mut String, hidden: &str| {
         concealed.extend(hidden.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }));
     };
     for range in shown {

@@ -166,7 +166,7 @@ fn refused(problems: Diagnostics) -> Failure {
     let of_target = |problem: &Diagnostic| problem.code.starts_with("reach/");
     let errors = || problems.iter().filter(|problem| problem.severity == Severity::Error);
     let kind = if errors().any(of_target) { FailureKind::Invalid } else { FailureKind::Usage };
-    Failure { kind, source: Source::Diagnostics(problems), hints: Vec::new() }
+    Failure::of(kind, problems)
 }
 
 fn say_warnings(compiled: &CompiledPlan, settings: &Settings, output: &Output) {

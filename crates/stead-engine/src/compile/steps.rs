@@ -222,6 +222,9 @@ fn part(step: &Step, made: &SelectedStep, mode: StepMode) -> Part {
         StepAction::Run(path) => {
             give("path", json!(path.value));
             give("args", json!(made.args));
+            if let Some(cwd) = &step.cwd {
+                give("cwd", json!(cwd.value.written()));
+            }
             give("env", json!(step.env.keys().collect::<Vec<_>>()));
             give("secrets", json!(granted(&step.secrets)));
             SCRIPT_RUN

@@ -122,15 +122,11 @@ impl LayerView {
             LayerState::Missing => (RowState::Missing, None),
             LayerState::Skipped => (RowState::Skipped, None),
         };
-        let source = |place: Place| match place {
-            Place::Text { source, .. } => Some(source),
-            Place::Call { .. } | Place::Named(_) => None,
-        };
         Self {
             name: layer.name.clone(),
             state,
             open: file.map(|file| file.source.clone()),
-            concealed: file.and_then(|file| source(file.concealed_place(Span::default()))),
+            concealed: file.map(|file| file.concealed.clone()),
         }
     }
 }
@@ -230,28 +226,13 @@ impl Merge<'_, '_> {
                     self.assignment(number, &name, layer.secret, file, assignment);
                 }
             }
-            LayerState::Missing => self.missing(number, &layer.name),
-            LayerState::Skipped | LayerState::NotGiven => {}
-        }
-    }
-
-    fn missing(&mut self, number: usize, name: &str) {
-        let Some(layer) = self.catalogue.layers.get(number) else { return };
-        let is_needed = match layer.origin {
-            LayerOrigin::File(_) => !layer.optional,
-            LayerOrigin::Flag(_) => true,
-        };
-        if is_needed {
-            self.diagnostics.push(
-                Diagnostic::error("layer/missing", layer.place.clone(), format!("there is no file `{name}`"))
-                    .help("make it, or say `optional: true`"),
-            );
+            LayerState::Missing | LayerState::Skipped | LayerState::NotGiven => {}
         }
     }
 
     fn assignment(&mut self, number: usize, name: &Arc<str>, secret: bool, file: &LayerFile, assignment: &Assignment) {
         let Assignment { key, span, raw, value } = assignment;
-        if let Some(why) = self.reserved(key) {
+        if let Some(why) = self.refused_in_layers(key) {
             let message = format!("`{key}` cannot be set in a layer: {why}");
             let place = file.concealed_place(*span);
             self.diagnostics.push(Diagnostic::error("layer/reserved", place, message).help("remove the line"));
@@ -272,36 +253,35 @@ impl Merge<'_, '_> {
     }
 
     /// Returns why no layer may set `key`, if so.
-    fn reserved(&self, key: &str) -> Option<String> {
-        if let Some(flag) = self.flag_of(key) {
-            return Some(format!("it is what `{flag}` says"));
+    fn refused_in_layers(&self, key: &str) -> Option<String> {
+        match reserved(key) {
+            Some(reserved) => Some(self.reason(reserved)),
+            None if self.catalogue.controls.get(key).is_some_and(|control| !control.in_layers) => {
+                Some("it is a control with `in_layers: false`".to_owned())
+            }
+            None => None,
         }
-        if self.catalogue.controls.get(key).is_some_and(|control| !control.in_layers) {
-            return Some("it is a control with `in_layers: false`".to_owned());
+    }
+
+    fn reason(&self, reserved: Reserved) -> String {
+        match reserved {
+            Reserved::Flag(flag) => format!("it is what `{}` says", self.flag(flag)),
+            Reserved::Own => "names that begin with `STEAD_` are Stead's own".to_owned(),
+            Reserved::Code => "it makes programs run other code".to_owned(),
         }
-        is_dangerous(key)
     }
 
     fn is_declared(&self, name: &str) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.is_declared)
     }
 
-    /// Returns the flag that says what `name` would, if there is one.
-    fn flag_of(&self, name: &str) -> Option<&'static str> {
-        let (_, flag) = FLAGS.iter().find(|(reserved, _)| *reserved == name)?;
-        Some(if *flag == "--profile" { self.profile_flag() } else { flag })
-    }
-
-    /// Returns how the flag of the flag layer is called.
-    fn profile_flag(&self) -> &'static str {
-        let flag = self.catalogue.layers.iter().find_map(|layer| match &layer.origin {
-            LayerOrigin::Flag(flag) => Some(*flag),
-            LayerOrigin::File(_) => None,
+    /// Returns `flag` as the catalogue calls it: the flag of the flag layer has two names.
+    fn flag(&self, flag: &'static str) -> &'static str {
+        let is_host = self.catalogue.layers.iter().any(|layer| match &layer.origin {
+            LayerOrigin::Flag(ProfileFlag::HostEnv) => true,
+            LayerOrigin::Flag(ProfileFlag::Profile) | LayerOrigin::File(_) => false,
         });
-        match flag {
-            Some(ProfileFlag::HostEnv) => "--host-env",
-            Some(ProfileFlag::Profile) | None => "--profile",
-        }
+        if flag == "--profile" && is_host { "--host-env" } else { flag }
     }
 
     fn undeclared(&mut self, key: &str, place: Place) {
@@ -323,15 +303,14 @@ impl Merge<'_, '_> {
     }
 
     /// Returns why `--set` may not set `name`, if so.
-    fn refuses_to_set(&self, name: &str) -> Option<Diagnostic> {
-        const RESERVED: &str = "steps/reserved-set";
-        if let Some(flag) = self.flag_of(name) {
-            let message = format!("`{name}` cannot be set with `{SET}`");
-            return Some(Diagnostic::error(RESERVED, set_place(name), message).help(format!("use `{flag}`")));
-        }
-        if let Some(why) = is_dangerous(name) {
-            let message = format!("`{name}` cannot be set: {why}");
-            return Some(Diagnostic::error(RESERVED, set_place(name), message).help("remove the flag"));
+    fn refused_by_set(&self, name: &str) -> Option<Diagnostic> {
+        if let Some(reserved) = reserved(name) {
+            let message = format!("`{name}` cannot be set with `{SET}`: {}", self.reason(reserved));
+            let help = match reserved {
+                Reserved::Flag(flag) => format!("use `{}`", self.flag(flag)),
+                Reserved::Own | Reserved::Code => "remove the flag".to_owned(),
+            };
+            return Some(Diagnostic::error("steps/reserved-set", set_place(name), message).help(help));
         }
         if !is_env_name(name) {
             let message = format!("`{name}` is not a name");
@@ -342,7 +321,7 @@ impl Merge<'_, '_> {
     }
 
     fn set(&mut self, name: &str, value: &str) {
-        if let Some(problem) = self.refuses_to_set(name) {
+        if let Some(problem) = self.refused_by_set(name) {
             self.diagnostics.push(problem);
             return;
         }
@@ -373,10 +352,23 @@ fn set_place(name: &str) -> Place {
     Place::Named(format!("{SET} {name}"))
 }
 
-/// Returns why nothing may set `name`, if so.
-fn is_dangerous(name: &str) -> Option<String> {
-    if name.starts_with(OWN_PREFIX) {
-        return Some("names that begin with `STEAD_` are Stead's own".to_owned());
+/// Why a name is reserved, whatever the catalogue.
+#[derive(Clone, Copy)]
+enum Reserved {
+    /// This flag says what it would.
+    Flag(&'static str),
+    /// Stead sets it for its children.
+    Own,
+    /// It makes a child run other code.
+    Code,
+}
+
+fn reserved(name: &str) -> Option<Reserved> {
+    if let Some((_, flag)) = FLAGS.iter().find(|(reserved, _)| *reserved == name) {
+        return Some(Reserved::Flag(flag));
     }
-    DANGEROUS.contains(&name).then(|| "it makes programs run other code".to_owned())
+    if name.starts_with(OWN_PREFIX) {
+        return Some(Reserved::Own);
+    }
+    DANGEROUS.contains(&name).then_some(Reserved::Code)
 }

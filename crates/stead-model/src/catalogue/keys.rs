@@ -130,7 +130,7 @@ pub const STEP_KEYS: Keys = Keys {
             "the number it goes by; default the digits before the first `_` of its basename",
         ),
         DOC,
-        Key::new("modes", modes, "modes in which it may be listed; default `[apply, delete]`"),
+        Key::new("modes", own_modes, "modes in which it may be listed; default `[apply, delete]`"),
         Key::new("destructive", modes, "modes in which it destroys; default none"),
         Key::new("args", || object(&ARGS_KEYS), "its arguments, by mode"),
         Key::new("gate", gate, "false leaves it out of the plan"),
@@ -415,6 +415,12 @@ fn modes() -> Value {
     json!({"type": "array", "items": words(&StepMode::WORDS), "uniqueItems": true})
 }
 
+fn own_modes() -> Value {
+    let mut modes = modes();
+    modes["minItems"] = json!(1);
+    modes
+}
+
 fn arguments() -> Value {
     json!({"type": "array", "items": scalar()})
 }
@@ -430,6 +436,11 @@ fn inputs() -> Value {
 fn sink() -> Value {
     let (mut file, mut kubectl) = (object(&FILE_SINK_KEYS), object(&KUBECTL_SINK_KEYS));
     file["properties"]["kind"] = json!({"const": "file"});
+    let document: Vec<Value> =
+        ["namespace", "name", "labels", "annotations"].iter().map(|key| json!({"required": [key]})).collect();
+    file["if"] = json!({"properties": {"format": {"const": "env"}}, "required": ["format"]});
+    file["then"] = json!({"not": {"anyOf": document}});
+    file["else"] = json!({"required": ["name"]});
     kubectl["properties"]["kind"] = json!({"const": "kubectl"});
     json!({"oneOf": [file, kubectl]})
 }

@@ -30,6 +30,7 @@ static SCRIPT: Descriptor = Descriptor {
     params: &[
         ParamSpec::new("path", ParamKind::NonEmptyText, "").required(),
         ParamSpec::new("args", ParamKind::TextList, "").default(ParamDefault::Texts(&[])),
+        ParamSpec::new("cwd", ParamKind::NonEmptyText, ""),
         ParamSpec::new("env", ParamKind::TextList, "").default(ParamDefault::Texts(&[])),
         ParamSpec::new("secrets", ParamKind::TextList, "").default(ParamDefault::Texts(&[])),
         ParamSpec::new("mode", ParamKind::NonEmptyText, "").required(),
@@ -286,6 +287,7 @@ fn a_secret_never_becomes_an_argument() {
     assert_eq!(found, ["steps/catalogue", "steps/catalogue", "value/undefined"], "{}", plan.problems);
     let bytes = String::from_utf8(plan.compiled.plan.to_json()).unwrap();
     assert!(!bytes.contains("hidden-token") && !format!("{plan:?}").contains("hidden-token"));
+    assert!(bytes.contains(r#""cwd":"${DOMAIN}/../..""#), "{bytes}");
     assert!(bytes.contains(r#""env":["A","B"]"#) && bytes.contains(r#""secrets":["*"]"#), "{bytes}");
 }
 

@@ -209,10 +209,3 @@ fn undeclared_keys_are_allowed_warned_of_or_refused() {
     let set = World::cluster().file("config.env", "BASE_DOMAIN=x\n").set("NEW", "x");
     assert_eq!(set.errors(), ["layer/undeclared --set NEW: the catalogue does not declare `NEW`"]);
 }
-
-#[test]
-fn a_missing_layer_is_refused_unless_it_is_optional() {
-    assert!(World::cluster().env("BASE_DOMAIN", "").errors().is_empty());
-    let world = World::new(&CLUSTER.replace("{ file: config.env }", "{ file: config.env, optional: false }"));
-    assert_eq!(world.errors(), ["layer/missing steps.yaml:5: there is no file `config.env`"]);
-}

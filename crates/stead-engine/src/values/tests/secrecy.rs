@@ -19,7 +19,7 @@ fn declared_secrets_are_secret_from_every_source() {
 
 #[test]
 fn a_secret_layer_makes_values_secret_unless_they_are_bool_int_or_enum() {
-    let world = World::of_vars("controls: { G: { type: bool }, H: { type: enum, enum: [one, two] } }\nvars: { T: {}, B: { type: bool }, I: { type: int }, E: { enum: [x, y] } }")
+    let world = World::of_vars("controls: { G: { type: bool }, H: { enum: [one, two] } }\nvars: { T: {}, B: { type: bool }, I: { type: int }, E: { enum: [x, y] } }")
         .file("secrets.env", "T=text\nB=true\nI=1\nE=x\nG=true\nUNKNOWN=text\n");
     for (name, expected) in [("T", true), ("UNKNOWN", true), ("B", false), ("I", false), ("E", false), ("G", false)] {
         assert_eq!(is_secret(&world, name), expected, "{name}");

@@ -7,7 +7,7 @@ use crate::catalogue::keys::GROUP_KEYS;
 use crate::catalogue::{At, Catalogue, Group, Order, Step, StepMode};
 use crate::diagnostic::{Diagnostic, Place, suggest};
 use crate::id::StepId;
-use crate::yaml::{Codes, Fields, Node};
+use crate::yaml::{Codes, Fields};
 
 impl Reader<'_, '_> {
     /// Returns the list of `mode`, its steps each there once and fit for it.
