@@ -144,7 +144,7 @@ fn what_is_not_one_value_of_its_own_is_refused() {
             "3:3 intent/path: `c` is not written in `a`; if it is there, it is inherited by `<<`",
         ),
         ("a: !!str 1\n", "a", "1:10 intent/path: `a` has a tag"),
-        ("a:\nb: 1\n", "a", "1:3 intent/path: `a` has no value yet"),
+        ("a:\nb: 1\n", "a", "1:2 intent/path: `a` has no value yet"),
         ("a: 1\nb: {c: 1, c: 2}\n", "a", "2:11 intent/file: the key `c` is there twice"),
         ("a: 1\n\"a\": 2\n", "a", "2:1 intent/file: the key `a` is there twice"),
     ] {
