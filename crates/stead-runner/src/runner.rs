@@ -661,13 +661,7 @@ impl Runner {
             waiting_for_journal: Vec::new(),
             time: None,
         };
-        Started {
-            dispatcher,
-            recording,
-            complete: self.complete,
-            _canceller: self.canceller,
-            _locks: locks,
-        }
+        Started { dispatcher, recording, complete: self.complete, _canceller: self.canceller, _locks: locks }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.

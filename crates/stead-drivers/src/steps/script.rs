@@ -185,7 +185,10 @@ impl Heard {
             signal: ended.signal,
             stopped: ended.stopped,
             data: Some(data),
-            warnings: malformed.into_iter().map(|text| Warning { code: "steps/line".to_owned(), text }).collect(),
+            warnings: malformed
+                .into_iter()
+                .map(|text| Warning { code: "steps/line".to_owned(), text })
+                .collect(),
             ..Outcome::default()
         })
     }

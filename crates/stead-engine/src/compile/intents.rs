@@ -204,7 +204,8 @@ pub fn compile(asked: Asked<'_>, operations: &Catalogue) -> Result<CompiledPlan,
     let name = PlanName::parse(asked.name).map_err(invalid)?;
     let mut plan = match asked.then {
         Some(then) => Plan { name, tasks: Vec::new(), ..(*then.plan).clone() },
-        None => Plan::new(name),
+        // The switch of the files has a lock of its own.
+        None => Plan { lock: false, ..Plan::new(name) },
     };
     let edit = [
         ("intent", asked.name.into()),

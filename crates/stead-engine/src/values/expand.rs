@@ -20,7 +20,10 @@ const MAX_BYTES: usize = 128 * 1024;
 
 /// What a reference finds.
 enum Found<'v> {
-    Value { text: &'v str, secret: bool },
+    Value {
+        text: &'v str,
+        secret: bool,
+    },
     /// Nothing: it is declared and unset.
     Nothing,
     /// It has no value, which has been reported.
@@ -50,8 +53,12 @@ struct Frame {
 
 /// Gives every name of `values` that has a candidate its value.
 pub(super) fn expand_all(values: &mut Values, diagnostics: &mut Diagnostics) {
-    let names: Vec<String> =
-        values.entries.iter().filter(|(_, entry)| !entry.candidates.is_empty()).map(|(name, _)| name.clone()).collect();
+    let names: Vec<String> = values
+        .entries
+        .iter()
+        .filter(|(_, entry)| !entry.candidates.is_empty())
+        .map(|(name, _)| name.clone())
+        .collect();
     let mut marks: BTreeMap<String, Mark> = BTreeMap::new();
     for name in names {
         if marks.contains_key(&name) {
@@ -77,7 +84,12 @@ pub(super) fn expand_all(values: &mut Values, diagnostics: &mut Diagnostics) {
 
 fn open(values: &Values, name: String, marks: &mut BTreeMap<String, Mark>) -> Frame {
     marks.insert(name.clone(), Mark::Open);
-    Frame { candidate: first_that_counts(values.candidates(&name), &name), name, below: None, pending: Vec::new() }
+    Frame {
+        candidate: first_that_counts(values.candidates(&name), &name),
+        name,
+        below: None,
+        pending: Vec::new(),
+    }
 }
 
 /// Returns the lowest candidate that goes into the value: the highest that does not refer to the one below it.
@@ -97,7 +109,9 @@ pub(super) fn refers_to(candidate: &Candidate, name: &str) -> bool {
 /// Expands the frame's next candidate; whether the name is done. If not, it waits for others or has candidates left.
 fn advance(values: &mut Values, frame: &mut Frame, diagnostics: &mut Diagnostics) -> bool {
     let Some(entry) = values.entries.get(&frame.name) else { return true };
-    let Some(candidate) = entry.candidates.get(frame.candidate).filter(|_| !entry.is_broken) else { return true };
+    let Some(candidate) = entry.candidates.get(frame.candidate).filter(|_| !entry.is_broken) else {
+        return true;
+    };
     let is_last = frame.candidate + 1 == entry.candidates.len();
     let source = candidate.source.clone();
     let outcome = expand_candidate(values, &frame.name, candidate, frame.below.as_ref());
@@ -148,7 +162,9 @@ pub(super) fn expand_candidate(
         Said::Literal if candidate.raw.len() > MAX_BYTES => {
             return Outcome::Broken(vec![too_long(name, candidate.place(values, true))]);
         }
-        Said::Literal => return Outcome::Done(Expanded { text: candidate.raw.clone(), secret: candidate.is_secret }),
+        Said::Literal => {
+            return Outcome::Done(Expanded { text: candidate.raw.clone(), secret: candidate.is_secret });
+        }
         Said::Text(text) => text,
     };
     let mut expansion = Expansion::new(values, Some((name, below)), candidate.is_secret);
@@ -299,7 +315,8 @@ impl Candidate {
             (At::Layer(_), None) => Place::Named(self.source.to_string()),
             (At::Catalogue(Place::Text { source, span }), _) if secret => {
                 // The default itself may be what must not be shown.
-                let stars: String = source.text.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }).collect();
+                let stars: String =
+                    source.text.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }).collect();
                 Place::Text { source: Source { name: source.name.clone(), text: stars.into() }, span: *span }
             }
             (At::Catalogue(place), _) => place.clone(),
@@ -314,13 +331,15 @@ fn undefined_name(name: &str, place: Place) -> Diagnostic {
 }
 
 fn too_long(name: &str, place: Place) -> Diagnostic {
-    let message = format!("`{name}` has more than {MAX_BYTES} bytes after expansion; no program can be given more");
+    let message =
+        format!("`{name}` has more than {MAX_BYTES} bytes after expansion; no program can be given more");
     Diagnostic::error("value/rule", place, message).help("keep it in a file and set the path")
 }
 
 /// Reports that the names from `name` to the top of the stack wait for each other; none of them has a value.
 fn report_cycle(values: &mut Values, stack: &[Frame], name: &str, diagnostics: &mut Diagnostics) {
-    let chain: Vec<&str> = stack.iter().map(|frame| frame.name.as_str()).skip_while(|open| *open != name).collect();
+    let chain: Vec<&str> =
+        stack.iter().map(|frame| frame.name.as_str()).skip_while(|open| *open != name).collect();
     let is_new = chain.iter().any(|name| values.entries.get(*name).is_some_and(|entry| !entry.is_broken));
     if is_new {
         let winner = |name: &str| values.candidates(name).last();
@@ -329,10 +348,12 @@ fn report_cycle(values: &mut Values, stack: &[Frame], name: &str, diagnostics: &
             None => name.to_owned(),
         };
         let links: Vec<String> = chain.iter().map(|name| link(name)).collect();
-        let place = winner(name).map_or_else(|| Place::Named(name.to_owned()), |winner| winner.place(values, true));
+        let place =
+            winner(name).map_or_else(|| Place::Named(name.to_owned()), |winner| winner.place(values, true));
         let message = format!("values refer to each other: {} -> {name}", links.join(" -> "));
-        diagnostics
-            .push(Diagnostic::error("value/cycle", place, message).help("write the value of one of them out"));
+        diagnostics.push(
+            Diagnostic::error("value/cycle", place, message).help("write the value of one of them out"),
+        );
     }
     for name in chain {
         if let Some(entry) = values.entries.get_mut(name) {

@@ -30,7 +30,10 @@ pub(crate) fn run(
 }
 
 fn to_text(explanation: &Explanation) -> String {
-    let value = explanation.value.as_deref().map_or_else(|| "has no value".to_owned(), |value| format!("= {}", one_line(value)));
+    let value = explanation
+        .value
+        .as_deref()
+        .map_or_else(|| "has no value".to_owned(), |value| format!("= {}", one_line(value)));
     let from = explanation.winner.as_ref().map_or_else(String::new, |winner| format!("  # {winner}"));
     let header = ["", "LAYER", "STATE", "LINE", "RAW", "VALUE"].map(str::to_owned);
     let text = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), one_line);

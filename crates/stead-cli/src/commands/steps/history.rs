@@ -67,7 +67,8 @@ pub(crate) fn run(
         }
         let path = Path::new(&bundle.path);
         match stead_bundle::load_meta(path) {
-            Ok(RunMeta { steps: Some(steps), .. }) if wanted.as_ref().is_some_and(|name| *name != steps.catalogue) => {}
+            Ok(RunMeta { steps: Some(steps), .. })
+                if wanted.as_ref().is_some_and(|name| *name != steps.catalogue) => {}
             Ok(meta) => rows.extend(row(path, &meta)),
             Err(error) => warn(Failure::caused_by(FailureKind::Invalid, error).message()),
         }
@@ -85,7 +86,8 @@ pub(crate) fn run(
 fn row(bundle: &Path, meta: &RunMeta) -> Option<Row> {
     let steps: &StepsMeta = meta.steps.as_deref()?;
     let is_running = meta.status == RunStatus::Running;
-    let lives = || stead_bundle::holder_of(&bundle.join(stead_bundle::LOCK)).is_ok_and(|holder| holder.is_some());
+    let lives =
+        || stead_bundle::holder_of(&bundle.join(stead_bundle::LOCK)).is_ok_and(|holder| holder.is_some());
     let seconds = Duration::try_from_secs_f64(meta.duration_seconds).unwrap_or_default();
     Some(Row {
         run_id: meta.run_id.to_string(),
@@ -136,7 +138,8 @@ fn to_text(rows: &[Row]) -> String {
 
 /// Returns what was selected in few words.
 fn selection(selection: &SelectionRow) -> String {
-    let list = |flag: &str, tokens: &[String]| (!tokens.is_empty()).then(|| format!("{flag} {}", tokens.join(",")));
+    let list =
+        |flag: &str, tokens: &[String]| (!tokens.is_empty()).then(|| format!("{flag} {}", tokens.join(",")));
     let one = |flag: &str, token: &Option<String>| token.as_ref().map(|token| format!("{flag} {token}"));
     let parts = [
         list("only", &selection.only),

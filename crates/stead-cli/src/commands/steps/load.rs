@@ -151,7 +151,8 @@ pub(crate) fn settle(problems: Diagnostics) -> Result<Vec<Diagnostic>, Failure> 
     if !problems.has_errors() {
         return Ok(problems.0);
     }
-    let is_usage = |problem: &Diagnostic| problem.severity == Severity::Error && USAGE.contains(&problem.code);
+    let is_usage =
+        |problem: &Diagnostic| problem.severity == Severity::Error && USAGE.contains(&problem.code);
     let usage: Vec<Diagnostic> = problems.iter().filter(|problem| is_usage(problem)).cloned().collect();
     if usage.is_empty() {
         Err(Failure::invalid(problems.sorted()))

@@ -49,7 +49,8 @@ pub(crate) fn refused(
     steps["bundle"] = Value::Null;
     let tasks: Vec<TaskRow> = planned.rows().into_iter().map(|(name, step)| not_run(name, step)).collect();
     // In plan order, not by name.
-    let position = |row: &TaskRow| planned.plan.steps.iter().position(|step| step.id.as_str() == row.name.as_str());
+    let position =
+        |row: &TaskRow| planned.plan.steps.iter().position(|step| step.id.as_str() == row.name.as_str());
     let mut tasks = tasks;
     tasks.sort_by_key(position);
     Failure::of(kind, problems.sorted()).knowing("steps", steps).knowing("tasks", json!(tasks))

@@ -77,7 +77,8 @@ fn a_byte_order_mark_line_ends_and_a_missing_final_newline_stay() {
 
 #[test]
 fn every_kind_of_path_is_followed() {
-    let old = "a:\n- {name: web, image: 'x'}\n- name: db\n  image: \"y\"\nb: {\"c.d\": [1, [2, 3]]}\n1: one\n";
+    let old =
+        "a:\n- {name: web, image: 'x'}\n- name: db\n  image: \"y\"\nb: {\"c.d\": [1, [2, 3]]}\n1: one\n";
     assert_eq!(after(old, "a[name=web].image", &text("it's")), old.replace("'x'", "'it''s'"));
     assert_eq!(after(old, "a[1].image", &text("on")), old.replace("\"y\"", "\"on\""));
     assert_eq!(after(old, "b[\"c.d\"][1][0]", &Wanted::Int(7)), old.replace("[2,", "[7,"));
@@ -87,7 +88,9 @@ fn every_kind_of_path_is_followed() {
 
 #[test]
 fn a_plain_value_that_would_mean_something_else_is_quoted() {
-    for (value, written) in [("on", "\"on\""), ("1.0", "\"1.0\""), ("a: b", "\"a: b\""), ("x y", "x y"), ("", "\"\"")] {
+    for (value, written) in
+        [("on", "\"on\""), ("1.0", "\"1.0\""), ("a: b", "\"a: b\""), ("x y", "x y"), ("", "\"\"")]
+    {
         assert_eq!(after("a: old # c\n", "a", &text(value)), format!("a: {written} # c\n"));
     }
     assert_eq!(after("{a: old, b: c}\n", "a", &text("x, y")), "{a: \"x, y\", b: c}\n");
@@ -100,10 +103,14 @@ fn a_plain_value_that_would_mean_something_else_is_quoted() {
 
 #[test]
 fn select_picks_one_of_several_documents() {
-    let old = "---\nkind: A\nmetadata: {name: one}\nv: x\n---\n# c\nkind: A\nmetadata: {name: two}\nv: x\n---\n";
+    let old =
+        "---\nkind: A\nmetadata: {name: one}\nv: x\n---\n# c\nkind: A\nmetadata: {name: two}\nv: x\n---\n";
     let picked = selecting("v", &[("kind", "A"), ("metadata.name", "two")]);
     let new = set(&source(old), &picked, &text("z")).unwrap().text.unwrap();
-    assert_eq!(new, "---\nkind: A\nmetadata: {name: one}\nv: x\n---\n# c\nkind: A\nmetadata: {name: two}\nv: z\n---\n");
+    assert_eq!(
+        new,
+        "---\nkind: A\nmetadata: {name: one}\nv: x\n---\n# c\nkind: A\nmetadata: {name: two}\nv: z\n---\n"
+    );
     assert_eq!(
         refused(old, &spot("v")),
         "7:1 intent/path: the file holds 2 documents, and `select` does not say which is meant"
@@ -131,7 +138,11 @@ fn what_is_not_one_value_of_its_own_is_refused() {
         ("a: |\n  x\n", "a", "2:3 intent/path: `a` is a block of lines (`|` or `>`)"),
         ("a: >-\n  x\n", "a", "2:3 intent/path: `a` is a block of lines (`|` or `>`)"),
         ("b: &x 1\na: *x\n", "a", "2:4 intent/path: `a` is an alias"),
-        ("b: &x {c: 1}\na: *x\n", "a.c", "2:4 intent/path: `a` is an alias: what it names is written elsewhere"),
+        (
+            "b: &x {c: 1}\na: *x\n",
+            "a.c",
+            "2:4 intent/path: `a` is an alias: what it names is written elsewhere",
+        ),
         ("a: &x 1\n", "a", "1:7 intent/path: `a` has an anchor, so other places may change with it"),
         (
             "a: &x {b: 1}\nc: *x\n",
@@ -184,14 +195,19 @@ fn depth_is_bounded() {
 /// Any document of maps, lists and scalars in any style, with the paths of its scalars.
 fn any_yaml() -> impl Strategy<Value = String> {
     let word = "[a-z./$ é:#'-]{0,8}";
-    let scalar = prop_oneof![
-        word.prop_map(|text| quote::spellings(&Wanted::Text(text), ScalarStyle::Plain, true).remove(0)),
-        word.prop_map(|text| quote::spellings(&Wanted::Text(text), ScalarStyle::SingleQuoted, true).remove(0)),
-        word.prop_map(|text| quote::spellings(&Wanted::Text(text), ScalarStyle::DoubleQuoted, true).remove(0)),
-        Just("12".to_owned()),
-        Just("~".to_owned()),
-        Just("true".to_owned()),
-    ];
+    let scalar =
+        prop_oneof![
+            word.prop_map(|text| quote::spellings(&Wanted::Text(text), ScalarStyle::Plain, true).remove(0)),
+            word.prop_map(
+                |text| quote::spellings(&Wanted::Text(text), ScalarStyle::SingleQuoted, true).remove(0)
+            ),
+            word.prop_map(
+                |text| quote::spellings(&Wanted::Text(text), ScalarStyle::DoubleQuoted, true).remove(0)
+            ),
+            Just("12".to_owned()),
+            Just("~".to_owned()),
+            Just("true".to_owned()),
+        ];
     let flow = scalar.prop_recursive(3, 12, 4, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(|items| format!("[{}]", items.join(", "))),
