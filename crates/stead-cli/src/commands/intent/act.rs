@@ -51,7 +51,7 @@ impl Acting<'_> {
         let root = self.intended.catalogue.root.clone();
         let surroundings = IntentSurroundings::new(root, &self.state_dir, &self.intended.prepared);
         let compiled = self.compile(&surroundings)?;
-        self.talk().0.print(&shown::changes(&self.intended.prepared));
+        self.talk().0.print(&shown::changes(&self.intended.prepared, dry_run));
         let report = match self.following.take() {
             Some(following) => self.with_steps(following, compiled, surroundings.clone(), dry_run),
             None => self.alone(compiled, &surroundings, dry_run),
@@ -163,8 +163,8 @@ impl Acting<'_> {
     fn finish(&self, report: &Report, outcome: &Outcome<'_>) -> ExitCode {
         let (talk, paint) = self.talk();
         self.output.err.print(&render::errors(report, self.settings.stderr_paint));
-        talk.print(&outcome.text(self.settings));
         if !outcome.dry_run {
+            talk.print(&outcome.text(self.settings));
             talk.print(&render::ending(report, paint));
         }
         if self.args.json {

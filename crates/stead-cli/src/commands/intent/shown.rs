@@ -12,13 +12,16 @@ use super::Intended;
 use crate::render::{json, one_line};
 use crate::settings::Settings;
 
-/// Returns the diff of all files, and which of them hold their value already.
-pub(super) fn changes(prepared: &Prepared) -> String {
+/// Returns the diff of all files, which of them hold their value already, and in a dry run how many would change.
+pub(super) fn changes(prepared: &Prepared, dry_run: bool) -> String {
     let mut text = prepared.diff();
     for file in prepared.files.iter().filter(|file| !file.changes()) {
         for value in &file.values {
             text.push_str(&format!("already set: {} {}: {}\n", file.name, value.path, value.new));
         }
+    }
+    if dry_run {
+        text.push_str(&format!("Would edit {}.\n", count(prepared.changed().count())));
     }
     text
 }
@@ -118,8 +121,6 @@ impl<'a> Outcome<'a> {
         let count = count(files.len());
         if files.is_empty() {
             lines.push("No local file was edited: all is set already.".to_owned());
-        } else if self.dry_run {
-            lines.push(format!("Would edit {count}."));
         } else if self.stays {
             let failed = self.report.exit_code != ExitCode::Success;
             let stay = if failed { " They stay edited, although a step failed." } else { "" };
