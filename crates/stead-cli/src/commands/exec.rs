@@ -19,7 +19,7 @@ use crate::args::ExecArgs;
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::Shown;
 use crate::commands::plan::source;
-use crate::failure::{Failure, FailureKind, Source};
+use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint};
 use crate::reach;
 use crate::render::hosts::{self, HostLines};

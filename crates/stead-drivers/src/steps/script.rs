@@ -40,6 +40,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new("args", ParamKind::TextList, "Its arguments; default: none.")
             .default(ParamDefault::Texts(&[])),
         ParamSpec::new(
+            "cwd",
+            ParamKind::NonEmptyText,
+            "Directory to start in, as the catalogue writes it; default: the root.",
+        ),
+        ParamSpec::new(
             "env",
             ParamKind::TextList,
             "Names of variables it gets besides the values; default: none.",

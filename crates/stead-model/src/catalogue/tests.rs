@@ -107,8 +107,8 @@ apply:
             "6:36 `b` needs `c`, which comes after it in the `apply` list (list `c` first, or set `order: { apply: \
              needs }`)",
             "7:25 there is no control or variable `FEAT_VERIFI` (did you mean `FEAT_VERIFY`?)",
-            "10:22 `a` is listed twice in `apply` (a step runs once: remove one of them)",
-            "11:14 `d` has no mode `apply` (remove it from `apply`, or add `apply` to its `modes`)",
+            "10:21 `a` is listed twice in `apply` (a step runs once: remove one of them)",
+            "11:15 `d` has no mode `apply` (remove it from `apply`, or add `apply` to its `modes`)",
         ]
     );
 }
@@ -275,15 +275,19 @@ const WRONG: &[(&str, &str)] = &[
     ),
 ];
 
+/// Returns what is said about a catalogue with one thing wrong, unless it is `expected`, once and with its place.
+fn untold(catalogue: &str, wrong: &str, expected: &str) -> Option<String> {
+    let found = problems(catalogue);
+    let told = matches!(&found[..], [one] if one.contains(expected) && !one.starts_with("0:"));
+    (!told).then(|| format!("{wrong}: {found:?}"))
+}
+
 #[test]
 fn every_rule_of_the_tables_is_told() {
     assert_eq!(problems(HEAD), [""; 0]);
-    for (lines, expected) in WRONG {
-        let found = problems(&with(lines));
-        assert_eq!(found.len(), 1, "{lines}: {found:?}");
-        assert!(found[0].contains(expected), "{lines}: {found:?}");
-        assert!(!found[0].starts_with("0:"), "{lines}: {found:?}");
-    }
+    let untold: Vec<String> =
+        WRONG.iter().filter_map(|(lines, expected)| untold(&with(lines), lines, expected)).collect();
+    assert!(untold.is_empty(), "{}", untold.join("\n"));
 }
 
 /// What a step says, and what is said about it.
@@ -328,11 +332,9 @@ const WRONG_STEPS: &[(&str, &str)] = &[
 
 #[test]
 fn every_rule_of_a_step_is_told() {
-    for (body, expected) in WRONG_STEPS {
-        let found = problems(&with_step(body));
-        assert_eq!(found.len(), 1, "{body}: {found:?}");
-        assert!(found[0].contains(expected), "{body}: {found:?}");
-    }
+    let untold: Vec<String> =
+        WRONG_STEPS.iter().filter_map(|(body, expected)| untold(&with_step(body), body, expected)).collect();
+    assert!(untold.is_empty(), "{}", untold.join("\n"));
     for right in [
         "run: ./x/../a.sh",
         "run: a.sh, secrets: ['*']",

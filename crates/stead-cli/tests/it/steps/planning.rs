@@ -23,10 +23,18 @@ fn a_dry_run_shows_the_plan_and_does_nothing() {
     let lab = Homelab::new();
     let ended = lab.run(&["--dry-run"]).exits(0);
     assert_eq!(steps_in(&ended.stdout), APPLY);
-    assert!(ended.stdout.starts_with("Plan: cluster apply, 6 steps, target homelab, hash "), "{}", ended.stdout);
+    assert!(
+        ended.stdout.starts_with("Plan: cluster apply, 6 steps, target homelab, hash "),
+        "{}",
+        ended.stdout
+    );
     assert!(ended.stdout.ends_with("Dry run: nothing was executed.\n"), "{}", ended.stdout);
     assert!(ended.stdout.contains("\n  BASE_DOMAIN=homelab.test  # config.env:4\n"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("\n  OIDC_CLIENT_SECRET=***  # profiles/secrets.env:3\n"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("\n  OIDC_CLIENT_SECRET=***  # profiles/secrets.env:3\n"),
+        "{}",
+        ended.stdout
+    );
     assert!(lab.log().is_empty());
     assert!(!lab.path(".lab").exists() && !lab.path(".stead").exists());
     assert_eq!(fs::read_dir(lab.home()).unwrap().count(), 0);
@@ -58,7 +66,10 @@ fn a_dry_run_predicts_what_it_can_know() {
     assert_eq!(document["mode"], "dry_run");
     assert_eq!(document["tasks"][0]["prediction"], "assumed");
     assert_eq!(document["tasks"][0]["step"]["assumed"], true);
-    assert_eq!((&document["tasks"][3]["status"], &document["tasks"][3]["prediction"]), (&json!("changed"), &json!("exact")));
+    assert_eq!(
+        (&document["tasks"][3]["status"], &document["tasks"][3]["prediction"]),
+        (&json!("changed"), &json!("exact"))
+    );
     lab.run(&["--only", "sync-runtime-inputs.sh"]).exits(0);
     assert_eq!(lab.json(&["--dry-run"], 0)["tasks"][3]["status"], "unchanged");
     lab.replace(
@@ -85,7 +96,10 @@ fn a_dry_run_opens_nothing_for_writing_and_starts_no_program() {
         let log = fs::read_to_string(log.path()).unwrap();
         let bad = log.lines().filter(|line| !line.contains("resumed>")).filter(|line| {
             let call = line.split_once(' ').map_or("", |(_, call)| call.trim_start());
-            let reads = call.starts_with("open") && !call.contains("O_WRONLY") && !call.contains("O_RDWR") && !call.contains("O_CREAT");
+            let reads = call.starts_with("open")
+                && !call.contains("O_WRONLY")
+                && !call.contains("O_RDWR")
+                && !call.contains("O_CREAT");
             let thread = call.starts_with("clone") && call.contains("CLONE_THREAD");
             !reads && !thread && !call.starts_with("+++") && !call.starts_with("---")
         });
@@ -195,8 +209,12 @@ fn all_problems_of_a_catalogue_are_told_at_once() {
          apply:\n  - {steps: [a, b, c, d]}\n  - {steps: [e, a]}\n",
     );
     let document = lab.stead(&["steps", "run", "--json"]).exits(3).document();
-    let lines: Vec<i64> =
-        document["diagnostics"].as_array().unwrap().iter().map(|problem| problem["line"].as_i64().unwrap()).collect();
+    let lines: Vec<i64> = document["diagnostics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|problem| problem["line"].as_i64().unwrap())
+        .collect();
     assert_eq!(lines.len(), 5, "{document:#}");
     assert!(codes(&document).iter().all(|code| code == "steps/catalogue"), "{document:#}");
     for line in [4, 5, 8, 10, 11] {
@@ -209,14 +227,21 @@ fn all_problems_of_a_catalogue_are_told_at_once() {
 fn catalogues_are_found_from_below_and_by_name() {
     let lab = Homelab::new();
     let from_below = |args: &[&str]| -> Ended {
-        lab.command(env!("CARGO_BIN_EXE_stead"), args).current_dir(lab.path("scripts/bootstrap")).output().unwrap().into()
+        lab.command(env!("CARGO_BIN_EXE_stead"), args)
+            .current_dir(lab.path("scripts/bootstrap"))
+            .output()
+            .unwrap()
+            .into()
     };
     let several = from_below(&["steps", "run", "--json", "--dry-run"]).exits(2).document();
     assert_eq!(several["diagnostics"][0]["candidates"], json!(["cluster", "host"]));
     from_below(&["steps", "run", "cluster", "--dry-run"]).exits(0);
     let unknown = from_below(&["steps", "run", "clutser", "--json"]).exits(2).document();
     assert_eq!(codes(&unknown), ["steps/unknown-catalogue"]);
-    assert!(unknown["diagnostics"][0]["help"].as_str().unwrap().contains("did you mean `cluster`?"), "{unknown}");
+    assert!(
+        unknown["diagnostics"][0]["help"].as_str().unwrap().contains("did you mean `cluster`?"),
+        "{unknown}"
+    );
     from_below(&["steps", "run", "no/such.yaml"]).exits(3);
     from_below(&["steps", "run", "cluster", "--only", "15"]).exits(0);
     assert!(lab.path(".stead/runs").is_dir());

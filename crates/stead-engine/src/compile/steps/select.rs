@@ -305,9 +305,9 @@ impl Selector<'_, '_> {
         }
         let position: BTreeMap<&StepId, usize> =
             self.listed.iter().enumerate().map(|(at, (_, step))| (&step.id, at)).collect();
-        let mut open: Vec<usize> = (0..left.len()).filter(|at| left[*at].is_none()).rev().collect();
+        let mut open: BTreeSet<usize> = (0..left.len()).filter(|at| left[*at].is_none()).collect();
         let mut problems = Vec::new();
-        while let Some(at) = open.pop() {
+        while let Some(at) = open.pop_first() {
             let step = self.listed[at].1;
             for need in step.needs.get(self.request.mode) {
                 let Some(needed) = position.get(&need.value).copied() else { continue };
@@ -322,7 +322,7 @@ impl Selector<'_, '_> {
                     )),
                     (Some(_), Some(NeedsChoice::With)) => {
                         left[needed] = None;
-                        open.push(needed);
+                        open.insert(needed);
                     }
                     (Some(_), Some(NeedsChoice::Skip) | None) => problems.push((
                         "selection",

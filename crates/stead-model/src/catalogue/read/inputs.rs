@@ -123,6 +123,7 @@ impl Reader<'_, '_> {
                 if is_env { (is_env_name, ENV_NAME) } else { (is_secret_key, SECRET_KEY) };
             if !is_key(name) {
                 self.walk.report(key.bad(format!("`{name}` cannot be a key of inputs")).help(rule));
+                continue;
             }
             if let Some(input) = self.input_key(key, value, must_be_declared) {
                 keys.insert(name.to_owned(), input);

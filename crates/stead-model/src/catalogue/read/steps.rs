@@ -28,7 +28,9 @@ impl Reader<'_, '_> {
     fn step(&mut self, id: StepId, key: Node<'_>, node: Node<'_>) -> Option<Step> {
         let fields = self.map(node, &STEP_KEYS)?;
         let modes = self.modes(fields, "modes");
-        if let Some(node) = fields.get("modes").filter(|_| modes.as_ref().is_some_and(BTreeSet::is_empty)) {
+        if let Some(node) =
+            fields.get("modes").filter(|node| node.as_list().is_some_and(|items| items.len() == 0))
+        {
             self.walk
                 .report(node.bad("a step has at least one mode").help("write `[apply]`, `[delete]` or both"));
         }
