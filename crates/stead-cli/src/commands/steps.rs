@@ -9,7 +9,7 @@ use stead_model::{Diagnostic, Diagnostics};
 use crate::output::{Output, Paint};
 use crate::settings::Settings;
 
-mod act;
+pub(super) mod act;
 pub(super) mod check;
 mod confirm;
 pub(super) mod explain;

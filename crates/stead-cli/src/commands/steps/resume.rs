@@ -108,7 +108,14 @@ fn go_on(
     output: &Output,
 ) -> Result<ExitCode, Failure> {
     let steps = match (&meta.kind, &meta.steps) {
-        (RunKind::Steps, Some(steps)) => steps,
+        (RunKind::Steps, Some(steps)) => match &steps.intent {
+            None => steps,
+            Some(command) => {
+                let message = format!("{} is the run of an intent, which is not resumed", meta.run_id);
+                return Err(Failure::new(FailureKind::Invalid, message)
+                    .hint(format!("do it again, what is done stays done: {command}")));
+            }
+        },
         (
             RunKind::Run | RunKind::Plan | RunKind::Steps | RunKind::Nodes | RunKind::Fleet | RunKind::Test,
             _,
@@ -135,7 +142,7 @@ fn go_on(
     };
     let dry_run = said.dry_run || configured.wants_dry_run();
     let mut acting =
-        Acting { configured, planned, settings, output, shown: said.shown, wait_lock: said.wait_lock };
+        Acting { configured, planned, settings, output, shown: said.shown, wait_lock: said.wait_lock, intent: None };
     acting.show_plan();
     acting.settle()?;
     if acting.planned.plan.compiled.hash != meta.plan_hash && !options.force {
