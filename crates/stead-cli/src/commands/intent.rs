@@ -53,7 +53,8 @@ pub(super) fn run(args: &IntentArgs, settings: &Settings, output: &mut Output) -
     let mut warnings = Vec::new();
     let (configured, dry_run) = match &intent.then {
         Some(_) => {
-            let configured = load::configure_listed(listed.clone(), Given::default(), settings)?;
+            let configured =
+                load::configure_loaded(listed.clone(), catalogue.clone(), Given::default(), settings)?;
             let wanted = configured.wants_dry_run();
             (Some(configured), wanted)
         }

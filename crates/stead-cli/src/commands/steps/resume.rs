@@ -141,8 +141,15 @@ fn go_on(
         force: said.force,
     };
     let dry_run = said.dry_run || configured.wants_dry_run();
-    let mut acting =
-        Acting { configured, planned, settings, output, shown: said.shown, wait_lock: said.wait_lock, intent: None };
+    let mut acting = Acting {
+        configured,
+        planned,
+        settings,
+        output,
+        shown: said.shown,
+        wait_lock: said.wait_lock,
+        intent: None,
+    };
     acting.show_plan();
     acting.settle()?;
     if acting.planned.plan.compiled.hash != meta.plan_hash && !options.force {

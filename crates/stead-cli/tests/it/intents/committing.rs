@@ -17,14 +17,16 @@ fn one_commit_of_exactly_the_edited_files() {
     commit_all(&lab);
     lab.write("notes", "mine");
     git(&lab, &["add", "notes"]);
-    let ended = lab.stead(&COMMIT).exits(0).says("Committed 2 local files as ").says("until the commit is pushed");
+    let ended =
+        lab.stead(&COMMIT).exits(0).says("Committed 2 local files as ").says("until the commit is pushed");
     assert!(ended.stdout.contains("Next: git push\n"), "{ended:?}");
     let files = format!("intent platform-certs CERT_ENV=prod\n\n{INFRASTRUCTURE}\n{PLATFORM}\n");
     assert_eq!(git(&lab, &["show", "--format=%s", "--name-only", "HEAD"]), files);
     assert_eq!(git(&lab, &["status", "--porcelain"]), "A  notes\n");
     assert_eq!(lab.log(), ["32_reconcile_flux_stack.sh"]);
     // Nothing changed: no commit.
-    let said = lab.stead(&["intent", "platform-certs", "CERT_ENV=prod", "--commit", "--json"]).exits(0).document();
+    let said =
+        lab.stead(&["intent", "platform-certs", "CERT_ENV=prod", "--commit", "--json"]).exits(0).document();
     assert_eq!((&said["committed"], &said["commit"]), (&json!(false), &json!(null)));
     assert_eq!(git(&lab, &["rev-list", "--count", "HEAD"]), "2\n");
     let args = ["intent", "platform-certs", "CERT_ENV=staging", "--commit", "--json"];
@@ -40,7 +42,8 @@ fn a_dirty_target_is_refused_before_anything_is_edited() {
     commit_all(&lab);
     lab.append(PLATFORM, "# mine");
     let before = tree(&lab);
-    let said = lab.stead(&["intent", "platform-certs", "CERT_ENV=prod", "--commit", "--json"]).exits(3).document();
+    let said =
+        lab.stead(&["intent", "platform-certs", "CERT_ENV=prod", "--commit", "--json"]).exits(3).document();
     assert_eq!(codes(&said), ["intent/dirty"]);
     assert_eq!(said["diagnostics"][0]["file"], PLATFORM);
     assert_eq!(tree(&lab), before);

@@ -9,16 +9,39 @@ use crate::steps::homelab::Homelab;
 
 /// What the switch does to files: each is a place to die at.
 const CALLS: [&str; 12] = [
-    "openat", "write", "fsync", "flock", "fchmod", "rename", "renameat", "renameat2", "unlink", "unlinkat", "mkdir",
+    "openat",
+    "write",
+    "fsync",
+    "flock",
+    "fchmod",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "mkdir",
     "copy_file_range",
 ];
 
 /// Returns `stead ARGS` under strace, which does `what` at the `count`th call of `call` that touches the files.
-fn traced(lab: &Homelab, strace: &std::path::Path, call: &str, what: &str, count: u32, args: &[&str]) -> Command {
+fn traced(
+    lab: &Homelab,
+    strace: &std::path::Path,
+    call: &str,
+    what: &str,
+    count: u32,
+    args: &[&str],
+) -> Command {
     let root = lab.root().canonicalize().unwrap();
     let mut command = lab.command(strace, &["-f", "-qq", "-o", "/dev/null"]);
-    let beside = ["", "a.yaml", "b.yaml", ".a.yaml.stead-tmp", ".b.yaml.stead-tmp"].map(|name| root.join(name));
-    let journal = [".stead/intents", ".stead/intents/switch.json", ".stead/intents/switch.json.tmp", ".stead/intents/lock"];
+    let beside =
+        ["", "a.yaml", "b.yaml", ".a.yaml.stead-tmp", ".b.yaml.stead-tmp"].map(|name| root.join(name));
+    let journal = [
+        ".stead/intents",
+        ".stead/intents/switch.json",
+        ".stead/intents/switch.json.tmp",
+        ".stead/intents/lock",
+    ];
     for path in beside.into_iter().chain(journal.map(|name| root.join(name))) {
         command.arg("-P").arg(path.to_str().unwrap().trim_end_matches('/'));
     }
@@ -30,7 +53,8 @@ fn traced(lab: &Homelab, strace: &std::path::Path, call: &str, what: &str, count
 /// Returns strace, if it is there and may trace.
 fn strace() -> Option<std::path::PathBuf> {
     let strace = program("strace")?;
-    let works = Command::new(&strace).args(["-f", "-qq", "-o", "/dev/null", "true"]).status().unwrap().success();
+    let works =
+        Command::new(&strace).args(["-f", "-qq", "-o", "/dev/null", "true"]).status().unwrap().success();
     works.then_some(strace)
 }
 
@@ -104,7 +128,11 @@ fn a_switch_with_a_commit_killed_anywhere_is_committed_or_undone() {
     }
     sweep(repository, &["intent", "flip", "--commit"], |lab, is_new, at| {
         assert_eq!(git(lab, &["status", "--porcelain", "a.yaml", "b.yaml"]), "", "{at}");
-        assert_eq!(git(lab, &["log", "--format=%s", "-1", "--", "a.yaml"]) == "intent flip V=new\n", is_new, "{at}");
+        assert_eq!(
+            git(lab, &["log", "--format=%s", "-1", "--", "a.yaml"]) == "intent flip V=new\n",
+            is_new,
+            "{at}"
+        );
     });
 }
 
@@ -116,7 +144,8 @@ fn a_failing_rename_puts_all_back() {
     for call in ["renameat", "renameat2"] {
         for count in [1, 2] {
             let lab = small();
-            let ended: Ended = traced(&lab, &strace, call, "error=EIO", count, &["intent", "flip"]).output().unwrap().into();
+            let ended: Ended =
+                traced(&lab, &strace, call, "error=EIO", count, &["intent", "flip"]).output().unwrap().into();
             if ended.code == 0 {
                 continue;
             }

@@ -30,7 +30,10 @@ fn an_intent_changes_one_value_of_each_file_and_runs_its_steps() {
     let path = format!("--- a/{INFRASTRUCTURE}\n+++ b/{INFRASTRUCTURE}\n@@ ");
     assert!(ended.stdout.starts_with(&path), "{ended:?}");
     assert_eq!(steps_in(&ended.stdout), ["sync-runtime-inputs.sh", "32_reconcile_flux_stack.sh"]);
-    let ended = ended.says("Edited 2 local files.").says("until they are committed and pushed").says("Next: git commit");
+    let ended = ended
+        .says("Edited 2 local files.")
+        .says("until they are committed and pushed")
+        .says("Next: git commit");
     assert!(ended.stdout.ends_with("Done.\n"), "{ended:?}");
     assert_eq!(lab.log(), ["32_reconcile_flux_stack.sh"]);
 
@@ -40,7 +43,9 @@ fn an_intent_changes_one_value_of_each_file_and_runs_its_steps() {
     };
     let written = [inode(INFRASTRUCTURE), inode(PLATFORM)];
     let again = lab.stead(&["intent", "platform-certs", "CERT_ENV=prod"]).exits(0);
-    let again = again.says(&format!("already set: {INFRASTRUCTURE} spec.path")).says(&format!("already set: {PLATFORM}"));
+    let again = again
+        .says(&format!("already set: {INFRASTRUCTURE} spec.path"))
+        .says(&format!("already set: {PLATFORM}"));
     assert!(!again.stdout.contains("+++"), "{again:?}");
     assert_eq!([inode(INFRASTRUCTURE), inode(PLATFORM)], written);
     assert_eq!(lab.log().len(), 2);
@@ -59,7 +64,10 @@ fn edit_and_steps_are_one_run_and_the_diff_is_kept() {
     let said = lab.stead(&args).exits(0).document();
     assert_eq!(said["intent"], "app-test");
     assert_eq!(said["params"], json!({"APP_ENV": "prod", "LE_ENV": "prod"}));
-    assert_eq!((&said["schema"], &said["scope"], &said["exit_code"]), (&json!(1), &json!("local"), &json!(0)));
+    assert_eq!(
+        (&said["schema"], &said["scope"], &said["exit_code"]),
+        (&json!(1), &json!("local"), &json!(0))
+    );
     assert_eq!((&said["committed"], &said["diagnostics"]), (&json!(false), &json!([])));
     let row = &said["files"][0];
     assert_eq!((&row["path"], &row["changed"]), (&json!("spec.path"), &json!(true)));
@@ -71,7 +79,10 @@ fn edit_and_steps_are_one_run_and_the_diff_is_kept() {
     let [bundle] = lab.bundles().try_into().unwrap();
     assert_eq!(fs::read_to_string(bundle.join("events.jsonl")).unwrap(), lab.read("events"));
     let kept = said["then"]["tasks"][0]["data"]["diff"].as_str().unwrap();
-    assert!(lab.root().join(kept).starts_with(&bundle) || std::path::Path::new(kept).starts_with(&bundle), "{kept}");
+    assert!(
+        lab.root().join(kept).starts_with(&bundle) || std::path::Path::new(kept).starts_with(&bundle),
+        "{kept}"
+    );
     assert_eq!(fs::read_to_string(lab.root().join(kept)).unwrap(), said["diff"].as_str().unwrap());
     lab.stead(&["bundle", "verify", bundle.to_str().unwrap()]).exits(0);
     // An intent is done again, not resumed.
@@ -97,7 +108,8 @@ fn nothing_is_edited_while_the_steps_cannot_run() {
     lab.stead(&["intent", "platform-certs", "CERT_ENV=prod"]).exits(3).says("banana");
     assert_eq!(tree(&lab), before);
     let lab = Homelab::new();
-    fs::set_permissions(lab.path("scripts/32_reconcile_flux_stack.sh"), fs::Permissions::from_mode(0o644)).unwrap();
+    fs::set_permissions(lab.path("scripts/32_reconcile_flux_stack.sh"), fs::Permissions::from_mode(0o644))
+        .unwrap();
     let before = tree(&lab);
     lab.stead(&["intent", "platform-certs", "CERT_ENV=prod"]).exits(3).says("32_reconcile_flux_stack.sh");
     assert_eq!(tree(&lab), before);
@@ -108,7 +120,11 @@ fn nothing_is_edited_while_the_steps_cannot_run() {
 fn nothing_is_edited_while_another_run_has_the_target() {
     let lab = Homelab::new();
     lab.script("scripts/15_verify_cluster_access.sh", "touch \"$STEAD_LAB/started\"; sleep 60\n");
-    let mut running = lab.command(lab.path("run.sh"), &["--only", "15"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    let mut running = lab
+        .command(lab.path("run.sh"), &["--only", "15"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
     let started = lab.root().parent().unwrap().join("started");
     wait_until("the first run", || started.exists());
     let before = lab.read(INFRASTRUCTURE);
@@ -127,7 +143,8 @@ fn nothing_is_edited_while_another_run_has_the_target() {
 fn only_is_ignored_and_an_unknown_value_is_a_warning() {
     let lab = Homelab::new();
     lab.replace(INFRASTRUCTURE, "overlays/home\n", "overlays/mine\n");
-    let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &["intent", "platform-certs", "CERT_ENV=prod"]);
+    let mut command =
+        lab.command(env!("CARGO_BIN_EXE_stead"), &["intent", "platform-certs", "CERT_ENV=prod"]);
     let ended: crate::cases_17_32::lab::Ended = command.env("ONLY", "15").output().unwrap().into();
     let ended = ended.exits(0);
     assert_eq!(steps_in(&ended.stdout).len(), 2);
@@ -139,7 +156,10 @@ fn only_is_ignored_and_an_unknown_value_is_a_warning() {
 fn an_intent_without_steps_only_edits() {
     let lab = small();
     let ended = lab.stead(&["intent", "flip"]).exits(0);
-    assert_eq!((lab.read("a.yaml"), lab.read("b.yaml")), ("v: new # keep\n".to_owned(), "v: new # keep\n".to_owned()));
+    assert_eq!(
+        (lab.read("a.yaml"), lab.read("b.yaml")),
+        ("v: new # keep\n".to_owned(), "v: new # keep\n".to_owned())
+    );
     let next = "Next: git commit -m 'intent flip V=new' -- a.yaml b.yaml\n";
     assert!(ended.stdout.contains(next), "{ended:?}");
     let said = lab.stead(&["intent", "flip", "V=new", "--json"]).exits(0).document();

@@ -105,7 +105,9 @@ fn make_with_a_dry_run_that_is_none_fails_and_changes_nothing() {
     let before = tree(&lab);
     let make = |args: &[&str]| -> Ended { lab.command("make", args).output().unwrap().into() };
     make(&["platform-certs", "CERT_ENV=prod", "DRY_RUN=yes"]).exits(2).says("DRY_RUN");
-    make(&["platform-certs", "CERT_ENV=prod", "DRY_RUN=true"]).exits(0).says("Dry run: nothing was executed.");
+    make(&["platform-certs", "CERT_ENV=prod", "DRY_RUN=true"])
+        .exits(0)
+        .says("Dry run: nothing was executed.");
     assert_eq!(tree(&lab), before);
     make(&["platform-certs", "CERT_ENV=prod"]).exits(0);
     assert!(lab.read(INFRASTRUCTURE).contains("overlays/home-letsencrypt-prod\n"));
