@@ -121,7 +121,11 @@ fn stubs_are_scripts_of_the_catalogues() {
         assert!(catalogues.contains(&format!("run: {stub}")), "{stub}");
     }
     for script in entry_points {
-        assert_eq!(fs::read_to_string(Path::new(EXAMPLE).join(script)).unwrap().lines().count(), 3, "{script}");
+        assert_eq!(
+            fs::read_to_string(Path::new(EXAMPLE).join(script)).unwrap().lines().count(),
+            3,
+            "{script}"
+        );
     }
 }
 
@@ -129,7 +133,11 @@ fn stubs_are_scripts_of_the_catalogues() {
 #[test]
 fn stubs_are_idempotent_and_log_what_they_were_started_with() {
     let lab = Lab::new();
-    for stub in ["scripts/bootstrap/install-flux.sh", "scripts/26_manage_cilium_lifecycle.sh", "scripts/32_reconcile_flux_stack.sh"] {
+    for stub in [
+        "scripts/bootstrap/install-flux.sh",
+        "scripts/26_manage_cilium_lifecycle.sh",
+        "scripts/32_reconcile_flux_stack.sh",
+    ] {
         for args in [&[][..], &["--delete"]] {
             assert!(lab.says(stub, args).contains("::changed true\n"), "{stub} {args:?}");
             assert!(lab.says(stub, args).contains("::changed false\n"), "{stub} {args:?}");
@@ -151,12 +159,18 @@ fn the_stack_is_compared_with_the_files_of_the_cluster() {
     let before = lab.run(verify, &[]);
     let said = String::from_utf8(before.stdout).unwrap();
     assert_eq!(before.status.code(), Some(1));
-    assert!(said.contains("::check bad stack.tenants ") && said.contains("::suggest ./run.sh --only 32\n"), "{said}");
+    assert!(
+        said.contains("::check bad stack.tenants ") && said.contains("::suggest ./run.sh --only 32\n"),
+        "{said}"
+    );
     lab.says("scripts/32_reconcile_flux_stack.sh", &[]);
     assert!(lab.says(verify, &[]).contains("::check ok stack.tenants "));
     fs::write(lab.path("clusters/home/tenants.yaml"), "changed: true\n").unwrap();
     let after = String::from_utf8(lab.run(verify, &[]).stdout).unwrap();
-    assert!(after.contains("::check bad stack.tenants ") && after.contains("::check ok stack.platform "), "{after}");
+    assert!(
+        after.contains("::check bad stack.tenants ") && after.contains("::check ok stack.platform "),
+        "{after}"
+    );
 }
 
 #[test]
@@ -232,12 +246,22 @@ fn every_target_of_make_has_a_line_of_help() {
         Ok(output) => String::from_utf8(output.stdout).unwrap(),
         Err(_) => return eprintln!("make is not installed: the Makefile was not checked with it"),
     };
-    let targets: Vec<&str> = output.lines().filter_map(|line| line.split_once(": ")).map(|(target, _)| target).collect();
+    let targets: Vec<&str> =
+        output.lines().filter_map(|line| line.split_once(": ")).map(|(target, _)| target).collect();
     assert_eq!(
         targets,
         [
-            "install", "teardown", "reinstall", "flux-bootstrap", "runtime-inputs-sync", "flux-reconcile",
-            "platform-certs", "app-test", "verify", "check", "help"
+            "install",
+            "teardown",
+            "reinstall",
+            "flux-bootstrap",
+            "runtime-inputs-sync",
+            "flux-reconcile",
+            "platform-certs",
+            "app-test",
+            "verify",
+            "check",
+            "help"
         ]
     );
 }
@@ -245,7 +269,8 @@ fn every_target_of_make_has_a_line_of_help() {
 #[test]
 fn shellcheck_finds_nothing_in_the_scripts() {
     let scripts = STUBS.iter().map(|(stub, _)| *stub).chain(["run.sh", "host/run-host.sh", "scripts/lib.sh"]);
-    let checked = Command::new("shellcheck").args(["-x", "-P", "scripts"]).args(scripts).current_dir(EXAMPLE).output();
+    let checked =
+        Command::new("shellcheck").args(["-x", "-P", "scripts"]).args(scripts).current_dir(EXAMPLE).output();
     match checked {
         Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
         Err(_) => eprintln!("shellcheck is not installed: the scripts were not checked with it"),

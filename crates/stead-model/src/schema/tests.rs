@@ -241,12 +241,22 @@ const CATALOGUE_VALUES: &[(&str, &str, &[&str], &[&str])] = &[
         "",
         "layers",
         &["[]", "[{file: a, secret: true, optional: false}, {flag: profile}]", "[{flag: host-env}]"],
-        &["{}", "[a]", "[{}]", "[{file: a, flag: profile}]", "[{flag: x}]", "[{flag: profile, optional: true}]"],
+        &[
+            "{}",
+            "[a]",
+            "[{}]",
+            "[{file: a, flag: profile}]",
+            "[{flag: x}]",
+            "[{flag: profile, optional: true}]",
+        ],
     ),
     (
         "",
         "controls",
-        &["{F: {type: bool, default: true, in_layers: false, doc: x}}", "{F: {type: bool}, ONLY: {}, DRY_RUN: {doc: x}}"],
+        &[
+            "{F: {type: bool, default: true, in_layers: false, doc: x}}",
+            "{F: {type: bool}, ONLY: {}, DRY_RUN: {doc: x}}",
+        ],
         &["[]", "{F: {type: int}}", "{F: {colour: red}}", "{'a b': {type: bool}, F: {type: bool}}"],
     ),
     (
@@ -255,7 +265,12 @@ const CATALOGUE_VALUES: &[(&str, &str, &[&str], &[&str])] = &[
         &["{V: {type: int, min: 1, max: 2, default: 1}}", "{V: {enum: [a, 1]}}"],
         &["[]", "{V: x}", "{V: {enum: []}}", "{V: {length: []}}", "{V: {default: [a]}}", "{V: {secret: 1}}"],
     ),
-    ("", "apply", &["[]", "[{phase: x, steps: [s]}]"], &["{}", "[s]", "[{phase: x}]", "[{phase: 1, steps: []}]"]),
+    (
+        "",
+        "apply",
+        &["[]", "[{phase: x, steps: [s]}]"],
+        &["{}", "[s]", "[{phase: x}]", "[{phase: 1, steps: []}]"],
+    ),
     ("", "delete", &["[]", "[{steps: [s]}]"], &["{}", "[{steps: s}]"]),
     ("", "order", &["{apply: needs, delete: listed}", "{}"], &["needs", "{apply: x}"]),
     ("", "limits", &["{parallel: 1}", "{}"], &["{parallel: 0}", "{parallel: x}", "{per_target: 1}"]),
@@ -335,10 +350,15 @@ fn reader_and_schema_agree_on_every_key_of_a_catalogue() {
     ];
     let inputs = "inputs: {i: {sink: {kind: file, path: p, name: n}, keys: {V: {}}}}\n";
     for (holder, key, right, wrong) in CATALOGUE_VALUES {
-        for (value, expected) in right.iter().map(|value| (value, true)).chain(wrong.iter().map(|value| (value, false))) {
+        for (value, expected) in
+            right.iter().map(|value| (value, true)).chain(wrong.iter().map(|value| (value, false)))
+        {
             let given = |name: &str| holder.is_empty() && *key == name;
-            let mut text: String =
-                head.iter().filter(|(name, _)| !given(name)).map(|(name, value)| format!("{name}: {value}\n")).collect();
+            let mut text: String = head
+                .iter()
+                .filter(|(name, _)| !given(name))
+                .map(|(name, value)| format!("{name}: {value}\n"))
+                .collect();
             let body = match (*holder, *key) {
                 ("s", "run") | ("i", "inputs") => format!("{key}: {value}"),
                 ("s", _) => format!("run: x.sh, {key}: {value}"),
@@ -361,7 +381,8 @@ fn reader_and_schema_agree_on_every_key_of_a_catalogue() {
             assert_eq!(validator.is_valid(&to_json(&text)), expected, "schema: {text}");
         }
     }
-    let covered = |holder: &str, name: &str| CATALOGUE_VALUES.iter().any(|(at, key, ..)| *at == holder && *key == name);
+    let covered =
+        |holder: &str, name: &str| CATALOGUE_VALUES.iter().any(|(at, key, ..)| *at == holder && *key == name);
     let names = |keys: &crate::yaml::Keys| keys.names().collect::<Vec<_>>();
     for name in names(&crate::catalogue::keys::CATALOGUE_KEYS).iter().filter(|name| **name != "steps") {
         assert!(covered("", name), "`{name}` is not covered");

@@ -145,8 +145,7 @@ impl Selector<'_, '_> {
         let selection = self.request.selection;
         let from = selection.from.as_deref().and_then(|token| self.one("--from", token));
         let until = selection.until.as_deref().and_then(|token| self.one("--until", token));
-        let only: BTreeSet<usize> =
-            selection.only.iter().flat_map(|token| self.only(token)).collect();
+        let only: BTreeSet<usize> = selection.only.iter().flat_map(|token| self.only(token)).collect();
         let skip: BTreeSet<usize> =
             selection.skip.iter().flat_map(|token| self.matches("--skip", token)).collect();
         if self.problems.has_errors() {
@@ -257,7 +256,10 @@ impl Selector<'_, '_> {
             let is_there = self.catalogue.listed(other).any(|(_, listed)| listed.id == step.id);
             let message = format!("`{token}` is the step `{}`, which is not in the {mode} list", step.id);
             let help = if is_there {
-                format!("the {other} list has it{}", if other == StepMode::Delete { ": add --delete" } else { "" })
+                format!(
+                    "the {other} list has it{}",
+                    if other == StepMode::Delete { ": add --delete" } else { "" }
+                )
             } else {
                 "no list has it".to_owned()
             };
