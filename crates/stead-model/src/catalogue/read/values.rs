@@ -31,7 +31,10 @@ impl Reader<'_, '_> {
         let doc = self.text(fields, "doc");
         if let Some(kind) = built_in {
             for (key, _) in node.as_map().into_iter().flatten() {
-                if key.as_text().is_some_and(|key| key != "doc" && CONTROL_KEYS.names().any(|name| name == key)) {
+                if key
+                    .as_text()
+                    .is_some_and(|key| key != "doc" && CONTROL_KEYS.names().any(|name| name == key))
+                {
                     let problem = key.bad(format!("`{name}` is built in and takes no settings"));
                     self.walk.report(problem.help(format!("write `{name}: {{}}`")));
                 }
@@ -77,7 +80,8 @@ impl Reader<'_, '_> {
 
     fn var(&mut self, key: Node<'_>, node: Node<'_>) -> Option<Var> {
         let fields = self.map(node, &VAR_KEYS)?;
-        let kind = fields.get("type").and_then(|node| self.walk.choice(node, &VarKind::WORDS)).unwrap_or_default();
+        let kind =
+            fields.get("type").and_then(|node| self.walk.choice(node, &VarKind::WORDS)).unwrap_or_default();
         let required = self.flag(fields, "required", false);
         for name in ["when", "for"] {
             if let Some(key) = node.key(name).filter(|_| !required) {
@@ -107,7 +111,10 @@ impl Reader<'_, '_> {
         for name in ["min", "max"] {
             if let Some(key) = node.key(name).filter(|_| kind != VarKind::Int) {
                 let problem = key.bad(format!("`{name}` has no use with `type: {}`", kind.as_str()));
-                self.walk.report(problem.help("write `type: int`; for the length of a text use `min_length`, `max_length`"));
+                self.walk.report(
+                    problem
+                        .help("write `type: int`; for the length of a text use `min_length`, `max_length`"),
+                );
             }
         }
         let rules = Rules {
@@ -121,7 +128,11 @@ impl Reader<'_, '_> {
         };
         let crossed = [
             ("min", "max", rules.min.zip(rules.max).is_some_and(|(min, max)| min > max)),
-            ("min_length", "max_length", rules.min_length.zip(rules.max_length).is_some_and(|(min, max)| min > max)),
+            (
+                "min_length",
+                "max_length",
+                rules.min_length.zip(rules.max_length).is_some_and(|(min, max)| min > max),
+            ),
         ];
         for (low, high, _) in crossed.iter().filter(|(.., crossed)| *crossed) {
             let place = node.key(low).unwrap_or(node);
