@@ -2,7 +2,7 @@
 
 use stead_model::ExitCode;
 
-use crate::args::{AgentCommand, BundleCommand, Command, PlanCommand};
+use crate::args::{AgentCommand, BundleCommand, Command, PlanCommand, StepsCommand};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -18,6 +18,7 @@ mod plan;
 mod reach;
 mod resume;
 mod schema;
+mod steps;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
 pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
@@ -26,6 +27,13 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Run(args) => plan::run::run(&args, settings, output),
             PlanCommand::Show(args) => plan::show::run(&args, settings, output),
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
+        },
+        Command::Steps(command) => match command {
+            StepsCommand::Run(args) => steps::run::run(&args, settings, output),
+            StepsCommand::List(args) => steps::list::run(&args, settings, output),
+            StepsCommand::Explain(args) => steps::explain::run(&args, settings, output),
+            StepsCommand::History(args) => steps::history::run(&args, settings, output),
+            StepsCommand::Check(args) => steps::check::run(&args, settings, output),
         },
         Command::Resume(args) => resume::run(&args, settings, output),
         Command::Exec(args) => exec::run(&args, settings, output),

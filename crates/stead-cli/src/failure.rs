@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt::Write as _;
 
-use stead_model::{Diagnostics, ExitCode};
+use stead_model::{Diagnostics, ExitCode, Value};
 
 use crate::output::{Paint, Style};
 use crate::render::json;
@@ -17,6 +17,8 @@ pub struct Failure {
     pub source: Source,
     /// What to try.
     pub hints: Vec<String>,
+    /// What else is known, for the JSON document of problems: key and value.
+    pub known: Vec<(&'static str, Value)>,
 }
 
 /// Whose fault a failure is.
@@ -90,12 +92,12 @@ pub enum Source {
 impl Failure {
     /// Returns a failure with a message of ours.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, source: Source::Message(message.into()), hints: Vec::new() }
+        Self { kind, source: Source::Message(message.into()), hints: Vec::new(), known: Vec::new() }
     }
 
     /// Returns a failure caused by `error`.
     pub fn caused_by(kind: FailureKind, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind, source: Source::Error(error.into()), hints: Vec::new() }
+        Self { kind, source: Source::Error(error.into()), hints: Vec::new(), known: Vec::new() }
     }
 
     /// Returns the failure of input that has problems: exit code 3.
@@ -105,12 +107,18 @@ impl Failure {
 
     /// Returns the failure of problems that are of `kind`.
     pub fn of(kind: FailureKind, diagnostics: Diagnostics) -> Self {
-        Self { kind, source: Source::Diagnostics(diagnostics), hints: Vec::new() }
+        Self { kind, source: Source::Diagnostics(diagnostics), hints: Vec::new(), known: Vec::new() }
     }
 
     /// Returns this failure with something to try.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
+        self
+    }
+
+    /// Returns this failure with something else that is known, for its JSON document.
+    pub fn knowing(mut self, key: &'static str, value: Value) -> Self {
+        self.known.push((key, value));
         self
     }
 
@@ -155,7 +163,7 @@ impl Failure {
     /// Returns the document that `--json` prints instead of a report, newline included.
     pub fn to_json(&self) -> String {
         match &self.source {
-            Source::Diagnostics(diagnostics) => json::input_errors(self.exit_code(), diagnostics),
+            Source::Diagnostics(diagnostics) => json::input_errors(self.exit_code(), diagnostics, &self.known),
             Source::Message(_) | Source::Error(_) => {
                 json::error(self.exit_code(), &self.message(), &self.hints.join("\n"))
             }

@@ -58,6 +58,11 @@ pub enum Differences {
     Shown,
 }
 
+/// Returns one line of text, safe to show.
+pub(crate) fn visible(text: &str) -> String {
+    text::clean(text).into_owned()
+}
+
 /// Returns `text` as one line that is safe to show.
 pub(crate) fn one_line(text: &str) -> String {
     text::one_line(text).into_owned()

@@ -44,8 +44,8 @@ pub struct StepSurroundings {
     pub secrets: BTreeMap<String, Secret>,
     /// Inherited variables that no step sees, unless a value of the name is set or granted.
     pub hidden: BTreeSet<String>,
-    /// Variables of single steps, over the values.
-    pub extra: BTreeMap<TaskName, BTreeMap<String, Secret>>,
+    /// What single steps have of their own.
+    pub own: BTreeMap<TaskName, OwnSurroundings>,
     /// The documents that steps hand over, by name.
     pub inputs: BTreeMap<String, InputsDocument>,
     /// What finished steps said.
@@ -61,6 +61,15 @@ impl fmt::Debug for StepSurroundings {
             .field("target", &self.target)
             .finish_non_exhaustive()
     }
+}
+
+/// What one step has of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnSurroundings {
+    /// Where it starts, relative to the root; none: there.
+    pub cwd: Option<PathBuf>,
+    /// Variables, over the values.
+    pub env: BTreeMap<String, Secret>,
 }
 
 /// One document of secret values, and where it goes.

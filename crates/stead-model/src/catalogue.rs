@@ -23,7 +23,7 @@ mod read;
 pub mod reserved;
 mod step;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod value;
 
 pub use gate::{Condition, Gate};
@@ -158,7 +158,7 @@ impl Catalogue {
     /// Returns the steps of `mode` in listed order, each with its group.
     pub fn listed(&self, mode: StepMode) -> impl Iterator<Item = (&Group, &Step)> {
         let groups = self.list(mode).unwrap_or_default();
-        groups.iter().flat_map(|group| {
+        groups.iter().flat_map(move |group| {
             group.steps.iter().filter_map(move |id| Some((group, self.steps.get(&id.value)?)))
         })
     }

@@ -15,6 +15,7 @@ use crate::commands::bundle::{run_directories, unreadable, unresolved};
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Given};
+use crate::commands::steps;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::reach;
@@ -25,9 +26,14 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     let bundle = stead_bundle::resolve(&args.run, &run_directories(settings))
         .map_err(|error| unresolved(error, FailureKind::Usage))?;
     let meta = stead_bundle::load_meta(&bundle).map_err(unreadable)?;
-    if meta.kind != RunKind::Plan {
-        return Err(Failure::new(FailureKind::Invalid, format!("{} is not a run of a plan", meta.run_id)));
+    match meta.kind {
+        RunKind::Plan => {}
+        RunKind::Steps => return steps::resume::recorded(bundle, &meta, args, settings, output),
+        RunKind::Run | RunKind::Nodes | RunKind::Fleet | RunKind::Test => {
+            return Err(Failure::new(FailureKind::Invalid, format!("{} is not a run of a plan", meta.run_id)));
+        }
     }
+    refuse_step_flags(args)?;
     let stored = stored_plan(&bundle, &meta)?;
     let Current { compiled, base_dir, bytes, warning } = current_plan(&meta, stored, settings)?;
     let left_out = compile::select(&compiled, &meta.plan.only)
@@ -78,6 +84,23 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     })?;
     let report = ended.map_err(refused)?;
     Ok(present::finish(&report, &args.output, settings, output))
+}
+
+/// What says something about steps means nothing to a plan.
+fn refuse_step_flags(args: &ResumeArgs) -> Result<(), Failure> {
+    let flags = [
+        ("--confirm", args.confirm.is_some()),
+        ("--profile", args.values.profile.is_some()),
+        ("--host-env", args.values.host_env.is_some()),
+        ("--set", !args.values.set.is_empty()),
+    ];
+    match flags.into_iter().find(|(_, given)| *given) {
+        Some((flag, _)) => {
+            let message = format!("{flag} is for runs of steps, and this is a run of a plan");
+            Err(Failure::new(FailureKind::Usage, message).hint(format!("leave {flag} out")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Returns the recorded plan. Checked against its hash first: a changed one is never run, not even by force.
@@ -134,7 +157,7 @@ fn current_plan(meta: &RunMeta, stored: CompiledPlan, settings: &Settings) -> Re
 }
 
 /// Returns tasks that were named on the command line, or all names that are of no task.
-fn names(typed: &[String], plan: &Plan) -> Result<Vec<TaskName>, Failure> {
+pub(super) fn names(typed: &[String], plan: &Plan) -> Result<Vec<TaskName>, Failure> {
     let known = || plan.tasks.iter().map(|task| task.name.as_str());
     let find = |name: &String| {
         plan.tasks.iter().find(|task| task.name.as_str() == name).map(|task| task.name.clone())

@@ -1,5 +1,7 @@
 //! The one JSON document that `--json` prints, whatever happens.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
 use stead_model::{Diagnostics, ExitCode, Report};
@@ -12,16 +14,23 @@ pub fn report(report: &Report) -> String {
     document(report)
 }
 
-/// Returns the document of invalid input, newline included.
-pub fn input_errors(exit_code: ExitCode, diagnostics: &Diagnostics) -> String {
+/// Returns the document of invalid input with what else is `known`, newline included.
+pub fn input_errors(
+    exit_code: ExitCode,
+    diagnostics: &Diagnostics,
+    known: &[(&'static str, Value)],
+) -> String {
     #[derive(Serialize)]
-    struct Document {
+    struct Document<'a> {
         schema: u32,
         exit_code: ExitCode,
         diagnostics: Vec<Value>,
+        #[serde(flatten)]
+        known: BTreeMap<&'a str, &'a Value>,
     }
     let diagnostics = diagnostics.iter().map(|diagnostic| diagnostic.to_json()).collect();
-    document(&Document { schema: SCHEMA, exit_code, diagnostics })
+    let known = known.iter().map(|(key, value)| (*key, value)).collect();
+    document(&Document { schema: SCHEMA, exit_code, diagnostics, known })
 }
 
 /// Returns the document of a command that failed without a report, newline included.
@@ -59,9 +68,10 @@ mod tests {
             Diagnostic::error("plan/cycle", Place::Named("p.yaml".into()), "a -> a").help("cut it"),
             Diagnostic::warning("plan/never-runs", Place::Named("p.yaml".into()), "b"),
         ]);
-        let value: Value = serde_json::from_str(&input_errors(ExitCode::Invalid, &diagnostics)).unwrap();
+        let value: Value = serde_json::from_str(&input_errors(ExitCode::Invalid, &diagnostics, &[("tasks", Value::from(3))])).unwrap();
         assert_eq!(value["schema"], 1);
         assert_eq!(value["exit_code"], 3);
+        assert_eq!(value["tasks"], 3);
         assert_eq!(value["diagnostics"][0]["help"], "cut it");
         assert_eq!(value["diagnostics"][1]["severity"], "warning");
     }

@@ -13,6 +13,7 @@ mod cases_17_32;
 mod doctor;
 mod executor;
 mod facts;
+mod homelab_stubs;
 mod interrupting;
 mod large_undo;
 mod plain;

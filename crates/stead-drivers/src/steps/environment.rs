@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stead_model::TaskName;
 use stead_runner::operation::{OpContext, Params};
 use stead_runner::redact::Secret;
 
@@ -46,13 +45,14 @@ impl Grants {
 }
 
 impl StepSurroundings {
-    /// Returns the environment of the step `task`.
+    /// Returns the environment of the step that `cx` is of.
     pub(super) fn environment(&self, cx: &OpContext, grants: &Grants) -> Environment {
         let text = |secret: &Secret| secret.expose_text().unwrap_or_default().to_owned();
         let mut set = self.values.clone();
         let granted = self.secrets.iter().filter(|(name, _)| grants.holds(name));
         set.extend(granted.map(|(name, value)| (name.clone(), text(value))));
-        set.extend(self.extra_of(&cx.task).map(|(name, value)| (name.clone(), text(value))));
+        let own = self.own.get(&cx.task).map(|own| &own.env);
+        set.extend(own.into_iter().flatten().map(|(name, value)| (name.clone(), text(value))));
         for name in CONTROLS {
             set.remove(name);
         }
@@ -68,9 +68,5 @@ impl StepSurroundings {
         let hidden = self.hidden.iter().chain(self.secrets.keys()).cloned().chain(controls);
         let hidden = hidden.chain(cx.hidden_env.iter().cloned());
         Environment { hidden: hidden.filter(|name| !set.contains_key(name)).collect(), set }
-    }
-
-    fn extra_of(&self, task: &TaskName) -> impl Iterator<Item = (&String, &Secret)> {
-        self.extra.get(task).into_iter().flatten()
     }
 }

@@ -40,11 +40,6 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new("args", ParamKind::TextList, "Its arguments; default: none.")
             .default(ParamDefault::Texts(&[])),
         ParamSpec::new(
-            "cwd",
-            ParamKind::NonEmptyText,
-            "Directory to start in, relative to the root; default: the root.",
-        ),
-        ParamSpec::new(
             "env",
             ParamKind::TextList,
             "Names of variables it gets besides the values; default: none.",
@@ -119,7 +114,8 @@ impl Action for ScriptRun {
 
 fn start(surroundings: &StepSurroundings, cx: &OpContext, params: &Params) -> Result<Start, OpError> {
     let environment = surroundings.environment(cx, &Grants::of(params));
-    let program = surroundings.root.join(params.required("path")?);
+    let (root, own) = (&surroundings.root, surroundings.own.get(&cx.task));
+    let program = root.join(params.required("path")?);
     let args = params.texts("args");
     if args.iter().any(|arg| arg.contains('\0')) {
         return Err(OpError::invalid("an argument holds a NUL byte"));
@@ -128,7 +124,7 @@ fn start(surroundings: &StepSurroundings, cx: &OpContext, params: &Params) -> Re
         name: program.display().to_string(),
         program,
         args: args.into_iter().map(OsString::from).collect(),
-        cwd: surroundings.root.join(params.text("cwd").unwrap_or("")),
+        cwd: own.and_then(|own| own.cwd.as_ref()).map_or_else(|| root.clone(), |cwd| root.join(cwd)),
         hidden_env: environment.hidden,
         env: environment.set,
         stdin: None,

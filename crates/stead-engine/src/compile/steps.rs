@@ -12,7 +12,7 @@ use stead_model::catalogue::{At, Catalogue, Granted, Order, Step, StepAction};
 use stead_model::diagnostic::Place;
 use stead_model::layer::Text;
 use stead_model::plan::{
-    Action, Digest, Limits, Op, OnError, Origin, Param, Part, Plan, Retry, Section, Settings, Task, TaskIndex,
+    Action, Digest, Limits, OnError, Op, Origin, Param, Part, Plan, Retry, Section, Settings, Task, TaskIndex,
 };
 use stead_model::{Diagnostic, Diagnostics, ErrorClass, OperationName, StepId, StepMode, TaskName};
 
@@ -120,12 +120,15 @@ pub fn compile(selected: &Selected<'_>, around: &Surroundings<'_>) -> Result<Ste
     }
     let mut plan = Plan::new(catalogue.name.clone());
     plan.description = catalogue.doc.clone();
-    plan.origin = Some(Origin::Steps { catalogue: catalogue.name.clone(), mode, target: around.target.to_owned() });
+    plan.origin =
+        Some(Origin::Steps { catalogue: catalogue.name.clone(), mode, target: around.target.to_owned() });
     // All steps run on one host, so its limit is the catalogue's, not one by the number of CPUs.
     plan.limits = Limits { parallel: catalogue.parallel, per_target: Some(catalogue.parallel) };
     let mut explicit = Explicit::default();
     let dependencies = dependencies(selected);
-    for (at, (((_, step), made), depends_on)) in selected.steps.iter().zip(&steps).zip(dependencies).enumerate() {
+    for (at, (((_, step), made), depends_on)) in
+        selected.steps.iter().zip(&steps).zip(dependencies).enumerate()
+    {
         let index = u32::try_from(at).expect("a file of at most 64 MiB has fewer steps");
         explicit.idempotent.insert(TaskIndex(index), step.idempotent);
         plan.tasks.push(Task {
@@ -186,8 +189,9 @@ fn public(step: &Step, what: &str, text: &At<Text>, values: &Values, problems: &
         Ok(expanded) if expanded.secret => {
             let message = format!("{what} of `{}` holds a secret", step.id);
             problems.push(
-                Diagnostic::error("steps/catalogue", text.place.clone(), message)
-                    .help("everyone on the machine can see it there: grant the variable with `secrets` instead"),
+                Diagnostic::error("steps/catalogue", text.place.clone(), message).help(
+                    "everyone on the machine can see it there: grant the variable with `secrets` instead",
+                ),
             );
             crate::values::STARS.to_owned()
         }
@@ -222,6 +226,9 @@ fn part(step: &Step, made: &SelectedStep, mode: StepMode) -> Part {
         StepAction::Run(path) => {
             give("path", json!(path.value));
             give("args", json!(made.args));
+            if let Some(cwd) = &step.cwd {
+                give("cwd", json!(cwd.value.written()));
+            }
             give("env", json!(step.env.keys().collect::<Vec<_>>()));
             give("secrets", json!(granted(&step.secrets)));
             SCRIPT_RUN

@@ -20,14 +20,16 @@ pub(super) fn check(values: &Values, catalogue: &Catalogue, diagnostics: &mut Di
     for (name, effective) in values.iter().filter(|(_, effective)| !effective.value.is_empty()) {
         for broken in broken_rules(catalogue, name, &effective.value) {
             let message = format!("{} must {broken}", Subject { name, effective });
-            diagnostics.push(Diagnostic::error(RULE, place(values, name, effective), message));
+            let problem = Diagnostic::error(RULE, place(values, name, effective), message);
+            diagnostics.push(problem.path(format!("vars.{name}")));
         }
         if effective.secret && effective.value.len() < MIN_SECRET {
             let message =
                 format!("{} is a secret of less than {MIN_SECRET} bytes", Subject { name, effective });
             diagnostics.push(
                 Diagnostic::error("value/short-secret", place(values, name, effective), message)
-                    .help("it could not be masked in output; use a longer one, or do not declare it secret"),
+                    .help("it could not be masked in output; use a longer one, or do not declare it secret")
+                    .path(format!("vars.{name}")),
             );
         }
     }

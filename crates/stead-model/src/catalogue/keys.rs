@@ -98,7 +98,11 @@ pub const VAR_KEYS: Keys = Keys {
         Key::new("type", || words(&VarKind::WORDS), "`string` (default), `bool` or `int`"),
         Key::new("default", scalar, "its value if nothing sets it, expanded"),
         Key::new("env", boolean, "whether the process environment beats the layers; default `false`"),
-        Key::new("secret", boolean, "whether its value is masked and only given where granted; default `false`"),
+        Key::new(
+            "secret",
+            boolean,
+            "whether its value is masked and only given where granted; default `false`",
+        ),
         Key::new("enum", choices, "the values it takes"),
         LENGTH,
         Key::new("min_length", bytes, "it has at least so many bytes"),
@@ -130,7 +134,7 @@ pub const STEP_KEYS: Keys = Keys {
             "the number it goes by; default the digits before the first `_` of its basename",
         ),
         DOC,
-        Key::new("modes", modes, "modes in which it may be listed; default `[apply, delete]`"),
+        Key::new("modes", own_modes, "modes in which it may be listed; default `[apply, delete]`"),
         Key::new("destructive", modes, "modes in which it destroys; default none"),
         Key::new("args", || object(&ARGS_KEYS), "its arguments, by mode"),
         Key::new("gate", gate, "false leaves it out of the plan"),
@@ -187,8 +191,16 @@ pub const GROUP_KEYS: Keys = Keys {
 pub const ORDER_KEYS: Keys = Keys {
     what: "`order`",
     keys: &[
-        Key::new("apply", || words(&Order::WORDS), "`listed` (default): each waits for the one before; `needs`"),
-        Key::new("delete", || words(&Order::WORDS), "`listed` (default): each waits for the one before; `needs`"),
+        Key::new(
+            "apply",
+            || words(&Order::WORDS),
+            "`listed` (default): each waits for the one before; `needs`",
+        ),
+        Key::new(
+            "delete",
+            || words(&Order::WORDS),
+            "`listed` (default): each waits for the one before; `needs`",
+        ),
     ],
     hints: &[],
 };
@@ -196,7 +208,11 @@ pub const ORDER_KEYS: Keys = Keys {
 /// `limits`.
 pub const LIMITS_KEYS: Keys = Keys {
     what: "`limits`",
-    keys: &[Key::new("parallel", || integer(1, MAX_PARALLEL), "steps at once under `order: needs`; default 8")],
+    keys: &[Key::new(
+        "parallel",
+        || integer(1, MAX_PARALLEL),
+        "steps at once under `order: needs`; default 8",
+    )],
     hints: &[],
 };
 
@@ -294,7 +310,11 @@ pub const EDIT_KEYS: Keys = Keys {
         Key::new("by", env_text, "the parameter that chooses from `values`"),
         Key::new("values", choices_by_value, "what is written, for each value of the parameter `by`"),
         Key::new("type", || words(&ScalarKind::WORDS), "`string` (default), `int` or `bool`"),
-        Key::new("must_exist", boolean, "whether the value must be an existing path under the root; default `false`"),
+        Key::new(
+            "must_exist",
+            boolean,
+            "whether the value must be an existing path under the root; default `false`",
+        ),
     ],
     hints: &[("set", "value"), ("key", "path")],
 };
@@ -388,7 +408,8 @@ fn texts_by_name() -> Value {
 
 fn layers() -> Value {
     let mut layer = object(&LAYER_KEYS);
-    layer["oneOf"] = json!([{"required": ["file"]}, {"required": ["flag"], "not": {"required": ["optional"]}}]);
+    layer["oneOf"] =
+        json!([{"required": ["file"]}, {"required": ["flag"], "not": {"required": ["optional"]}}]);
     json!({"type": "array", "items": layer})
 }
 
@@ -415,6 +436,12 @@ fn modes() -> Value {
     json!({"type": "array", "items": words(&StepMode::WORDS), "uniqueItems": true})
 }
 
+fn own_modes() -> Value {
+    let mut modes = modes();
+    modes["minItems"] = json!(1);
+    modes
+}
+
 fn arguments() -> Value {
     json!({"type": "array", "items": scalar()})
 }
@@ -430,6 +457,11 @@ fn inputs() -> Value {
 fn sink() -> Value {
     let (mut file, mut kubectl) = (object(&FILE_SINK_KEYS), object(&KUBECTL_SINK_KEYS));
     file["properties"]["kind"] = json!({"const": "file"});
+    let document: Vec<Value> =
+        ["namespace", "name", "labels", "annotations"].iter().map(|key| json!({"required": [key]})).collect();
+    file["if"] = json!({"properties": {"format": {"const": "env"}}, "required": ["format"]});
+    file["then"] = json!({"not": {"anyOf": document}});
+    file["else"] = json!({"required": ["name"]});
     kubectl["properties"]["kind"] = json!({"const": "kubectl"});
     json!({"oneOf": [file, kubectl]})
 }

@@ -11,7 +11,8 @@ use super::keys::{
     CATALOGUE_KEYS, CHECK_KEYS, GOLDEN_KEYS, LAYER_KEYS, LIMITS_KEYS, ORDER_KEYS, TARGET_KEYS, TARGET_WORDS,
 };
 use super::{
-    At, Catalogue, CheckSpec, Gate, Layer, LayerOrigin, Order, PerMode, ProfileFlag, StepMode, Target, Undeclared,
+    At, Catalogue, CheckSpec, Gate, Layer, LayerOrigin, Order, PerMode, ProfileFlag, StepMode, Target,
+    Undeclared,
 };
 use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span, suggest};
 use crate::id::{PlanName, is_lower_word};
@@ -182,7 +183,8 @@ impl Reader<'_, '_> {
         let unless = fields.get("unless").and_then(|node| self.gate(node));
         for name in unless.iter().flat_map(Gate::names) {
             if self.names.is_in_layers(&name.value) {
-                let message = format!("`{}` may be set by layers, so it cannot decide which are read", name.value);
+                let message =
+                    format!("`{}` may be set by layers, so it cannot decide which are read", name.value);
                 let problem = Diagnostic::error(Codes::STEPS.bad_value, name.place.clone(), message);
                 self.walk.report(problem.help("use a control with `in_layers: false`"));
             }
@@ -246,7 +248,13 @@ impl Reader<'_, '_> {
     }
 
     /// Returns the entries of the map at `key` whose names are right, none if there is no such key.
-    fn entries<'t>(&mut self, fields: Fields<'t>, key: &str, what: &str, kind: NameKind) -> Vec<(Node<'t>, Node<'t>)> {
+    fn entries<'t>(
+        &mut self,
+        fields: Fields<'t>,
+        key: &str,
+        what: &str,
+        kind: NameKind,
+    ) -> Vec<(Node<'t>, Node<'t>)> {
         let Some(node) = fields.get(key) else { return Vec::new() };
         let Some(entries) = node.as_map() else {
             self.walk.report(node.bad(format!("expected a map of {what}, found {}", node.describe())));
@@ -336,7 +344,13 @@ impl Reader<'_, '_> {
     }
 
     /// Reports that `name` at `node` is not one of `known`.
-    fn unknown<'a>(&mut self, node: Node<'_>, what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) {
+    fn unknown<'a>(
+        &mut self,
+        node: Node<'_>,
+        what: &str,
+        name: &str,
+        known: impl IntoIterator<Item = &'a str>,
+    ) {
         let help = suggest(name, known);
         self.walk.report(node.bad(format!("there is no {what} `{name}`")).help(help));
     }

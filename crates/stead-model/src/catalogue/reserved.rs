@@ -1,8 +1,12 @@
 //! Names that no catalogue may declare and no layer may set.
 
 /// Names that flags say, with the flags.
-pub const FLAGS: [(&str, &str); 4] =
-    [("ONLY", "--only"), ("DRY_RUN", "--dry-run"), ("DELETE_MODE", "--delete"), ("PROFILE_FILE", "--profile")];
+pub const FLAGS: [(&str, &str); 4] = [
+    ("ONLY", "--only"),
+    ("DRY_RUN", "--dry-run"),
+    ("DELETE_MODE", "--delete"),
+    ("PROFILE_FILE", "--profile"),
+];
 
 /// Names that make a child run code.
 pub const DANGEROUS: [&str; 4] = ["BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"];

@@ -107,8 +107,8 @@ apply:
             "6:36 `b` needs `c`, which comes after it in the `apply` list (list `c` first, or set `order: { apply: \
              needs }`)",
             "7:25 there is no control or variable `FEAT_VERIFI` (did you mean `FEAT_VERIFY`?)",
-            "10:22 `a` is listed twice in `apply` (a step runs once: remove one of them)",
-            "11:14 `d` has no mode `apply` (remove it from `apply`, or add `apply` to its `modes`)",
+            "10:21 `a` is listed twice in `apply` (a step runs once: remove one of them)",
+            "11:15 `d` has no mode `apply` (remove it from `apply`, or add `apply` to its `modes`)",
         ]
     );
 }
@@ -120,7 +120,10 @@ fn a_catalogue_needs_four_keys_and_nothing_else() {
     assert_eq!((minimal.target, minimal.delete, minimal.undeclared), (None, None, Undeclared::Warn));
     let missing = problems("name: x\n");
     for key in ["api_version", "layers", "steps", "apply"] {
-        assert!(missing.iter().any(|problem| problem.contains(&format!("needs the key `{key}`"))), "{missing:?}");
+        assert!(
+            missing.iter().any(|problem| problem.contains(&format!("needs the key `{key}`"))),
+            "{missing:?}"
+        );
     }
     assert_eq!(missing.len(), 4);
 }
@@ -194,7 +197,10 @@ const WRONG: &[(&str, &str)] = &[
         "inputs: { i: { sink: { kind: file, path: p, format: env, name: n }, keys: {} } }",
         "`name` has no use with `format: env`",
     ),
-    ("inputs: { i: { sink: { kind: kubectl, name: n }, keys: {} } }", "a kubectl sink needs the key `namespace`"),
+    (
+        "inputs: { i: { sink: { kind: kubectl, name: n }, keys: {} } }",
+        "a kubectl sink needs the key `namespace`",
+    ),
     (
         "inputs: { i: { sink: { kind: kubectl, namespace: s, name: n, path: p }, keys: {} } }",
         "a kubectl sink has no key `path`",
@@ -203,7 +209,10 @@ const WRONG: &[(&str, &str)] = &[
         "inputs: { i: { sink: { kind: file, path: p, name: n, labels: { app.kubernetes.io/managed-by: me } }, keys: {} } }",
         "is set by Stead",
     ),
-    ("inputs: { i: { sink: { kind: file, path: p, name: n }, keys: { 'a b': {} } } }", "cannot be a key of inputs"),
+    (
+        "inputs: { i: { sink: { kind: file, path: p, name: n }, keys: { 'a b': {} } } }",
+        "cannot be a key of inputs",
+    ),
     (
         "inputs: { i: { sink: { kind: file, path: p, name: n }, keys: { tls.crt: {} } } }",
         "`tls.crt` cannot name a variable",
@@ -229,7 +238,10 @@ const WRONG: &[(&str, &str)] = &[
     ("intents: { i: { edits: [] } }", "an intent has at least one edit"),
     ("intents: { i: { edits: [ { file: ../f, path: a, value: x } ] } }", "does not stay inside the root"),
     ("intents: { i: { edits: [ { file: f, path: a..b, value: x } ] } }", ""),
-    ("intents: { i: { edits: [ { file: f, path: a } ] } }", "an edit has either `value`, or `by` and `values`"),
+    (
+        "intents: { i: { edits: [ { file: f, path: a } ] } }",
+        "an edit has either `value`, or `by` and `values`",
+    ),
     ("intents: { i: { edits: [ { file: f, path: a, value: '${P}' } ] } }", "there is no parameter `P`"),
     ("intents: { i: { edits: [ { file: f, path: a, by: P, values: {} } ] } }", "there is no parameter `P`"),
     ("intents: { i: { edits: [ { file: f, path: a, value: x, type: int } ] } }", "expected a whole number"),
@@ -253,19 +265,29 @@ const WRONG: &[(&str, &str)] = &[
         "intents: { i: { params: { P: { enum: [a] } }, edits: [ { file: f, path: a, by: P, values: { a: x, c: y } } ] } }",
         "`P` is never `c`",
     ),
-    ("intents: { i: { edits: [ { file: f, path: a, value: x } ], then: { only: [d] } } }", "no step of `apply` goes by `d`"),
-    ("intents: { i: { edits: [ { file: f, path: a, value: x } ], then: { only: [] } } }", "must not be empty"),
+    (
+        "intents: { i: { edits: [ { file: f, path: a, value: x } ], then: { only: [d] } } }",
+        "no step of `apply` goes by `d`",
+    ),
+    (
+        "intents: { i: { edits: [ { file: f, path: a, value: x } ], then: { only: [] } } }",
+        "must not be empty",
+    ),
 ];
+
+/// Returns what is said about a catalogue with one thing wrong, unless it is `expected`, once and with its place.
+fn untold(catalogue: &str, wrong: &str, expected: &str) -> Option<String> {
+    let found = problems(catalogue);
+    let told = matches!(&found[..], [one] if one.contains(expected) && !one.starts_with("0:"));
+    (!told).then(|| format!("{wrong}: {found:?}"))
+}
 
 #[test]
 fn every_rule_of_the_tables_is_told() {
     assert_eq!(problems(HEAD), [""; 0]);
-    for (lines, expected) in WRONG {
-        let found = problems(&with(lines));
-        assert_eq!(found.len(), 1, "{lines}: {found:?}");
-        assert!(found[0].contains(expected), "{lines}: {found:?}");
-        assert!(!found[0].starts_with("0:"), "{lines}: {found:?}");
-    }
+    let untold: Vec<String> =
+        WRONG.iter().filter_map(|(lines, expected)| untold(&with(lines), lines, expected)).collect();
+    assert!(untold.is_empty(), "{}", untold.join("\n"));
 }
 
 /// What a step says, and what is said about it.
@@ -282,7 +304,10 @@ const WRONG_STEPS: &[(&str, &str)] = &[
     ("run: a.sh, modes: []", "a step has at least one mode"),
     ("run: a.sh, modes: [apply, apply]", "`apply` is listed twice"),
     ("run: a.sh, modes: [install]", "`install` is not one of its values"),
-    ("run: a.sh, modes: [apply], destructive: [delete]", "`s` has no mode `delete` in which it could destroy"),
+    (
+        "run: a.sh, modes: [apply], destructive: [delete]",
+        "`s` has no mode `delete` in which it could destroy",
+    ),
     ("run: a.sh, number: -1", "expected a whole number"),
     ("run: a.sh, args: [x]", "expected `args` (a map)"),
     ("run: a.sh, args: { apply: x }", "expected a list of arguments"),
@@ -307,11 +332,9 @@ const WRONG_STEPS: &[(&str, &str)] = &[
 
 #[test]
 fn every_rule_of_a_step_is_told() {
-    for (body, expected) in WRONG_STEPS {
-        let found = problems(&with_step(body));
-        assert_eq!(found.len(), 1, "{body}: {found:?}");
-        assert!(found[0].contains(expected), "{body}: {found:?}");
-    }
+    let untold: Vec<String> =
+        WRONG_STEPS.iter().filter_map(|(body, expected)| untold(&with_step(body), body, expected)).collect();
+    assert!(untold.is_empty(), "{}", untold.join("\n"));
     for right in [
         "run: ./x/../a.sh",
         "run: a.sh, secrets: ['*']",
@@ -332,7 +355,12 @@ fn layers_come_from_files_and_one_last_flag() {
              controls: {{ F: {{ type: bool }}, X: {{ type: bool, in_layers: false }}, DRY_RUN: {{}} }}\n"
         ))
     };
-    assert_eq!(layers("[ { file: a, unless: X || DRY_RUN }, { file: /etc/b, secret: true, optional: false }, { flag: profile } ]"), [""; 0]);
+    assert_eq!(
+        layers(
+            "[ { file: a, unless: X || DRY_RUN }, { file: /etc/b, secret: true, optional: false }, { flag: profile } ]"
+        ),
+        [""; 0]
+    );
     for (wrong, expected) in [
         ("[ { flag: profile }, { file: a } ]", "the layer with `flag` is the last one"),
         ("[ { flag: profile }, { flag: host-env } ]", "one layer with `flag` at most"),
@@ -365,13 +393,18 @@ fn needs_are_of_the_same_list_and_without_circles() {
     let unlisted = problems(&catalogue(["", "d", ""], "listed"));
     assert!(unlisted[0].starts_with("6:36 `b` needs `d`, which is not in the `apply` list"), "{unlisted:?}");
     let circle = problems(&catalogue(["c", "a", "b"], "needs"));
-    assert_eq!(circle, ["5:36 the steps of `apply` wait for each other: a → c → b → a (remove one of these needs)"]);
+    assert_eq!(
+        circle,
+        ["5:36 the steps of `apply` wait for each other: a → c → b → a (remove one of these needs)"]
+    );
     assert_eq!(problems(&catalogue(["c", "a", "b"], "listed")).len(), 1);
 }
 
 #[test]
 fn lists_are_groups_of_known_steps() {
-    let found = problems("api_version: v1\nlayers: []\nsteps: { abc: { run: a.sh } }\napply: [abc, { steps: [abd] }]\n");
+    let found = problems(
+        "api_version: v1\nlayers: []\nsteps: { abc: { run: a.sh } }\napply: [abc, { steps: [abd] }]\n",
+    );
     assert_eq!(
         found,
         [
@@ -388,17 +421,24 @@ fn an_intent_is_not_followed_by_what_destroys() {
     let text = "api_version: v1\nlayers: []\nsteps: { a: { run: 10_a.sh, destructive: [apply] } }\napply: [ { steps: [a] } ]\n\
                 intents: { i: { edits: [ { file: f, path: a, value: x } ], then: { only: [10] } } }\n";
     let found = problems(text);
-    assert!(found.len() == 1 && found[0].contains("`a` destroys, so it cannot follow an intent"), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].contains("`a` destroys, so it cannot follow an intent"),
+        "{found:?}"
+    );
 }
 
 #[test]
 fn steps_answer_to_id_number_tail_and_stem() {
     let catalogue = read(CLUSTER).unwrap();
     let step = &catalogue.steps["install-flux"];
-    for token in ["install-flux", "install-flux.sh", "bootstrap/install-flux.sh", "scripts/bootstrap/install-flux.sh"] {
+    for token in
+        ["install-flux", "install-flux.sh", "bootstrap/install-flux.sh", "scripts/bootstrap/install-flux.sh"]
+    {
         assert!(step.answers_to(token), "{token}");
     }
-    for token in ["", "flux.sh", "install", "/install-flux.sh", "bootstrap", "x/scripts/bootstrap/install-flux.sh"] {
+    for token in
+        ["", "flux.sh", "install", "/install-flux.sh", "bootstrap", "x/scripts/bootstrap/install-flux.sh"]
+    {
         assert!(!step.answers_to(token), "{token}");
     }
     let numbered = &catalogue.steps["access"];
@@ -412,7 +452,14 @@ fn steps_answer_to_id_number_tail_and_stem() {
 
 #[test]
 fn problems_stay_bounded_and_nothing_panics_on_nonsense() {
-    for text in ["", "[]", "x", "api_version: 2", "steps: [a]", "layers: {}\nsteps: 1\napply: x\ninputs: []\nintents: 3\ncheck: []"] {
+    for text in [
+        "",
+        "[]",
+        "x",
+        "api_version: 2",
+        "steps: [a]",
+        "layers: {}\nsteps: 1\napply: x\ninputs: []\nintents: 3\ncheck: []",
+    ] {
         assert!(read(text).is_err(), "{text}");
     }
     // Every prefix of a good catalogue is read or refused.

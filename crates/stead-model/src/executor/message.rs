@@ -435,7 +435,7 @@ pub struct OpResult {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<Warning>,
     /// Dry run: whether it is only assumed that something would change.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub assumed: bool,
 }
 

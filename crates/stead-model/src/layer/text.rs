@@ -85,6 +85,21 @@ impl Text {
         }
     }
 
+    /// Returns the string of a catalogue that [`Text::parse`] reads as this text.
+    pub fn written(&self) -> String {
+        self.write("\\$")
+    }
+
+    fn write(&self, dollar: &str) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Literal(literal) => literal.replace('$', dollar),
+            Piece::Reference { name, default: None, .. } => format!("${{{name}}}"),
+            // There a backslash has no place: a dollar in it is one already.
+            Piece::Reference { name, default: Some(default), .. } => format!("${{{name}:-{}}}", default.write("$")),
+        };
+        self.0.iter().map(piece).collect()
+    }
+
     /// Returns the names it refers to, with the places of the references, in written order, repeats and names in
     /// `${…:-…}` included.
     pub fn references(&self) -> Vec<(&str, Span)> {

@@ -219,3 +219,181 @@ fn reader_and_schema_agree_on_the_top_level() {
         );
     }
 }
+
+fn catalogue_accepts(text: &str) -> bool {
+    crate::Catalogue::read(&source(text), std::path::Path::new("/lab/steps/plan.yaml")).is_ok()
+}
+
+/// Keys of a catalogue by what holds them: right and wrong values. Names they use are declared by the head.
+const CATALOGUE_VALUES: &[(&str, &str, &[&str], &[&str])] = &[
+    ("", "api_version", &["v1"], &["v2", "1"]),
+    ("", "name", &["a-1"], &["A", "''", "1"]),
+    ("", "doc", &["x"], &["1"]),
+    ("", "root", &[".", "/srv"], &["1", "''"]),
+    (
+        "",
+        "target",
+        &["{from: kubeconfig, default: x}", "{from: hostname}", "{from: value, value: '${V}'}"],
+        &["{from: x}", "{}", "kubeconfig"],
+    ),
+    ("", "undeclared", &["allow", "warn", "error"], &["no"]),
+    (
+        "",
+        "layers",
+        &["[]", "[{file: a, secret: true, optional: false}, {flag: profile}]", "[{flag: host-env}]"],
+        &[
+            "{}",
+            "[a]",
+            "[{}]",
+            "[{file: a, flag: profile}]",
+            "[{flag: x}]",
+            "[{flag: profile, optional: true}]",
+        ],
+    ),
+    (
+        "",
+        "controls",
+        &[
+            "{F: {type: bool, default: true, in_layers: false, doc: x}}",
+            "{F: {type: bool}, ONLY: {}, DRY_RUN: {doc: x}}",
+        ],
+        &["[]", "{F: {type: int}}", "{F: {colour: red}}", "{'a b': {type: bool}, F: {type: bool}}"],
+    ),
+    (
+        "",
+        "vars",
+        &["{V: {type: int, min: 1, max: 2, default: 1}}", "{V: {enum: [a, 1]}}"],
+        &["[]", "{V: x}", "{V: {enum: []}}", "{V: {length: []}}", "{V: {default: [a]}}", "{V: {secret: 1}}"],
+    ),
+    (
+        "",
+        "apply",
+        &["[]", "[{phase: x, steps: [s]}]"],
+        &["{}", "[s]", "[{phase: x}]", "[{phase: 1, steps: []}]"],
+    ),
+    ("", "delete", &["[]", "[{steps: [s]}]"], &["{}", "[{steps: s}]"]),
+    ("", "order", &["{apply: needs, delete: listed}", "{}"], &["needs", "{apply: x}"]),
+    ("", "limits", &["{parallel: 1}", "{}"], &["{parallel: 0}", "{parallel: x}", "{per_target: 1}"]),
+    (
+        "",
+        "inputs",
+        &[
+            "{i: {sink: {kind: file, path: p, name: n}, keys: {V: {}}}}",
+            "{i: {sink: {kind: file, path: p, format: env}, keys: {}, doc: x}}",
+            "{i: {sink: {kind: kubectl, namespace: s, name: n, command: k, labels: {a: 1}}, keys: {}}}",
+            "{i: {sink: {kind: file, path: p, name: n}, keys: {K: {from: V, when: F, required: true, length: [1], \
+             pattern: x, fallback: V, warn: x, doc: x}, V: {}}}}",
+        ],
+        &[
+            "[]",
+            "{i: {keys: {}}}",
+            "{i: {sink: {kind: x}, keys: {}}}",
+            "{i: {sink: {kind: file, name: n}, keys: {}}}",
+            "{i: {sink: {kind: file, path: p, format: env, name: n}, keys: {}}}",
+            "{i: {sink: {kind: file, path: p}, keys: {}}}",
+            "{i: {sink: {kind: kubectl, namespace: s}, keys: {}}}",
+            "{i: {sink: {kind: kubectl, namespace: s, name: n, path: p}, keys: {}}}",
+            "{i: {sink: {kind: file, path: p, name: n}, keys: {V: {colour: red}}}}",
+        ],
+    ),
+    (
+        "",
+        "intents",
+        &[
+            "{i: {edits: [{file: f, path: a.b, value: 1}]}}",
+            "{i: {doc: x, params: {P: {enum: [a], default: a, doc: x}}, edits: [{file: f, path: a, by: P, values: {a: x}, \
+             type: string, must_exist: true, select: {kind: K}}], then: {only: [s]}}}",
+        ],
+        &[
+            "{list: {edits: [{file: f, path: a, value: x}]}}",
+            "{i: {}}",
+            "{i: {edits: []}}",
+            "{i: {edits: [{file: f, path: a}]}}",
+            "{i: {edits: [{file: f, path: a, by: P}]}}",
+            "{i: {edits: [{file: f, path: a, value: x, type: float}]}}",
+            "{i: {params: {P: {}}, edits: [{file: f, path: a, value: x}]}}",
+            "{i: {edits: [{file: f, path: a, value: x, select: {}}]}}",
+            "{i: {edits: [{file: f, path: a, value: x}], then: {only: []}}}",
+            "{i: {edits: [{file: f, path: a, value: x}], then: {}}}",
+        ],
+    ),
+    ("", "check", &["{scan: [scripts], golden: {apply: x}}", "{}"], &["[]", "{scan: x}", "{golden: x}"]),
+    ("s", "run", &["a.sh"], &["1", "''"]),
+    ("s", "number", &["0", "15"], &["-1", "x"]),
+    ("s", "doc", &["x"], &["1"]),
+    ("s", "modes", &["[apply]", "[apply, delete]"], &["[]", "apply", "[x]", "[apply, apply]"]),
+    ("s", "destructive", &["[]", "[apply]"], &["[x]", "true"]),
+    ("s", "args", &["{apply: [a, 1, true], delete: []}", "{}"], &["[a]", "{apply: a}", "{apply: [[a]]}"]),
+    ("s", "gate", &["F", "'!F'"], &["1", "''", "true"]),
+    ("s", "needs", &["{}", "{apply: []}"], &["[]", "{apply: s}"]),
+    ("s", "env", &["{A: 1}", "{}"], &["[A]", "{'a b': c}", "{A: [1]}"]),
+    ("s", "secrets", &["[]", "[V]", "['*']"], &["V", "['*', V]", "['a b']"]),
+    ("s", "cwd", &["x", "'${V}'"], &["''", "1"]),
+    ("s", "timeout", &["10m"], &["10"]),
+    ("s", "retry", &["1", "{times: 1}"], &["-1", "{}"]),
+    ("s", "idempotent", &["false"], &["no"]),
+    ("i", "inputs", &["i"], &["I", "1"]),
+    ("i", "as", &["x.sh"], &["''", "1"]),
+    ("i", "args", &[], &["{}"]),
+    ("i", "run", &[], &["x.sh"]),
+];
+
+#[test]
+fn reader_and_schema_agree_on_every_key_of_a_catalogue() {
+    let validator = jsonschema::validator_for(&steps_schema()).unwrap();
+    let head = [
+        ("api_version", "v1"),
+        ("layers", "[]"),
+        ("apply", "[]"),
+        ("controls", "{F: {type: bool}}"),
+        ("vars", "{V: {}}"),
+    ];
+    let inputs = "inputs: {i: {sink: {kind: file, path: p, name: n}, keys: {V: {}}}}\n";
+    for (holder, key, right, wrong) in CATALOGUE_VALUES {
+        for (value, expected) in
+            right.iter().map(|value| (value, true)).chain(wrong.iter().map(|value| (value, false)))
+        {
+            let given = |name: &str| holder.is_empty() && *key == name;
+            let mut text: String = head
+                .iter()
+                .filter(|(name, _)| !given(name))
+                .map(|(name, value)| format!("{name}: {value}\n"))
+                .collect();
+            let body = match (*holder, *key) {
+                ("s", "run") | ("i", "inputs") => format!("{key}: {value}"),
+                ("s", _) => format!("run: x.sh, {key}: {value}"),
+                ("i", _) => format!("inputs: i, {key}: {value}"),
+                (_, "intents") => "run: x.sh".to_owned(),
+                (..) => {
+                    text.push_str(&format!("{key}: {value}\n"));
+                    "run: x.sh".to_owned()
+                }
+            };
+            if *key == "intents" {
+                text = text.replace("apply: []", "apply: [{steps: [s]}]");
+                text.push_str(&format!("{key}: {value}\n"));
+            }
+            if !given("inputs") {
+                text.push_str(inputs);
+            }
+            text.push_str(&format!("steps: {{s: {{{body}}}}}\n"));
+            assert_eq!(catalogue_accepts(&text), expected, "reader: {text}");
+            assert_eq!(validator.is_valid(&to_json(&text)), expected, "schema: {text}");
+        }
+    }
+    let covered =
+        |holder: &str, name: &str| CATALOGUE_VALUES.iter().any(|(at, key, ..)| *at == holder && *key == name);
+    let names = |keys: &crate::yaml::Keys| keys.names().collect::<Vec<_>>();
+    for name in names(&crate::catalogue::keys::CATALOGUE_KEYS).iter().filter(|name| **name != "steps") {
+        assert!(covered("", name), "`{name}` is not covered");
+    }
+    for name in names(&crate::catalogue::keys::STEP_KEYS) {
+        assert!(covered("s", name) || covered("i", name), "`{name}` of a step is not covered");
+    }
+}
+
+#[test]
+fn the_shipped_catalogue_fits_its_schema() {
+    let validator = jsonschema::validator_for(&steps_schema()).unwrap();
+    assert!(validator.is_valid(&to_json(crate::catalogue::tests::CLUSTER)));
+}

@@ -75,19 +75,31 @@ impl Shown {
             Progress::Plain => shown.renderers.push(Box::new(Plain::new(output.err.clone(), options))),
             Progress::None => {}
         }
-        match &args.events {
-            Some(Sink::Stdout) => shown.renderers.push(Box::new(Events::new(output.out.clone()))),
-            Some(Sink::File(path)) => {
-                let path = settings.current_dir.join(path);
-                let file = File::create(&path)
-                    .map_err(|source| Failure::caused_by(FailureKind::Output, WriteFile { path, source }))?;
-                // Flushed after every piece; the buffer joins what one piece writes in parts.
-                shown.renderers.push(Box::new(Events::new(Handle::new(BufWriter::new(file)))));
-            }
-            None => {}
-        }
+        shown.renderers.extend(events(args.events.as_ref(), settings, output)?);
         Ok(shown)
     }
+}
+
+/// Opens what `--events` names.
+///
+/// # Errors
+/// If the file cannot be made: better now than after the run.
+pub(crate) fn events(
+    sink: Option<&Sink>,
+    settings: &Settings,
+    output: &Output,
+) -> Result<Option<Box<dyn Observer>>, Failure> {
+    Ok(match sink {
+        Some(Sink::Stdout) => Some(Box::new(Events::new(output.out.clone()))),
+        Some(Sink::File(path)) => {
+            let path = settings.current_dir.join(path);
+            let file = File::create(&path)
+                .map_err(|source| Failure::caused_by(FailureKind::Output, WriteFile { path, source }))?;
+            // Flushed after every piece; the buffer joins what one piece writes in parts.
+            Some(Box::new(Events::new(Handle::new(BufWriter::new(file)))))
+        }
+        None => None,
+    })
 }
 
 /// Shows the report of an ended run and writes the files that the flags ask for.
@@ -95,6 +107,20 @@ impl Shown {
 /// A file that cannot be written is told on standard error and makes a success exit 1; the report is shown
 /// all the same, and a run that failed keeps its code.
 pub(crate) fn finish(report: &Report, args: &OutputArgs, settings: &Settings, output: &Output) -> ExitCode {
+    let problems = write_reports(report, args, settings);
+    if args.json {
+        output.out.print(&json::report(report));
+    } else if args.events == Some(Sink::Stdout) {
+        // Standard output has the journal's lines and nothing else.
+        output.err.print(&summary::to_text(report, settings.stderr_paint));
+    } else {
+        output.out.print(&summary::to_text(report, settings.stdout_paint));
+    }
+    told(&problems, report, settings, output)
+}
+
+/// Writes the report files that the flags ask for; returns what went wrong.
+pub(crate) fn write_reports(report: &Report, args: &OutputArgs, settings: &Settings) -> Vec<Failure> {
     let mut problems = Vec::new();
     let mut write = |path: &Option<PathBuf>, content: &dyn Fn() -> String| {
         if let Some(path) = path
@@ -105,16 +131,13 @@ pub(crate) fn finish(report: &Report, args: &OutputArgs, settings: &Settings, ou
     };
     write(&args.junit, &|| junit::to_xml(report));
     write(&args.markdown, &|| markdown::to_markdown(report));
-    if args.json {
-        output.out.print(&json::report(report));
-    } else if args.events == Some(Sink::Stdout) {
-        // Standard output has the journal's lines and nothing else.
-        output.err.print(&summary::to_text(report, settings.stderr_paint));
-    } else {
-        output.out.print(&summary::to_text(report, settings.stdout_paint));
-    }
+    problems
+}
+
+/// Tells of report files that could not be written and returns what the process exits with.
+pub(crate) fn told(problems: &[Failure], report: &Report, settings: &Settings, output: &Output) -> ExitCode {
     // With `--json` the one document is out already, so these are told here and not by the caller.
-    for problem in &problems {
+    for problem in problems {
         output.err.print(&problem.to_text(settings.stderr_paint));
     }
     match problems.first() {

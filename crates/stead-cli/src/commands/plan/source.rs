@@ -16,7 +16,7 @@ use stead_model::yaml::{self, Codes};
 use stead_model::{Diagnostic, Diagnostics};
 
 use crate::args::{InventoryArgs, PlanSource, VarArgs};
-use crate::failure::{Failure, FailureKind, Source as Cause};
+use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
 /// One byte more than the largest file, so that a longer one is noticed and not read to its end.
@@ -102,7 +102,7 @@ pub(crate) fn load(
 fn refused(diagnostics: Diagnostics) -> Failure {
     let errors = || diagnostics.iter().filter(|problem| problem.severity == stead_model::Severity::Error);
     let kind = if errors().all(is_usage) { FailureKind::Usage } else { FailureKind::Invalid };
-    Failure { kind, source: Cause::Diagnostics(diagnostics.sorted()), hints: Vec::new() }
+    Failure::of(kind, diagnostics.sorted())
 }
 
 /// Returns the names that flags and files give; the files have been read without problems.

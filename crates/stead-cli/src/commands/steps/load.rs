@@ -93,6 +93,14 @@ impl Given {
         let host_env = args.host_env.as_ref().map(|path| profile(path, ProfileFlag::HostEnv));
         Self { profile: given.or(host_env), set: args.set.clone() }
     }
+
+    /// Returns this without the profile if it does not fit the catalogue: it is for another one.
+    pub(crate) fn fitting(mut self, catalogue: &Catalogue) -> Self {
+        if fits(catalogue, &self).is_err() {
+            self.profile = None;
+        }
+        self
+    }
 }
 
 /// Returns the catalogue that was typed, with its values, or every problem of the first group that has one.
@@ -152,13 +160,18 @@ pub(crate) fn settle(problems: Diagnostics) -> Result<Vec<Diagnostic>, Failure> 
     }
 }
 
-/// Refuses a profile for which the catalogue has no layer, or by a flag that is not its layer's.
-fn fits(catalogue: &Catalogue, given: &Given) -> Result<(), Failure> {
-    let Some(profile) = &given.profile else { return Ok(()) };
-    let flag = catalogue.layers.iter().find_map(|layer| match &layer.origin {
+/// Returns the flag of the catalogue's flag layer, if it has one.
+pub(crate) fn flag_of(catalogue: &Catalogue) -> Option<ProfileFlag> {
+    catalogue.layers.iter().find_map(|layer| match &layer.origin {
         LayerOrigin::Flag(flag) => Some(*flag),
         LayerOrigin::File(_) => None,
-    });
+    })
+}
+
+/// Refuses a profile for which the catalogue has no layer, or by a flag that is not its layer's.
+pub(crate) fn fits(catalogue: &Catalogue, given: &Given) -> Result<(), Failure> {
+    let Some(profile) = &given.profile else { return Ok(()) };
+    let flag = flag_of(catalogue);
     let wrong = |message: String, hint: &str| Err(Failure::new(FailureKind::Usage, message).hint(hint));
     match (profile.flag, flag) {
         (ProfileFlag::Profile, Some(_)) | (ProfileFlag::HostEnv, Some(ProfileFlag::HostEnv)) => Ok(()),
@@ -192,9 +205,10 @@ fn layer_input(
         None => LayerState::NotGiven,
         Some(path) => match read_layer(&path) {
             Ok(bytes) => LayerState::Read(LayerFile::from_bytes(&name, &bytes, problems)),
+            Err(error) if is_missing_file(layer, &error) => LayerState::Missing,
             Err(error) => {
-                problems.0.extend(unreadable(layer, &name, &path, &error, catalogue));
-                LayerState::Missing
+                problems.push(unreadable(layer, &name, &path, &error, catalogue));
+                LayerState::NotGiven
             }
         },
     };
@@ -216,24 +230,24 @@ fn read_layer(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Returns what is wrong with a layer that cannot be read; nothing if it need not be there.
+/// Whether a layer is just not there, which the catalogue may allow.
+fn is_missing_file(layer: &Layer, error: &io::Error) -> bool {
+    matches!(layer.origin, LayerOrigin::File(_)) && error.kind() == io::ErrorKind::NotFound
+}
+
+/// Returns what is wrong with a layer that cannot be read.
 fn unreadable(
     layer: &Layer,
     name: &str,
     path: &Path,
     error: &io::Error,
     catalogue: &Catalogue,
-) -> Option<Diagnostic> {
-    let is_missing = error.kind() == io::ErrorKind::NotFound;
+) -> Diagnostic {
     match &layer.origin {
-        LayerOrigin::File(_) if is_missing && layer.optional => None,
         LayerOrigin::File(file) => {
-            let problem = Diagnostic::error(
-                "layer/missing",
-                file.place.clone(),
-                format!("cannot read the layer {name}: {error}"),
-            );
-            Some(problem.help("make the file, or say `optional: true` in the catalogue"))
+            let message = format!("cannot read the layer {name}: {error}");
+            Diagnostic::error("layer/missing", file.place.clone(), message)
+                .help("make it a file that this account can read")
         }
         LayerOrigin::Flag(_) => {
             let message = format!("cannot read the profile {}: {error}", path.display());
@@ -242,7 +256,7 @@ fn unreadable(
                 true => format!("did you mean {}? A relative path starts where you are", beside.display()),
                 false => "check its name; a relative path starts where you are".to_owned(),
             };
-            Some(Diagnostic::error("layer/missing", Place::Named(name.to_owned()), message).help(help))
+            Diagnostic::error("layer/missing", Place::Named(name.to_owned()), message).help(help)
         }
     }
 }

@@ -28,9 +28,11 @@ impl StepFile {
         let (code, what, help) = match self {
             Self::Fine => return None,
             Self::Missing => ("steps/missing", "does not exist", "write it, or correct the path".to_owned()),
-            Self::NotRegular => {
-                ("steps/not-runnable", "is not a regular file", "put a script there, or correct the path".to_owned())
-            }
+            Self::NotRegular => (
+                "steps/not-runnable",
+                "is not a regular file",
+                "put a script there, or correct the path".to_owned(),
+            ),
             Self::NotExecutable => ("steps/not-executable", "is not executable", format!("chmod +x {path}")),
             Self::NotRunnable => (
                 "steps/not-runnable",
@@ -52,5 +54,9 @@ pub(super) fn problem(step: &Step, files: &BTreeMap<String, StepFile>) -> Option
     let StepAction::Run(path) = &step.action else { return None };
     let file = files.get(&path.value).copied().unwrap_or(StepFile::Missing);
     let (code, message, help) = file.problem(&path.value)?;
-    Some(Diagnostic::error(code, path.place.clone(), message).help(help).path(format!("steps.{}.run", step.id)))
+    Some(
+        Diagnostic::error(code, path.place.clone(), message)
+            .help(help)
+            .path(format!("steps.{}.run", step.id)),
+    )
 }

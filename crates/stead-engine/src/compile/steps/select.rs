@@ -145,8 +145,7 @@ impl Selector<'_, '_> {
         let selection = self.request.selection;
         let from = selection.from.as_deref().and_then(|token| self.one("--from", token));
         let until = selection.until.as_deref().and_then(|token| self.one("--until", token));
-        let only: BTreeSet<usize> =
-            selection.only.iter().flat_map(|token| self.only(token)).collect();
+        let only: BTreeSet<usize> = selection.only.iter().flat_map(|token| self.only(token)).collect();
         let skip: BTreeSet<usize> =
             selection.skip.iter().flat_map(|token| self.matches("--skip", token)).collect();
         if self.problems.has_errors() {
@@ -257,7 +256,10 @@ impl Selector<'_, '_> {
             let is_there = self.catalogue.listed(other).any(|(_, listed)| listed.id == step.id);
             let message = format!("`{token}` is the step `{}`, which is not in the {mode} list", step.id);
             let help = if is_there {
-                format!("the {other} list has it{}", if other == StepMode::Delete { ": add --delete" } else { "" })
+                format!(
+                    "the {other} list has it{}",
+                    if other == StepMode::Delete { ": add --delete" } else { "" }
+                )
             } else {
                 "no list has it".to_owned()
             };
@@ -303,9 +305,9 @@ impl Selector<'_, '_> {
         }
         let position: BTreeMap<&StepId, usize> =
             self.listed.iter().enumerate().map(|(at, (_, step))| (&step.id, at)).collect();
-        let mut open: Vec<usize> = (0..left.len()).filter(|at| left[*at].is_none()).rev().collect();
+        let mut open: BTreeSet<usize> = (0..left.len()).filter(|at| left[*at].is_none()).collect();
         let mut problems = Vec::new();
-        while let Some(at) = open.pop() {
+        while let Some(at) = open.pop_first() {
             let step = self.listed[at].1;
             for need in step.needs.get(self.request.mode) {
                 let Some(needed) = position.get(&need.value).copied() else { continue };
@@ -320,7 +322,7 @@ impl Selector<'_, '_> {
                     )),
                     (Some(_), Some(NeedsChoice::With)) => {
                         left[needed] = None;
-                        open.push(needed);
+                        open.insert(needed);
                     }
                     (Some(_), Some(NeedsChoice::Skip) | None) => problems.push((
                         "selection",

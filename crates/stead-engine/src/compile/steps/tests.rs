@@ -17,7 +17,7 @@ const CLUSTER: &str = include_str!("../../../../../examples/homelab/steps/cluste
 const GOLDEN_APPLY: &str = include_str!("../../../../../examples/homelab/steps/golden/cluster.apply.txt");
 const GOLDEN_DELETE: &str = include_str!("../../../../../examples/homelab/steps/golden/cluster.delete.txt");
 
-static SCRIPT: Descriptor = Descriptor {
+const SCRIPT_DESCRIPTOR: Descriptor = Descriptor {
     name: SCRIPT_RUN,
     summary: "",
     effect: Effect::Command,
@@ -30,6 +30,7 @@ static SCRIPT: Descriptor = Descriptor {
     params: &[
         ParamSpec::new("path", ParamKind::NonEmptyText, "").required(),
         ParamSpec::new("args", ParamKind::TextList, "").default(ParamDefault::Texts(&[])),
+        ParamSpec::new("cwd", ParamKind::NonEmptyText, ""),
         ParamSpec::new("env", ParamKind::TextList, "").default(ParamDefault::Texts(&[])),
         ParamSpec::new("secrets", ParamKind::TextList, "").default(ParamDefault::Texts(&[])),
         ParamSpec::new("mode", ParamKind::NonEmptyText, "").required(),
@@ -45,8 +46,10 @@ static SYNC: Descriptor = Descriptor {
         ParamSpec::new("inputs", ParamKind::NonEmptyText, "").required(),
         ParamSpec::new("mode", ParamKind::NonEmptyText, "").required(),
     ],
-    ..SCRIPT
+    ..SCRIPT_DESCRIPTOR
 };
+
+static SCRIPT: Descriptor = SCRIPT_DESCRIPTOR;
 
 fn catalogue(text: &str) -> Catalogue {
     let source = Source { name: "steps/cluster.yaml".into(), text: text.into() };
@@ -100,7 +103,9 @@ fn ids(
 ) -> Result<Vec<String>, Vec<String>> {
     match selected(catalogue, mode, selection, &values(catalogue, config)) {
         Ok(selected) => Ok(selected.steps.iter().map(|(_, step)| step.id.to_string()).collect()),
-        Err(problems) => Err(problems.iter().map(|problem| format!("{} {}", problem.code, problem.message)).collect()),
+        Err(problems) => {
+            Err(problems.iter().map(|problem| format!("{} {}", problem.code, problem.message)).collect())
+        }
     }
 }
 
@@ -122,7 +127,13 @@ fn plan_with(
     compile(&selected, &Surroundings { values: &values, files, target, operations: &operations }).unwrap()
 }
 
-fn plan(catalogue: &Catalogue, mode: StepMode, selection: &SelectionRow, config: &str, target: &str) -> StepsPlan {
+fn plan(
+    catalogue: &Catalogue,
+    mode: StepMode,
+    selection: &SelectionRow,
+    config: &str,
+    target: &str,
+) -> StepsPlan {
     plan_with(catalogue, mode, selection, config, target, &fine(catalogue))
 }
 
@@ -196,7 +207,8 @@ fn golden_lines_are_those_of_the_plan_at_defaults() {
 #[test]
 fn tasks_hold_names_and_follow_the_list() {
     let cluster = catalogue(CLUSTER);
-    let plan = plan(&cluster, StepMode::Apply, &row(&["94", "sync-runtime-inputs.sh", "32"]), BASE, "homelab");
+    let plan =
+        plan(&cluster, StepMode::Apply, &row(&["94", "sync-runtime-inputs.sh", "32"]), BASE, "homelab");
     let task = |at: usize| &plan.compiled.plan.tasks[at];
     let op = |at: usize| serde_json::to_value(&task(at).action.parts()[0].op).unwrap();
     assert_eq!(
@@ -228,7 +240,10 @@ fn the_hash_is_of_steps_and_target_and_not_of_values_or_scripts() {
     };
     let first = hash(BASE, "homelab", &fine(&cluster));
     assert_eq!(hash(BASE, "homelab", &fine(&cluster)), first);
-    assert_eq!(hash("BASE_DOMAIN=other.test\nOIDC_CLIENT_SECRET=mended-secret\n", "homelab", &fine(&cluster)), first);
+    assert_eq!(
+        hash("BASE_DOMAIN=other.test\nOIDC_CLIENT_SECRET=mended-secret\n", "homelab", &fine(&cluster)),
+        first
+    );
     assert_eq!(hash(BASE, "homelab", &BTreeMap::new()), first);
     assert_ne!(hash(BASE, "other", &fine(&cluster)), first);
     assert_ne!(hash("BASE_DOMAIN=homelab.test\nFEAT_VERIFY=false\n", "homelab", &fine(&cluster)), first);
@@ -286,6 +301,7 @@ fn a_secret_never_becomes_an_argument() {
     assert_eq!(found, ["steps/catalogue", "steps/catalogue", "value/undefined"], "{}", plan.problems);
     let bytes = String::from_utf8(plan.compiled.plan.to_json()).unwrap();
     assert!(!bytes.contains("hidden-token") && !format!("{plan:?}").contains("hidden-token"));
+    assert!(bytes.contains(r#""cwd":"${DOMAIN}/../..""#), "{bytes}");
     assert!(bytes.contains(r#""env":["A","B"]"#) && bytes.contains(r#""secrets":["*"]"#), "{bytes}");
 }
 
@@ -317,10 +333,17 @@ fn an_unknown_token_is_told_with_what_could_be_meant() {
     };
     let found = problems(&["nosuch", "instal-flux"]);
     assert_eq!(found.len(), 2);
-    assert_eq!((found[0].code, found[0].message.as_str()), ("steps/unknown-token", "no step goes by `nosuch`"));
-    assert!(found[0].help.starts_with("apply has: 15, access, 15_verify_cluster_access.sh, 94, "), "{}", found[0].help);
+    assert_eq!(
+        (found[0].code, found[0].message.as_str()),
+        ("steps/unknown-token", "no step goes by `nosuch`")
+    );
+    assert!(
+        found[0].help.starts_with("apply has: 15, access, 15_verify_cluster_access.sh, 94, "),
+        "{}",
+        found[0].help
+    );
     assert!(found[1].help.starts_with("did you mean `install-flux`? "), "{}", found[1].help);
-    assert_eq!(found[0].candidates.len(), 4 * 3 + 2 * 2 - 1);
+    assert_eq!(found[0].candidates.len(), 4 * 3 + 2 * 2);
     assert_eq!(found[0].place, Place::Named("--only".to_owned()));
 }
 
@@ -368,7 +391,8 @@ fn ranges_include_both_ends_and_lists_are_cut_in_order() {
     let nothing = ["steps/empty no step is left to run"];
     assert_eq!(range(None, None, &["15"], &["15"]).unwrap_err(), nothing);
     assert_eq!(range(Some("94"), None, &["15"], &[]).unwrap_err(), nothing);
-    let selection = SelectionRow { from: Some("94".to_owned()), skip: vec!["32".to_owned()], ..row(&["94", "32"]) };
+    let selection =
+        SelectionRow { from: Some("94".to_owned()), skip: vec!["32".to_owned()], ..row(&["94", "32"]) };
     let left = selected(&cluster, StepMode::Apply, &selection, &values(&cluster, BASE)).unwrap().left_out;
     let causes: Vec<(&str, LeftOutCause)> = left.iter().map(|left| (left.id.as_str(), left.cause)).collect();
     assert_eq!(
@@ -412,7 +436,10 @@ fn needs_are_asked_for_added_or_left_out() {
             "steps/needs `last` needs `right`, which is not selected",
         ]
     );
-    assert_eq!(chosen(Some(NeedsChoice::With), &["last"], &[], "").unwrap(), ["last", "left", "right", "top"]);
+    assert_eq!(
+        chosen(Some(NeedsChoice::With), &["last"], &[], "").unwrap(),
+        ["last", "left", "right", "top"]
+    );
     assert_eq!(chosen(Some(NeedsChoice::Skip), &["last"], &[], "").unwrap(), ["last"]);
     assert_eq!(
         chosen(Some(NeedsChoice::With), &["last"], &["top"], "").unwrap_err(),
@@ -468,5 +495,8 @@ fn a_list_that_is_empty_or_gated_off_is_told() {
     );
     let diamond = catalogue(DIAMOND);
     let gated = ids(&diamond, StepMode::Apply, &row(&[]), "ALL=false\n").unwrap_err();
-    assert!(gated[0].starts_with("steps/empty every step is left out (gate ALL: false from config.env:1; "), "{gated:?}");
+    assert!(
+        gated[0].starts_with("steps/empty every step is left out (gate ALL: false from config.env:1; "),
+        "{gated:?}"
+    );
 }

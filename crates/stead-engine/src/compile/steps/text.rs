@@ -22,7 +22,8 @@ impl StepsPlan {
         let count = self.steps.len();
         let noun = if count == 1 { "step" } else { "steps" };
         let target = one_line(&self.target);
-        let mut text = format!("Plan: {} {}, {count} {noun}, target {target}, hash {hash}\n", plan.name, self.mode);
+        let mut text =
+            format!("Plan: {} {}, {count} {noun}, target {target}, hash {hash}\n", plan.name, self.mode);
         let mut phase = None;
         for step in &self.steps {
             if step.phase != phase {

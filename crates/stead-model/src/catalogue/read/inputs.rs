@@ -54,15 +54,21 @@ impl Reader<'_, '_> {
         if is_manifest {
             if fields.get("name").is_none() {
                 let problem = node.bad("a manifest needs the key `name`");
-                self.walk.report(problem.help("the name of the Secret; for lines `KEY='value'` use `format: env`"));
+                self.walk.report(
+                    problem.help("the name of the Secret; for lines `KEY='value'` use `format: env`"),
+                );
             }
             let namespace = self.text(fields, "namespace");
             let document = self.document(fields);
-            return Some(Sink::File { path: path?, format: SinkFormat::Manifest { namespace, document: document? } });
+            return Some(Sink::File {
+                path: path?,
+                format: SinkFormat::Manifest { namespace, document: document? },
+            });
         }
         for name in ["namespace", "name", "labels", "annotations"] {
             if let Some(key) = node.key(name) {
-                self.walk.report(key.bad(format!("`{name}` has no use with `format: env`")).help("remove it"));
+                self.walk
+                    .report(key.bad(format!("`{name}` has no use with `format: env`")).help("remove it"));
             }
         }
         Some(Sink::File { path: path?, format: SinkFormat::Env })
@@ -100,7 +106,12 @@ impl Reader<'_, '_> {
         texts
     }
 
-    fn input_keys(&mut self, node: Node<'_>, is_env: bool, must_be_declared: bool) -> BTreeMap<String, InputKey> {
+    fn input_keys(
+        &mut self,
+        node: Node<'_>,
+        is_env: bool,
+        must_be_declared: bool,
+    ) -> BTreeMap<String, InputKey> {
         let mut keys = BTreeMap::new();
         let Some(entries) = node.as_map() else {
             self.walk.report(node.bad(format!("expected a map of keys, found {}", node.describe())));
@@ -112,6 +123,7 @@ impl Reader<'_, '_> {
                 if is_env { (is_env_name, ENV_NAME) } else { (is_secret_key, SECRET_KEY) };
             if !is_key(name) {
                 self.walk.report(key.bad(format!("`{name}` cannot be a key of inputs")).help(rule));
+                continue;
             }
             if let Some(input) = self.input_key(key, value, must_be_declared) {
                 keys.insert(name.to_owned(), input);
@@ -157,7 +169,8 @@ impl Reader<'_, '_> {
     fn fallbacks(&mut self, keys: &BTreeMap<String, InputKey>, known: &[&str]) {
         for (name, key) in keys {
             let Some(fallback) = &key.fallback else { continue };
-            let error = |message: String| Diagnostic::error(Codes::STEPS.bad_value, fallback.place.clone(), message);
+            let error =
+                |message: String| Diagnostic::error(Codes::STEPS.bad_value, fallback.place.clone(), message);
             if !known.contains(&fallback.value.as_str()) {
                 let help = suggest(&fallback.value, known.iter().copied());
                 self.walk.report(error(format!("there is no key `{}`", fallback.value)).help(help));
@@ -167,7 +180,10 @@ impl Reader<'_, '_> {
             let mut next = Some(fallback.value.as_str());
             while let Some(at) = next.filter(|at| !chain.contains(at)) {
                 chain.push(at);
-                next = keys.get(at).and_then(|key| key.fallback.as_ref()).map(|fallback| fallback.value.as_str());
+                next = keys
+                    .get(at)
+                    .and_then(|key| key.fallback.as_ref())
+                    .map(|fallback| fallback.value.as_str());
             }
             // The key with the least name speaks for its circle.
             if next == Some(name.as_str()) && chain.iter().all(|other| *other >= name.as_str()) {

@@ -76,10 +76,11 @@ impl Reader<'_, '_> {
             let Some(edit) = self.edit(node, params, declared) else { continue };
             let same = |other: &&Edit| {
                 (&other.file.value, &other.path.value) == (&edit.file.value, &edit.path.value)
-                    && other.select.iter().map(|(path, text)| (&path.value, text)).eq(edit
+                    && other
                         .select
                         .iter()
-                        .map(|(path, text)| (&path.value, text)))
+                        .map(|(path, text)| (&path.value, text))
+                        .eq(edit.select.iter().map(|(path, text)| (&path.value, text)))
             };
             if let Some(first) = edits.iter().find(same) {
                 let problem = node.bad("two edits of one value").help("remove one of them");
@@ -106,11 +107,14 @@ impl Reader<'_, '_> {
 
     fn select(&mut self, node: Node<'_>) -> Vec<(At<KeyPath>, String)> {
         let Some(entries) = node.as_map() else {
-            self.walk.report(node.bad(format!("expected a map of values by path, found {}", node.describe())));
+            self.walk
+                .report(node.bad(format!("expected a map of values by path, found {}", node.describe())));
             return Vec::new();
         };
         if entries.len() == 0 {
-            self.walk.report(node.bad("must not be empty").help("write `{ kind: K, metadata.name: N }`, or remove it"));
+            self.walk.report(
+                node.bad("must not be empty").help("write `{ kind: K, metadata.name: N }`, or remove it"),
+            );
         }
         let mut select = Vec::with_capacity(entries.len());
         for (key, value) in entries {
@@ -151,7 +155,9 @@ impl Reader<'_, '_> {
             (None, Some(by), Some(values)) => self.by(by, values, params, declared, kind),
             _ => {
                 let problem = node.bad("an edit has either `value`, or `by` and `values`");
-                self.walk.report(problem.help("`value: \"app-${PARAM}\"`, or `by: PARAM, values: { a: x, b: y }`"));
+                self.walk.report(
+                    problem.help("`value: \"app-${PARAM}\"`, or `by: PARAM, values: { a: x, b: y }`"),
+                );
                 None
             }
         }
@@ -196,7 +202,9 @@ impl Reader<'_, '_> {
 
     /// Reports a scalar that is not of `kind`.
     fn scalar(&mut self, node: Node<'_>, kind: ScalarKind) {
-        let Some(text) = node.as_text().or_else(|| node.as_map().is_none().then(|| node.raw())) else { return };
+        let Some(text) = node.as_text().or_else(|| node.as_map().is_none().then(|| node.raw())) else {
+            return;
+        };
         let wanted = match kind {
             ScalarKind::Int if text.parse::<i64>().is_err() => "a whole number",
             ScalarKind::Bool if !matches!(text, "true" | "false") => "true or false",

@@ -7,7 +7,7 @@ use crate::catalogue::keys::GROUP_KEYS;
 use crate::catalogue::{At, Catalogue, Group, Order, Step, StepMode};
 use crate::diagnostic::{Diagnostic, Place, suggest};
 use crate::id::StepId;
-use crate::yaml::{Codes, Fields, Node};
+use crate::yaml::{Codes, Fields};
 
 impl Reader<'_, '_> {
     /// Returns the list of `mode`, its steps each there once and fit for it.
@@ -41,7 +41,8 @@ impl Reader<'_, '_> {
                 }
                 if let Some(step) = steps.get(&id.value).filter(|step| !step.modes.contains(&mode)) {
                     let problem = node.bad(format!("`{}` has no mode `{mode}`", id.value));
-                    let problem = problem.help(format!("remove it from `{mode}`, or add `{mode}` to its `modes`"));
+                    let problem =
+                        problem.help(format!("remove it from `{mode}`, or add `{mode}` to its `modes`"));
                     self.walk.report(problem.related(step.place.clone(), "the step"));
                 }
                 seen.insert(id.value.clone(), id.place.clone());
@@ -142,12 +143,14 @@ impl Reader<'_, '_> {
 
 /// Returns what is left of a list when steps without open needs are taken away again and again.
 fn open_steps(catalogue: &Catalogue, mode: StepMode) -> BTreeMap<&StepId, &Step> {
-    let mut open: BTreeMap<&StepId, &Step> = catalogue.listed(mode).map(|(_, step)| (&step.id, step)).collect();
+    let mut open: BTreeMap<&StepId, &Step> =
+        catalogue.listed(mode).map(|(_, step)| (&step.id, step)).collect();
     let mut waiting: BTreeMap<&StepId, usize> = BTreeMap::new();
     let mut dependents: BTreeMap<&StepId, Vec<&StepId>> = BTreeMap::new();
     for (id, step) in &open {
         // A need on itself has been reported.
-        let needs = step.needs.get(mode).iter().filter(|need| need.value != **id && open.contains_key(&need.value));
+        let needs =
+            step.needs.get(mode).iter().filter(|need| need.value != **id && open.contains_key(&need.value));
         for need in needs {
             *waiting.entry(id).or_default() += 1;
             dependents.entry(&need.value).or_default().push(id);

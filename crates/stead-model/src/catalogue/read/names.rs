@@ -89,8 +89,9 @@ impl<'t> Names<'t> {
                 error(format!("`{known}` is not bool, so it cannot stand alone in a gate"))
                     .help(format!("compare it: `{known} == word`")),
             ),
-            (Some(word), Some(allowed)) if !allowed.contains(&word) => problems
-                .push(error(format!("`{known}` is never `{word}`")).help(suggest(word, allowed.iter().copied()))),
+            (Some(word), Some(allowed)) if !allowed.contains(&word) => problems.push(
+                error(format!("`{known}` is never `{word}`")).help(suggest(word, allowed.iter().copied())),
+            ),
             (None | Some(_), _) => {}
         }
     }

@@ -28,8 +28,11 @@ impl Reader<'_, '_> {
     fn step(&mut self, id: StepId, key: Node<'_>, node: Node<'_>) -> Option<Step> {
         let fields = self.map(node, &STEP_KEYS)?;
         let modes = self.modes(fields, "modes");
-        if let Some(node) = fields.get("modes").filter(|_| modes.as_ref().is_some_and(BTreeSet::is_empty)) {
-            self.walk.report(node.bad("a step has at least one mode").help("write `[apply]`, `[delete]` or both"));
+        if let Some(node) =
+            fields.get("modes").filter(|node| node.as_list().is_some_and(|items| items.len() == 0))
+        {
+            self.walk
+                .report(node.bad("a step has at least one mode").help("write `[apply]`, `[delete]` or both"));
         }
         let modes = modes.unwrap_or_else(|| StepMode::WORDS.map(|(_, mode)| mode).into());
         let action = self.action(node, fields);
@@ -111,7 +114,9 @@ impl Reader<'_, '_> {
     fn args(&mut self, fields: Fields<'_>, place: &Place) -> PerMode<Vec<At<Text>>> {
         let delete = At { value: Text::literal(DELETE_ARGUMENT), place: place.clone() };
         let mut args = PerMode { apply: Vec::new(), delete: vec![delete] };
-        let Some(given) = fields.get("args").and_then(|node| self.walk.map(node, &ARGS_KEYS)) else { return args };
+        let Some(given) = fields.get("args").and_then(|node| self.walk.map(node, &ARGS_KEYS)) else {
+            return args;
+        };
         for (word, mode) in StepMode::WORDS {
             if let Some(items) = given.get(word).and_then(|node| self.walk.list(node, "arguments")) {
                 *args.get_mut(mode) = items.filter_map(|node| self.expanded(node)).collect();

@@ -32,11 +32,7 @@ fn any_selection(count: usize) -> impl Strategy<Value = SelectionRow> {
         1 => (0..4_u8).prop_map(|number| number.to_string()),
         1 => Just("nosuch".to_owned()),
     ];
-    let needs = prop_oneof![
-        Just(None),
-        Just(Some(NeedsChoice::With)),
-        Just(Some(NeedsChoice::Skip))
-    ];
+    let needs = prop_oneof![Just(None), Just(Some(NeedsChoice::With)), Just(Some(NeedsChoice::Skip))];
     let tokens = prop::collection::vec(token.clone(), 0..4);
     (tokens.clone(), tokens, prop::option::of(token.clone()), prop::option::of(token), needs)
         .prop_map(|(only, skip, from, until, needs)| SelectionRow { only, skip, from, until, needs })

@@ -1,0 +1,217 @@
+//! Acting on a plan of steps: a run, a dry run or a resumed run, shown as it goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stead_drivers::Drivers;
+use stead_model::bundle::PlanMeta;
+use stead_model::event::RunKind;
+use stead_model::plan::TaskIndex;
+use stead_model::steps::StepsMeta;
+use stead_model::{Diagnostic, ExitCode, Report, TaskName};
+use stead_runner::redact::Redactor;
+use stead_runner::{CheckedPlan, Observer, Provenance, ResumeError, ResumeOptions, Runner};
+
+use super::load::Configured;
+use super::plan::{self, Planned};
+use super::report;
+use crate::args::{OutputArgs, Progress, Sink};
+use crate::commands::plan::drive::{self, Person};
+use crate::commands::plan::present::{self, Shown};
+use crate::failure::{Failure, FailureKind};
+use crate::output::{Handle, Output, Paint};
+use crate::render::steps::{self as render, Label, StepsShown};
+use crate::render::json;
+use crate::settings::Settings;
+
+/// A plan of steps on its way to be run.
+pub(crate) struct Acting<'a> {
+    pub(crate) configured: Configured,
+    pub(crate) planned: Planned,
+    pub(crate) settings: &'a Settings,
+    pub(crate) output: &'a Output,
+    pub(crate) shown: OutputArgs,
+    pub(crate) wait_lock: Option<Duration>,
+}
+
+impl Acting<'_> {
+    /// Returns where people read: standard output, unless a program does.
+    fn talk(&self) -> (Handle, Paint) {
+        match self.is_for_programs() {
+            true => (self.output.err.clone(), self.settings.stderr_paint),
+            false => (self.output.out.clone(), self.settings.stdout_paint),
+        }
+    }
+
+    /// Whether standard output is for a program.
+    pub(crate) fn is_for_programs(&self) -> bool {
+        self.shown.json || self.shown.events == Some(Sink::Stdout)
+    }
+
+    /// Shows the plan. From here on it can be read, whatever follows.
+    pub(crate) fn show_plan(&self) {
+        self.talk().0.print(&self.planned.plan.text());
+    }
+
+    /// Returns what a person should know, or the failure of what keeps the plan from running.
+    pub(crate) fn settle(&mut self) -> Result<(), Failure> {
+        if self.planned.problems.has_errors() {
+            let mut problems = std::mem::take(&mut self.planned.problems);
+            problems.0.append(&mut self.configured.warnings);
+            return Err(report::refused(FailureKind::Invalid, problems, &self.configured, &self.planned));
+        }
+        self.configured.warnings.append(&mut self.planned.problems.0);
+        Ok(())
+    }
+
+    /// Predicts a run: starts nothing, writes nothing. Steps in `done` are left out.
+    pub(crate) fn predict(self, done: BTreeSet<TaskIndex>) -> Result<ExitCode, Failure> {
+        super::tell_warnings(&self.configured.warnings, self.settings, self.output);
+        let (talk, _) = self.talk();
+        talk.print(&report::config_text(&plan::config(&self.configured)));
+        let renderers = present::events(self.shown.events.as_ref(), self.settings, self.output)?;
+        let shown = Shown { renderers: renderers.into_iter().collect(), pauser: None };
+        let runner = self.runner().leave_out(done);
+        let plan = self.checked_plan();
+        let report = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
+            runner.dry_run(plan).await
+        })?;
+        talk.print("Dry run: nothing was executed.\n");
+        if self.shown.json {
+            self.output.out.print(&json::report(&report));
+        }
+        let problems = present::write_reports(&report, &self.shown, self.settings);
+        Ok(present::told(&problems, &report, self.settings, self.output))
+    }
+
+    /// Runs the plan.
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let state_dir = self.settings.state_dir.from(&self.configured.catalogue.root);
+        let runner = self.acting_runner().record_in(state_dir.path).provenance(self.provenance()?);
+        let (shown, plan) = (self.shown_by()?, self.checked_plan());
+        let report = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
+            runner.run(plan).await
+        })?;
+        Ok(self.finish(&report))
+    }
+
+    /// Takes the run recorded in `bundle` up again.
+    pub(crate) fn resume(
+        self,
+        bundle: PathBuf,
+        meta: PlanMeta,
+        options: ResumeOptions,
+    ) -> Result<Result<ExitCode, ResumeError>, Failure> {
+        let provenance = Provenance { meta, ..self.provenance()? };
+        let state_dir = bundle.parent().and_then(|runs| runs.parent()).unwrap_or(&bundle).to_owned();
+        let runner = self.acting_runner().record_in(state_dir).provenance(provenance);
+        let (shown, plan) = (self.shown_by()?, self.checked_plan());
+        let ended = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
+            runner.resume_at(&bundle, plan, options).await
+        })?;
+        Ok(ended.map(|report| self.finish(&report)))
+    }
+
+    fn checked_plan(&self) -> CheckedPlan {
+        CheckedPlan::from(self.planned.plan.compiled.clone())
+            .with_base_dir(self.configured.catalogue.root.clone())
+    }
+
+    /// Returns a runner that knows the steps' surroundings and completes reports.
+    fn runner(&self) -> Runner {
+        let (steps, rows) = (self.planned.report(&self.configured), self.planned.rows());
+        let mut runner = Runner::new(Drivers::with_steps(self.planned.surroundings.clone()))
+            .kind(RunKind::Steps)
+            .environment(self.settings.environment.to_map())
+            .mask(self.planned.secrets.clone())
+            .complete_report(move |report: &mut Report| report::complete(report, steps, rows));
+        for warning in &self.configured.warnings {
+            runner = runner.warn(warning.code, words(warning));
+        }
+        runner
+    }
+
+    /// Returns a runner that acts: it holds the target's lock, and steps see what others said.
+    fn acting_runner(&self) -> Runner {
+        let mut runner = self
+            .runner()
+            .observe(self.planned.surroundings.outputs.clone())
+            .lock_named(&self.settings.user_state_dir, &self.planned.plan.target);
+        if let Some(wait) = self.wait_lock {
+            runner = runner.wait_lock(wait);
+        }
+        if let Some(parent) = &self.settings.parent_run {
+            runner = runner.parent_run(parent.clone());
+        }
+        runner
+    }
+
+    fn shown_by(&self) -> Result<Shown, Failure> {
+        let label = |step: &stead_engine::compile::steps::SelectedStep| {
+            let label = Label { basename: step.basename.clone(), args: step.args.clone() };
+            (TaskName::from(&step.id), label)
+        };
+        let labels: BTreeMap<TaskName, Label> = self.planned.plan.steps.iter().map(label).collect();
+        let mut renderers: Vec<Box<dyn Observer>> = Vec::new();
+        if self.shown.progress != Progress::None {
+            let (out, err) = (self.talk().0, self.output.err.clone());
+            renderers.push(Box::new(StepsShown::new(out, err, labels, self.planned.order)));
+        }
+        renderers.extend(present::events(self.shown.events.as_ref(), self.settings, self.output)?);
+        Ok(Shown { renderers, pauser: None })
+    }
+
+    fn finish(&self, report: &Report) -> ExitCode {
+        let (talk, paint) = self.talk();
+        self.output.err.print(&render::errors(report, self.settings.stderr_paint));
+        talk.print(&render::ending(report, paint));
+        if self.shown.json {
+            self.output.out.print(&json::report(report));
+        }
+        let problems = present::write_reports(report, &self.shown, self.settings);
+        present::told(&problems, report, self.settings, self.output)
+    }
+
+    /// Returns where the plan came from: enough to make it again, and no secret.
+    fn provenance(&self) -> Result<Provenance, Failure> {
+        let Configured { listed, catalogue, given, .. } = &self.configured;
+        let redactor = Redactor::new(self.planned.secrets.iter())
+            .map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
+        let masked = |text: &str| redactor.redact_text(text).into_owned();
+        let meta = PlanMeta {
+            plan: catalogue.name.to_string(),
+            source: Some(listed.file.display().to_string()),
+            argv: self.settings.argv.iter().map(|arg| masked(arg)).collect(),
+            segments: 1,
+            ..PlanMeta::default()
+        };
+        let is_secret = |name: &str| {
+            catalogue.is_secret(name)
+                || self.configured.values.get(name).is_some_and(|effective| effective.secret)
+        };
+        let (secret, open): (Vec<_>, Vec<_>) = given.set.iter().cloned().partition(|(name, _)| is_secret(name));
+        let secret_set: BTreeSet<String> = secret.into_iter().map(|(name, _)| name).collect();
+        let steps = StepsMeta {
+            catalogue: catalogue.name.to_string(),
+            file: listed.file.display().to_string(),
+            mode: self.planned.plan.mode,
+            target: self.planned.plan.target.clone(),
+            root: catalogue.root.display().to_string(),
+            selection: self.planned.selection.clone(),
+            steps: u32::try_from(self.planned.plan.steps.len()).unwrap_or(u32::MAX),
+            profile: given.profile.as_ref().map(|profile| profile.path.display().to_string()),
+            set: open.into_iter().collect(),
+            secret_set: secret_set.into_iter().collect(),
+            config: self.configured.recorded_config(),
+        };
+        let source = masked(&catalogue.source.text).into_bytes();
+        let sources = vec![("catalogue.yaml".to_owned(), source)];
+        Ok(Provenance { meta, sources, steps: Some(Box::new(steps)) })
+    }
+}
+
+fn words(warning: &Diagnostic) -> String {
+    let help = if warning.help.is_empty() { String::new() } else { format!(" ({})", warning.help) };
+    format!("{}: {}{help}", warning.place, warning.message)
+}

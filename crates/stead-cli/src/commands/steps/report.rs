@@ -1,0 +1,88 @@
+//! What a report of steps has beyond that of every run, and what is shown of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stead_model::event::Prediction;
+use stead_model::plan::Section;
+use stead_model::report::TaskRow;
+use stead_model::steps::{ConfigRow, StepOutcome, StepRow, StepsReport};
+use stead_model::{Diagnostics, Report, Status, TaskName};
+
+use super::load::Configured;
+use super::plan::Planned;
+use crate::failure::{Failure, FailureKind};
+
+/// Adds to a report what is known of its steps.
+pub(crate) fn complete(report: &mut Report, mut steps: StepsReport, mut rows: BTreeMap<TaskName, StepRow>) {
+    for task in &mut report.tasks {
+        let Some(mut row) = rows.remove(&task.name) else { continue };
+        match outcome_of(task) {
+            Some(outcome) => {
+                steps.add(&outcome);
+                row.assumed = outcome.assumed;
+                row.exit_code = outcome.exit_code;
+                row.checks = outcome.checks;
+                row.outputs = outcome.outputs;
+            }
+            None => row.assumed = task.prediction == Some(Prediction::Assumed),
+        }
+        task.step = Some(Box::new(row));
+    }
+    steps.bundle.clone_from(&report.bundle);
+    report.steps = Some(Box::new(steps));
+}
+
+fn outcome_of(task: &TaskRow) -> Option<StepOutcome> {
+    serde_json::from_value(task.data.clone()?).ok()
+}
+
+/// Returns the failure of a plan that is not run, with the plan for the JSON document.
+pub(crate) fn refused(
+    kind: FailureKind,
+    problems: Diagnostics,
+    configured: &Configured,
+    planned: &Planned,
+) -> Failure {
+    let mut steps = json!(planned.report(configured));
+    steps["bundle"] = Value::Null;
+    let tasks: Vec<TaskRow> = planned.rows().into_iter().map(|(name, step)| not_run(name, step)).collect();
+    // In plan order, not by name.
+    let position = |row: &TaskRow| planned.plan.steps.iter().position(|step| step.id.as_str() == row.name.as_str());
+    let mut tasks = tasks;
+    tasks.sort_by_key(position);
+    Failure::of(kind, problems.sorted()).knowing("steps", steps).knowing("tasks", json!(tasks))
+}
+
+fn not_run(name: TaskName, step: StepRow) -> TaskRow {
+    TaskRow {
+        name,
+        section: Section::Main,
+        status: Status::NotRun,
+        changed: false,
+        partial: false,
+        cause: None,
+        reason: None,
+        class: None,
+        error: None,
+        attempts: 0,
+        started_at: None,
+        duration: Duration::ZERO,
+        data: None,
+        undo: None,
+        prediction: None,
+        hosts: Vec::new(),
+        step: Some(Box::new(step)),
+    }
+}
+
+/// Returns the lines of `Config:`.
+pub(crate) fn config_text(rows: &[ConfigRow]) -> String {
+    let mut text = String::from("Config:\n");
+    for row in rows {
+        let value = crate::render::visible(&row.value.replace('\n', "\\n"));
+        text.push_str(&format!("  {}={value}  # {}\n", row.key, row.source));
+    }
+    text
+}
