@@ -236,8 +236,12 @@ impl Values {
     /// Returns that no name `key` is known here, with the nearest that is.
     pub fn unknown_key(&self, key: &str) -> Diagnostic {
         let place = stead_model::diagnostic::Place::Named(key.to_owned());
-        Diagnostic::error("steps/unknown-key", place, format!("no variable, control or layer is called `{key}`"))
-            .help(suggest(key, self.entries.keys().map(String::as_str)))
+        Diagnostic::error(
+            "steps/unknown-key",
+            place,
+            format!("no variable, control or layer is called `{key}`"),
+        )
+        .help(suggest(key, self.entries.keys().map(String::as_str)))
     }
 
     /// Returns the layer's text that may be shown if what it says is secret or not.

@@ -75,7 +75,8 @@ impl LayerFile {
     pub fn from_bytes(name: &str, bytes: &[u8], diagnostics: &mut Diagnostics) -> Self {
         let name: Arc<str> = name.into();
         if bytes.len() > MAX_BYTES {
-            let message = format!("the file has {} bytes; at most {MAX_BYTES} (64 MiB) are read", bytes.len());
+            let message =
+                format!("the file has {} bytes; at most {MAX_BYTES} (64 MiB) are read", bytes.len());
             diagnostics.push(Diagnostic::error(SYNTAX, Place::Named(name.to_string()), message));
             return Self::read(&Source { name, text: "".into() }, diagnostics);
         }
@@ -105,8 +106,9 @@ impl LayerFile {
                     first.line, span.line
                 );
                 let problem = Diagnostic::warning(DUPLICATE, self.concealed_place(*span), message);
-                diagnostics
-                    .push(problem.related(self.concealed_place(first), "first here").help("remove one of them"));
+                diagnostics.push(
+                    problem.related(self.concealed_place(first), "first here").help("remove one of them"),
+                );
             }
         }
     }

@@ -20,7 +20,10 @@ const MAX_BYTES: usize = 128 * 1024;
 
 /// What a reference finds.
 enum Found<'v> {
-    Value { text: &'v str, secret: bool },
+    Value {
+        text: &'v str,
+        secret: bool,
+    },
     /// Nothing: it is declared and unset.
     Nothing,
     /// It has no value, which has been reported.
@@ -44,15 +47,20 @@ struct Frame {
     /// The candidate to expand next; those below it that count are in `below`.
     candidate: usize,
     below: Option<Expanded>,
-    /// Names that must be expanded first.
+    /// Names that must be expanded first, from the last to the first.
     pending: Vec<String>,
 }
 
 /// Gives every name of `values` that has a candidate its value.
 pub(super) fn expand_all(values: &mut Values, diagnostics: &mut Diagnostics) {
-    let names: Vec<String> =
-        values.entries.iter().filter(|(_, entry)| !entry.candidates.is_empty()).map(|(name, _)| name.clone()).collect();
+    let names: Vec<String> = values
+        .entries
+        .iter()
+        .filter(|(_, entry)| !entry.candidates.is_empty())
+        .map(|(name, _)| name.clone())
+        .collect();
     let mut marks: BTreeMap<String, Mark> = BTreeMap::new();
+    let mut circular: BTreeSet<String> = BTreeSet::new();
     for name in names {
         if marks.contains_key(&name) {
             continue;
@@ -62,10 +70,13 @@ pub(super) fn expand_all(values: &mut Values, diagnostics: &mut Diagnostics) {
             if let Some(next) = frame.pending.pop() {
                 match marks.get(&next) {
                     None => stack.push(open(values, next, &mut marks)),
-                    Some(Mark::Open) => report_cycle(values, &stack, &next, diagnostics),
+                    Some(Mark::Open) => report_cycle(values, &stack, &next, &mut circular, diagnostics),
                     Some(Mark::Done) => {}
                 }
                 continue;
+            }
+            if circular.contains(&frame.name) {
+                give_up(values, &frame.name);
             }
             if advance(values, frame, diagnostics) {
                 marks.insert(frame.name.clone(), Mark::Done);
@@ -77,7 +88,12 @@ pub(super) fn expand_all(values: &mut Values, diagnostics: &mut Diagnostics) {
 
 fn open(values: &Values, name: String, marks: &mut BTreeMap<String, Mark>) -> Frame {
     marks.insert(name.clone(), Mark::Open);
-    Frame { candidate: first_that_counts(values.candidates(&name), &name), name, below: None, pending: Vec::new() }
+    Frame {
+        candidate: first_that_counts(values.candidates(&name), &name),
+        name,
+        below: None,
+        pending: Vec::new(),
+    }
 }
 
 /// Returns the lowest candidate that goes into the value: the highest that does not refer to the one below it.
@@ -97,7 +113,9 @@ pub(super) fn refers_to(candidate: &Candidate, name: &str) -> bool {
 /// Expands the frame's next candidate; whether the name is done. If not, it waits for others or has candidates left.
 fn advance(values: &mut Values, frame: &mut Frame, diagnostics: &mut Diagnostics) -> bool {
     let Some(entry) = values.entries.get(&frame.name) else { return true };
-    let Some(candidate) = entry.candidates.get(frame.candidate).filter(|_| !entry.is_broken) else { return true };
+    let Some(candidate) = entry.candidates.get(frame.candidate).filter(|_| !entry.is_broken) else {
+        return true;
+    };
     let is_last = frame.candidate + 1 == entry.candidates.len();
     let source = candidate.source.clone();
     let outcome = expand_candidate(values, &frame.name, candidate, frame.below.as_ref());
@@ -130,7 +148,7 @@ fn advance(values: &mut Values, frame: &mut Frame, diagnostics: &mut Diagnostics
 /// What comes of expanding one candidate.
 pub(super) enum Outcome {
     Done(Expanded),
-    /// These names must be expanded first.
+    /// These names must be expanded first, from the last to the first.
     Waiting(Vec<String>),
     /// Nothing; what has not been reported before.
     Broken(Vec<Diagnostic>),
@@ -148,13 +166,15 @@ pub(super) fn expand_candidate(
         Said::Literal if candidate.raw.len() > MAX_BYTES => {
             return Outcome::Broken(vec![too_long(name, candidate.place(values, true))]);
         }
-        Said::Literal => return Outcome::Done(Expanded { text: candidate.raw.clone(), secret: candidate.is_secret }),
+        Said::Literal => {
+            return Outcome::Done(Expanded { text: candidate.raw.clone(), secret: candidate.is_secret });
+        }
         Said::Text(text) => text,
     };
     let mut expansion = Expansion::new(values, Some((name, below)), candidate.is_secret);
     expansion.text(text);
     if !expansion.pending.is_empty() {
-        return Outcome::Waiting(expansion.pending.into_iter().collect());
+        return Outcome::Waiting(expansion.pending.into_iter().rev().collect());
     }
     let mut problems: Vec<Diagnostic> = Vec::new();
     let mut told = BTreeSet::new();
@@ -299,7 +319,8 @@ impl Candidate {
             (At::Layer(_), None) => Place::Named(self.source.to_string()),
             (At::Catalogue(Place::Text { source, span }), _) if secret => {
                 // The default itself may be what must not be shown.
-                let stars: String = source.text.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }).collect();
+                let stars: String =
+                    source.text.bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' }).collect();
                 Place::Text { source: Source { name: source.name.clone(), text: stars.into() }, span: *span }
             }
             (At::Catalogue(place), _) => place.clone(),
@@ -314,29 +335,40 @@ fn undefined_name(name: &str, place: Place) -> Diagnostic {
 }
 
 fn too_long(name: &str, place: Place) -> Diagnostic {
-    let message = format!("`{name}` has more than {MAX_BYTES} bytes after expansion; no program can be given more");
+    let message =
+        format!("`{name}` has more than {MAX_BYTES} bytes after expansion; no program can be given more");
     Diagnostic::error("value/rule", place, message).help("keep it in a file and set the path")
 }
 
-/// Reports that the names from `name` to the top of the stack wait for each other; none of them has a value.
-fn report_cycle(values: &mut Values, stack: &[Frame], name: &str, diagnostics: &mut Diagnostics) {
-    let chain: Vec<&str> = stack.iter().map(|frame| frame.name.as_str()).skip_while(|open| *open != name).collect();
-    let is_new = chain.iter().any(|name| values.entries.get(*name).is_some_and(|entry| !entry.is_broken));
-    if is_new {
-        let winner = |name: &str| values.candidates(name).last();
-        let link = |name: &str| match winner(name) {
-            Some(winner) => format!("{name} ({})", winner.source),
-            None => name.to_owned(),
-        };
-        let links: Vec<String> = chain.iter().map(|name| link(name)).collect();
-        let place = winner(name).map_or_else(|| Place::Named(name.to_owned()), |winner| winner.place(values, true));
-        let message = format!("values refer to each other: {} -> {name}", links.join(" -> "));
-        diagnostics
-            .push(Diagnostic::error("value/cycle", place, message).help("write the value of one of them out"));
+/// Reports that the names from `name` to the top of the stack wait for each other, unless that is known of all of them.
+fn report_cycle(
+    values: &Values,
+    stack: &[Frame],
+    name: &str,
+    circular: &mut BTreeSet<String>,
+    diagnostics: &mut Diagnostics,
+) {
+    let chain: Vec<&str> =
+        stack.iter().map(|frame| frame.name.as_str()).skip_while(|open| *open != name).collect();
+    if chain.iter().all(|name| circular.contains(*name)) {
+        return;
     }
-    for name in chain {
-        if let Some(entry) = values.entries.get_mut(name) {
-            entry.is_broken = true;
-        }
+    let winner = |name: &str| values.candidates(name).last();
+    let link = |name: &&str| match winner(name) {
+        Some(winner) => format!("{name} ({})", winner.source),
+        None => (*name).to_owned(),
+    };
+    let links: Vec<String> = chain.iter().map(link).collect();
+    let place =
+        winner(name).map_or_else(|| Place::Named(name.to_owned()), |winner| winner.place(values, true));
+    let message = format!("values refer to each other: {} -> {name}", links.join(" -> "));
+    diagnostics
+        .push(Diagnostic::error("value/cycle", place, message).help("write the value of one of them out"));
+    circular.extend(chain.into_iter().map(str::to_owned));
+}
+
+fn give_up(values: &mut Values, name: &str) {
+    if let Some(entry) = values.entries.get_mut(name) {
+        entry.is_broken = true;
     }
 }

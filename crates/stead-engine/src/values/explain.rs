@@ -81,20 +81,30 @@ impl RowState {
 impl Values {
     /// Returns where the value of `key` comes from; nothing if catalogue, layers and `--set` do not know it.
     pub fn explain(&self, key: &str) -> Option<Explanation> {
-        let entry = self.entries.get(key).filter(|entry| entry.is_declared || !entry.candidates.is_empty())?;
+        let entry =
+            self.entries.get(key).filter(|entry| entry.is_declared || !entry.candidates.is_empty())?;
         let expanded = self.expand_each(key, &entry.candidates);
         let row = |layer: &str, state: RowState, of: &dyn Fn(&Candidate) -> bool| {
             // The last of a source counts.
-            let found = entry.candidates.iter().zip(&expanded).enumerate().rfind(|(_, (candidate, _))| of(candidate));
+            let found =
+                entry.candidates.iter().zip(&expanded).enumerate().rfind(|(_, (candidate, _))| of(candidate));
             match found {
                 Some((index, (candidate, expanded))) => {
                     let wins = entry.effective.is_some() && index + 1 == entry.candidates.len();
                     set_row(layer, candidate, expanded.as_ref(), wins)
                 }
-                None => LayerRow { layer: layer.to_owned(), state, line: None, raw: None, value: None, wins: false },
+                None => LayerRow {
+                    layer: layer.to_owned(),
+                    state,
+                    line: None,
+                    raw: None,
+                    value: None,
+                    wins: false,
+                },
             }
         };
-        let mut layers = vec![row("default", RowState::Unset, &|candidate| candidate.source == ValueSource::Default)];
+        let mut layers =
+            vec![row("default", RowState::Unset, &|candidate| candidate.source == ValueSource::Default)];
         for (number, view) in self.layers.iter().enumerate() {
             layers.push(row(&view.name, view.state, &|candidate| candidate.layer == Some(number)));
         }
@@ -102,7 +112,8 @@ impl Values {
             row(ENVIRONMENT, RowState::Unset, &|candidate| candidate.source == ValueSource::Environment);
         if let Some(held) = self.environment(key).filter(|_| environment.state == RowState::Unset) {
             let shown = if entry.is_secret { STARS } else { held };
-            environment.state = if self.starts_with_environment(key) { RowState::Set } else { RowState::Ignored };
+            environment.state =
+                if self.starts_with_environment(key) { RowState::Set } else { RowState::Ignored };
             environment.raw = Some(shown.to_owned());
             environment.value = Some(shown.to_owned());
         }
@@ -142,7 +153,8 @@ impl Values {
     }
 
     fn referenced_by(&self, key: &str) -> Vec<String> {
-        let refers = |candidates: &[Candidate]| candidates.last().is_some_and(|winner| refers_to(winner, key));
+        let refers =
+            |candidates: &[Candidate]| candidates.last().is_some_and(|winner| refers_to(winner, key));
         let others = self.entries.iter().filter(|(name, entry)| *name != key && refers(&entry.candidates));
         others.map(|(name, _)| name.clone()).collect()
     }
@@ -192,7 +204,9 @@ impl Explanation {
                 line.push_str(&format!("  {}", one_line(raw)));
             }
             match (&row.raw, &row.value) {
-                (Some(raw), Some(value)) if raw != value => line.push_str(&format!("  ->  {}", one_line(value))),
+                (Some(raw), Some(value)) if raw != value => {
+                    line.push_str(&format!("  ->  {}", one_line(value)))
+                }
                 (Some(_), None) => line.push_str("  ->  no value"),
                 (_, _) => {}
             }

@@ -71,7 +71,8 @@ impl Document<'_> {
             return input;
         }
         if let Some(fallback) = &input.fallback {
-            let message = format!("the input `{name}` has no value; that of `{fallback}` is handed over in its place");
+            let message =
+                format!("the input `{name}` has no value; that of `{fallback}` is handed over in its place");
             let place = key.place.clone();
             let help = key.warn.clone().unwrap_or_else(|| where_to_set(self.catalogue, &key.variable.value));
             self.report(name, Diagnostic::warning("value/fallback", place, message).help(help));

@@ -230,12 +230,20 @@ impl Merge<'_, '_> {
         }
     }
 
-    fn assignment(&mut self, number: usize, name: &Arc<str>, secret: bool, file: &LayerFile, assignment: &Assignment) {
+    fn assignment(
+        &mut self,
+        number: usize,
+        name: &Arc<str>,
+        secret: bool,
+        file: &LayerFile,
+        assignment: &Assignment,
+    ) {
         let Assignment { key, span, raw, value } = assignment;
         if let Some(why) = self.refused_in_layers(key) {
             let message = format!("`{key}` cannot be set in a layer: {why}");
             let place = file.concealed_place(*span);
-            self.diagnostics.push(Diagnostic::error("layer/reserved", place, message).help("remove the line"));
+            self.diagnostics
+                .push(Diagnostic::error("layer/reserved", place, message).help("remove the line"));
             return;
         }
         if !self.is_declared(key) {
@@ -294,7 +302,8 @@ impl Merge<'_, '_> {
         };
         let is_compared = self.undeclared.len() < COMPARED;
         self.undeclared.insert(key.to_owned());
-        let declared = || self.catalogue.controls.keys().chain(self.catalogue.vars.keys()).map(String::as_str);
+        let declared =
+            || self.catalogue.controls.keys().chain(self.catalogue.vars.keys()).map(String::as_str);
         let near = if is_compared { nearest(key, declared()) } else { None };
         self.diagnostics.push(problem.help(match near {
             Some(near) => format!("did you mean `{near}`?"),
@@ -339,7 +348,8 @@ impl Merge<'_, '_> {
             is_secret,
         });
         if is_secret {
-            let message = format!("`{name}` is secret, and other processes can see the arguments of this one");
+            let message =
+                format!("`{name}` is secret, and other processes can see the arguments of this one");
             self.diagnostics.push(
                 Diagnostic::warning("value/visible-secret", set_place(name), message)
                     .help("put it into a layer with `secret: true`"),

@@ -12,7 +12,12 @@ use super::Values;
 pub(super) const REQUIRED: &str = "value/required";
 
 /// Reports every required variable without a value: its `when` holds, and one of its steps is `selected`.
-pub fn require(catalogue: &Catalogue, values: &Values, selected: &BTreeSet<StepId>, diagnostics: &mut Diagnostics) {
+pub fn require(
+    catalogue: &Catalogue,
+    values: &Values,
+    selected: &BTreeSet<StepId>,
+    diagnostics: &mut Diagnostics,
+) {
     for (name, var) in catalogue.vars.iter().filter(|(_, var)| var.required) {
         if values.is_broken(name) || values.get(name).is_some_and(|effective| !effective.value.is_empty()) {
             continue;
@@ -48,9 +53,11 @@ fn why(values: &Values, var: &Var, selected: &BTreeSet<StepId>) -> Option<String
 pub(super) fn where_to_set(catalogue: &Catalogue, name: &str) -> String {
     let is_secret = catalogue.is_secret(name);
     let file = |secret: bool| {
-        catalogue.layers.iter().rev().filter(|layer| layer.secret == secret).find_map(|layer| match &layer.origin {
-            LayerOrigin::File(path) => Some(path.value.as_str()),
-            LayerOrigin::Flag(_) => None,
+        catalogue.layers.iter().rev().filter(|layer| layer.secret == secret).find_map(|layer| {
+            match &layer.origin {
+                LayerOrigin::File(path) => Some(path.value.as_str()),
+                LayerOrigin::Flag(_) => None,
+            }
         })
     };
     let layer = file(is_secret).or_else(|| file(!is_secret));

@@ -24,7 +24,8 @@ pub(super) fn check(values: &Values, catalogue: &Catalogue, diagnostics: &mut Di
             diagnostics.push(problem.path(format!("vars.{name}")));
         }
         if effective.secret && effective.value.len() < MIN_SECRET {
-            let message = format!("{} is a secret of less than {MIN_SECRET} bytes", Subject { name, effective });
+            let message =
+                format!("{} is a secret of less than {MIN_SECRET} bytes", Subject { name, effective });
             diagnostics.push(
                 Diagnostic::error("value/short-secret", place(values, name, effective), message)
                     .help("it could not be masked in output; use a longer one, or do not declare it secret")

@@ -10,10 +10,10 @@ mod secrecy;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use stead_model::StepId;
 use stead_model::catalogue::{Catalogue, LayerOrigin};
 use stead_model::diagnostic::{Diagnostics, Severity, Source};
 use stead_model::layer::LayerFile;
-use stead_model::StepId;
 
 use super::*;
 
@@ -136,7 +136,9 @@ impl World {
         for (layer, is_read) in self.catalogue.layers.iter().zip(to_read) {
             let (name, text) = match &layer.origin {
                 LayerOrigin::File(path) => (path.value.clone(), self.files.get(&path.value)),
-                LayerOrigin::Flag(_) if self.profile.is_some() => ("my.env".to_owned(), self.profile.as_ref()),
+                LayerOrigin::Flag(_) if self.profile.is_some() => {
+                    ("my.env".to_owned(), self.profile.as_ref())
+                }
                 LayerOrigin::Flag(_) => ("--profile".to_owned(), None),
             };
             let state = match text {

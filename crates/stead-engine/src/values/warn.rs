@@ -35,10 +35,12 @@ pub(super) fn warn(values: &Values, inputs: &Inputs<'_>, diagnostics: &mut Diagn
     for (name, help) in EXPECTED {
         let is_set = inputs.environment.get(name).is_some_and(|value| !value.is_empty());
         if is_set && !values.entries.contains_key(name) {
-            let message = format!("the environment's `{name}` is not read by the catalogue `{}`", inputs.catalogue.name);
-            diagnostics.push(
-                Diagnostic::warning(CODE, Place::Named(ENVIRONMENT.to_owned()), message).help(help),
+            let message = format!(
+                "the environment's `{name}` is not read by the catalogue `{}`",
+                inputs.catalogue.name
             );
+            diagnostics
+                .push(Diagnostic::warning(CODE, Place::Named(ENVIRONMENT.to_owned()), message).help(help));
         }
     }
 }

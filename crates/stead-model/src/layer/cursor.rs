@@ -130,7 +130,8 @@ impl<'t> Cursor<'t> {
 
     /// Returns the span of the character that begins at `start`.
     pub(super) fn span_at(&self, start: Mark) -> Span {
-        let width = self.text.get(start.offset..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+        let width =
+            self.text.get(start.offset..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
         Span { start: start.offset, end: start.offset + width, line: start.line, column: start.column }
     }
 

@@ -25,7 +25,9 @@ impl Inside {
     /// Returns how a `$` that is meant literally is written here.
     fn literal_dollar(self) -> &'static str {
         match self {
-            Self::Unquoted | Self::Quoted => "for a literal dollar write `\\$`, or put the value in single quotes",
+            Self::Unquoted | Self::Quoted => {
+                "for a literal dollar write `\\$`, or put the value in single quotes"
+            }
             Self::Catalogue => "for a literal dollar write `\\$`",
         }
     }
@@ -62,9 +64,11 @@ impl Dollar {
             Some('0'..='9' | '?' | '#' | '@' | '*' | '-' | '$' | '!') => {
                 Err(self.refused(cursor, start, "special parameters of a shell have no value here"))
             }
-            Some('\'' | '"') if self.inside == Inside::Unquoted => {
-                Err(self.refused(cursor, start, "a `$` before a quote means different things to different shells"))
-            }
+            Some('\'' | '"') if self.inside == Inside::Unquoted => Err(self.refused(
+                cursor,
+                start,
+                "a `$` before a quote means different things to different shells",
+            )),
             Some(_) | None => {
                 pieces.push('$');
                 Ok(())
@@ -157,7 +161,8 @@ impl Dollar {
                     return Err(problem(cursor, at, SYNTAX, message, help));
                 }
                 Some('~') if is_tilde_special => return Err(tilde(cursor)),
-                Some('<' | '>') if self.inside == Inside::Unquoted && (cursor.is_at("<(") || cursor.is_at(">(")) => {
+                // Bash takes it for the start of a command in double quotes, too.
+                Some('<' | '>') if self.inside != Inside::Catalogue && is_process(cursor) => {
                     cursor.advance();
                     return Err(self.refused(cursor, at, "`<(…)` and `>(…)` are not substituted in a value"));
                 }
@@ -183,7 +188,13 @@ pub(super) fn backtick(cursor: &mut Cursor<'_>) -> Problem {
     let start = cursor.mark();
     cursor.advance();
     let message = "commands in backticks are not executed";
-    problem(cursor, start, SUBSTITUTION, message, format!("{FORMS}; for a literal backtick use single quotes"))
+    problem(
+        cursor,
+        start,
+        SUBSTITUTION,
+        message,
+        format!("{FORMS}; for a literal backtick use single quotes"),
+    )
 }
 
 /// Returns the problem of a `~` at the cursor that a shell would expand.
@@ -206,6 +217,10 @@ pub(super) fn problem(
     help: impl Into<String>,
 ) -> Problem {
     Problem { code, span: cursor.span_from(start), message: message.into(), help: help.into() }
+}
+
+fn is_process(cursor: &Cursor<'_>) -> bool {
+    cursor.is_at("<(") || cursor.is_at(">(")
 }
 
 pub(super) fn is_name_start(c: char) -> bool {

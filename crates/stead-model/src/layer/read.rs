@@ -144,7 +144,9 @@ impl Reader<'_> {
             let help = format!("write `{name}=value` without blanks");
             return problem(&end, start, SYNTAX, "there is a blank before the `=`", help);
         }
-        if is_exported && (matches!(self.cursor.peek(), None | Some('\n')) || (was_blank && self.cursor.peek() == Some('#')))
+        if is_exported
+            && (matches!(self.cursor.peek(), None | Some('\n'))
+                || (was_blank && self.cursor.peek() == Some('#')))
         {
             let help = format!("write `export {name}=value`, or remove the line");
             return problem(&end, start, SYNTAX, "`export` without a value", help);
@@ -239,7 +241,13 @@ impl Reader<'_> {
         self.cursor.advance();
         let Some(next) = self.cursor.peek() else {
             let message = "a backslash at the end of the file";
-            return Err(problem(&self.cursor, start, SYNTAX, message, "for a literal backslash write `\\\\`"));
+            return Err(problem(
+                &self.cursor,
+                start,
+                SYNTAX,
+                message,
+                "for a literal backslash write `\\\\`",
+            ));
         };
         pieces.push(next);
         self.cursor.advance();
@@ -315,9 +323,17 @@ impl Reader<'_> {
                 let (message, help) = if is_empty {
                     ("there is a blank after the `=`", format!("write `{name}=value` without blanks"))
                 } else {
-                    ("the value ends at this blank, and more follows", format!("put the value in quotes: `{name}=\"…\"`"))
+                    (
+                        "the value ends at this blank, and more follows",
+                        format!("put the value in quotes: `{name}=\"…\"`"),
+                    )
                 };
-                Err(Problem { code: SYNTAX, span: self.cursor.span_at(blank), message: message.to_owned(), help })
+                Err(Problem {
+                    code: SYNTAX,
+                    span: self.cursor.span_at(blank),
+                    message: message.to_owned(),
+                    help,
+                })
             }
         }
     }

@@ -74,11 +74,10 @@ fn plain_exported_and_empty_values() {
     assert_eq!(value("A=  # note\n"), "");
     assert_eq!(value("A=\"\"''\n"), "");
     assert_eq!(value("A=a=b*?[x]{y,z}!%^+,./:@-_ü\n"), "a=b*?[x]{y,z}!%^+,./:@-_ü");
-    assert_eq!(good("export=1\nif=2\n_A1=3"), [
-        ("export".into(), "1".into()),
-        ("if".into(), "2".into()),
-        ("_A1".into(), "3".into())
-    ]);
+    assert_eq!(
+        good("export=1\nif=2\n_A1=3"),
+        [("export".into(), "1".into()), ("if".into(), "2".into()), ("_A1".into(), "3".into())]
+    );
 }
 
 #[test]
@@ -121,8 +120,8 @@ fn references_with_and_without_braces_and_with_a_default() {
     assert_eq!(value("A=\"$B.${C}\""), "<B>.<C>");
     assert_eq!(value("A=${B:-text}"), "<B|text>");
     assert_eq!(value("A=${B:-}"), "<B|>");
-    assert_eq!(value("A=${B:-a b;c&d|e<f>(g)#h}"), "<B|a b;c&d|e<f>(g)#h>");
-    assert_eq!(value("A=\"${B:-<(x) a:~}\""), "<B|<(x) a:~>");
+    assert_eq!(value("A=${B:-a b;c&d|e<f> (g)#h}"), "<B|a b;c&d|e<f> (g)#h>");
+    assert_eq!(value("A=\"${B:-< (x) a:~}\""), "<B|< (x) a:~>");
     assert_eq!(value("A=${B:-$C-${D:-${E}}$}x"), "<B|<C>-<D|<E>>$>x");
     assert_eq!(value("A=${B:-a{b}c}"), "<B|a{b>c}");
     assert_eq!(value("A=$B\\\nC"), "<BC>");
@@ -152,16 +151,45 @@ fn a_dollar_before_anything_else_is_literal() {
 #[test]
 fn substitutions_are_refused_in_double_quotes_too() {
     let forms = [
-        "$(cmd)", "`cmd`", "$((1))", "$[1]", "${B#x}", "${B-x}", "${B:=x}", "${#B}", "${!B}", "${B:1}", "${B^^}", "${1}",
-        "${B[0]}", "${}", "${ B}", "${?}", "$1", "$0", "$?", "$#", "$@", "$*", "$-", "$$", "$!", "$_", "${_}", "${_:-x}",
-        "${B:-$(x)}", "${B:-`x`}", "${B:-$1}", "$\\\n(x)",
+        "$(cmd)",
+        "`cmd`",
+        "$((1))",
+        "$[1]",
+        "${B#x}",
+        "${B-x}",
+        "${B:=x}",
+        "${#B}",
+        "${!B}",
+        "${B:1}",
+        "${B^^}",
+        "${1}",
+        "${B[0]}",
+        "${}",
+        "${ B}",
+        "${?}",
+        "$1",
+        "$0",
+        "$?",
+        "$#",
+        "$@",
+        "$*",
+        "$-",
+        "$$",
+        "$!",
+        "$_",
+        "${_}",
+        "${_:-x}",
+        "${B:-$(x)}",
+        "${B:-`x`}",
+        "${B:-$1}",
+        "$\\\n(x)",
     ];
     for form in forms {
         for text in [format!("A=a{form}\n"), format!("A=\"a{form}\"\n"), format!("export A=a{form}")] {
             assert_eq!(error(&text).0, SUBSTITUTION, "{text}");
         }
     }
-    for text in ["A=$'x'", "A=$\"x\"", "A=${B:-<(x)}", "A=${B:->(x)}"] {
+    for text in ["A=$'x'", "A=$\"x\"", "A=${B:-<(x)}", "A=${B:->(x)}", "A=\"${B:-<(x)}\""] {
         assert_eq!(error(text).0, SUBSTITUTION, "{text}");
     }
 }
@@ -169,8 +197,30 @@ fn substitutions_are_refused_in_double_quotes_too() {
 #[test]
 fn what_is_no_assignment_is_refused() {
     let forms = [
-        "A = x", "A =x", "A= x", "A=x y", "1A=x", "_=x", "echo hi", "export A", "export A # note", "export", "A+=x", "A[0]=x",
-        "=x", "A", "-x", "export -n A=x", "export A=x B=y", "A=x B=y", "'A'=x", "$A=x", "A.b=x", "A-b=x", "ü=x", "A\\ =x",
+        "A = x",
+        "A =x",
+        "A= x",
+        "A=x y",
+        "1A=x",
+        "_=x",
+        "echo hi",
+        "export A",
+        "export A # note",
+        "export",
+        "A+=x",
+        "A[0]=x",
+        "=x",
+        "A",
+        "-x",
+        "export -n A=x",
+        "export A=x B=y",
+        "A=x B=y",
+        "'A'=x",
+        "$A=x",
+        "A.b=x",
+        "A-b=x",
+        "ü=x",
+        "A\\ =x",
     ];
     for form in forms {
         let found = errors(&format!("{form}\nB=fine\n"));
@@ -207,10 +257,22 @@ fn operators_and_tildes_must_be_quoted() {
             assert_eq!(error(&text).0, SYNTAX, "{text}");
         }
     }
-    for text in ["A=~", "A=~/x", "A=x:~/y", "A=$B:~", "A=\\\n~", "A=x:\\\n~", "A=${B:-~}", "A=\"${B:-~/x}\"", "A=${B:-a:~}"] {
+    for text in [
+        "A=~",
+        "A=~/x",
+        "A=x:~/y",
+        "A=$B:~",
+        "A=\\\n~",
+        "A=x:\\\n~",
+        "A=${B:-~}",
+        "A=\"${B:-~/x}\"",
+        "A=${B:-a:~}",
+    ] {
         assert_eq!(error(text).0, SYNTAX, "{text}");
     }
-    for (text, expected) in [("A=x~", "x~"), ("A=\"~\":'~'", "~:~"), ("A=\\~", "~"), ("A=x=~", "x=~"), ("A=''~", "~")] {
+    for (text, expected) in
+        [("A=x~", "x~"), ("A=\"~\":'~'", "~:~"), ("A=\\~", "~"), ("A=x=~", "x=~"), ("A=''~", "~")]
+    {
         assert_eq!(value(text), expected);
     }
 }
@@ -247,12 +309,15 @@ fn a_default_holds_no_quotes_and_no_backslashes_and_is_not_nested_without_end() 
 
 #[test]
 fn byte_order_mark_and_carriage_returns_are_dropped() {
-    assert_eq!(good("\u{feff}A=x\r\nB='a\r\nb'\r\nC=\"a\\\r\nb\"\r\n# note\r\n\r\nD=\r\n"), [
-        ("A".into(), "x".into()),
-        ("B".into(), "a\nb".into()),
-        ("C".into(), "ab".into()),
-        ("D".into(), String::new())
-    ]);
+    assert_eq!(
+        good("\u{feff}A=x\r\nB='a\r\nb'\r\nC=\"a\\\r\nb\"\r\n# note\r\n\r\nD=\r\n"),
+        [
+            ("A".into(), "x".into()),
+            ("B".into(), "a\nb".into()),
+            ("C".into(), "ab".into()),
+            ("D".into(), String::new())
+        ]
+    );
     assert_eq!(value("A=a\rb"), "a\rb");
 }
 
@@ -293,27 +358,41 @@ fn a_bad_value_keeps_its_key() {
 #[test]
 fn one_problem_per_line_and_all_lines_at_once() {
     let text = "X=$(touch pwned)\nA=\"$(echo \"a b\") `x`\"\nB=a b # don't\nC='fine\n'\necho \"two\nlines\"\nD=a b c\nE=fine\n";
-    assert_eq!(errors(text), [
-        (SUBSTITUTION, 1, 3),
-        (SUBSTITUTION, 2, 4),
-        (SYNTAX, 3, 4),
-        (SYNTAX, 6, 1),
-        (SYNTAX, 8, 4)
-    ]);
+    assert_eq!(
+        errors(text),
+        [(SUBSTITUTION, 1, 3), (SUBSTITUTION, 2, 4), (SYNTAX, 3, 4), (SYNTAX, 6, 1), (SYNTAX, 8, 4)]
+    );
 }
 
 #[test]
 fn no_problem_shows_a_value() {
     let secret = "hunter2";
     for text in [
-        "A=hunter2 hunter2", "A=hunter2;hunter2", "A='hunter2", "A=\"hunter2 $(hunter2)\"", "A= hunter2", "A = hunter2",
-        "hunter2", "hunter2 hunter2", "1A=hunter2", "A=hunter2\nA=hunter2", "export A=hunter2{a,b}", "A+=hunter2",
-        "A=${B:-hunter2", "A=${B:-hunter2'}", "A=${B:-hunter2\nhunter2}", "A=~hunter2", "A=hunter2\0", "export A=x hunter2",
+        "A=hunter2 hunter2",
+        "A=hunter2;hunter2",
+        "A='hunter2",
+        "A=\"hunter2 $(hunter2)\"",
+        "A= hunter2",
+        "A = hunter2",
+        "hunter2",
+        "hunter2 hunter2",
+        "1A=hunter2",
+        "A=hunter2\nA=hunter2",
+        "export A=hunter2{a,b}",
+        "A+=hunter2",
+        "A=${B:-hunter2",
+        "A=${B:-hunter2'}",
+        "A=${B:-hunter2\nhunter2}",
+        "A=~hunter2",
+        "A=hunter2\0",
+        "export A=x hunter2",
         "A='hunter2\nhunter2' hunter2 # hunter2",
     ] {
         let (file, diagnostics) = read(text);
         assert!(!diagnostics.0.is_empty(), "{text:?}");
-        for shown in [diagnostics.render(false), format!("{file:?} {:?}", file.assignments), diagnostics.to_string()] {
+        for shown in
+            [diagnostics.render(false), format!("{file:?} {:?}", file.assignments), diagnostics.to_string()]
+        {
             assert!(!shown.contains(secret), "{text:?}: {shown}");
         }
     }
@@ -322,7 +401,17 @@ fn no_problem_shows_a_value() {
 #[test]
 fn a_problem_shows_the_key_and_where_in_the_value() {
     let (_, diagnostics) = read("TOKEN=abc def\n");
-    insta::assert_snapshot!(diagnostics.render(false), @"");
+    insta::assert_snapshot!(diagnostics.render(false), @r#"
+    error[layer/syntax]: the value ends at this blank, and more follows
+     --> config.env:1:10
+      |
+    1 | TOKEN=*** ***
+      |          ^
+      |
+      = help: put the value in quotes: `TOKEN="…"`
+
+    1 problem in config.env
+    "#);
 }
 
 #[test]
@@ -341,6 +430,7 @@ fn strings_of_a_catalogue() {
         ("`x` 5$ $. $'a'", "`x` 5$ $. $'a'"),
         ("a\r\nb", "a\r\nb"),
         ("$A\\\nB", "<A>\\\nB"),
+        ("${A:-<(`x`)}", "<A|<(`x`)>"),
     ] {
         let (shown, diagnostics) = parse(text);
         assert_eq!((shown.as_str(), diagnostics.0.len()), (expected, 0), "{text:?}");
@@ -352,7 +442,10 @@ fn strings_of_a_catalogue() {
     }
     let mut diagnostics = Diagnostics::default();
     let parsed = Text::parse("a${B:-$C}", &place, &mut diagnostics);
-    assert_eq!(parsed.references().iter().map(|(name, span)| (*name, span.line)).collect::<Vec<_>>(), [("B", 3), ("C", 3)]);
+    assert_eq!(
+        parsed.references().iter().map(|(name, span)| (*name, span.line)).collect::<Vec<_>>(),
+        [("B", 3), ("C", 3)]
+    );
     assert_eq!(format!("{parsed:?}"), "\"***${B:-***}\"");
 }
 

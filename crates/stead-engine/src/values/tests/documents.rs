@@ -9,7 +9,10 @@ fn world() -> World {
     )
 }
 
-fn documents(world: &World, selected: &[&str]) -> (BTreeMap<String, BTreeMap<String, InputValue>>, Diagnostics) {
+fn documents(
+    world: &World,
+    selected: &[&str],
+) -> (BTreeMap<String, BTreeMap<String, InputValue>>, Diagnostics) {
     let mut diagnostics = Diagnostics::default();
     let documents = inputs(&world.catalogue, &world.values(), &steps(selected), &mut diagnostics);
     (documents, diagnostics)
@@ -19,15 +22,22 @@ fn documents(world: &World, selected: &[&str]) -> (BTreeMap<String, BTreeMap<Str
 fn every_key_takes_the_variable_of_its_name_or_from() {
     let (found, diagnostics) = documents(&world(), &["access", "runtime-inputs"]);
     assert!(diagnostics.0.is_empty(), "{diagnostics}");
-    let rows: Vec<(&str, &str)> = found["runtime"].iter().map(|(key, input)| (key.as_str(), input.value.as_str())).collect();
-    assert_eq!(rows, [
-        ("CLICKSTACK_API_KEY", "fake-api-key"),
-        ("CLICKSTACK_INGESTION_KEY", "fake-ingestion"),
-        ("OAUTH_COOKIE_SECRET", "0123456789abcdef"),
-        ("OIDC_CLIENT_ID", "fake-client"),
-        ("OIDC_CLIENT_SECRET", "fake-secret"),
-    ]);
-    let from = World::new(&CLUSTER.replace("OIDC_CLIENT_ID: { when: FEAT_OAUTH2_PROXY, required: true }", "client: { from: OIDC_CLIENT_ID }"));
+    let rows: Vec<(&str, &str)> =
+        found["runtime"].iter().map(|(key, input)| (key.as_str(), input.value.as_str())).collect();
+    assert_eq!(
+        rows,
+        [
+            ("CLICKSTACK_API_KEY", "fake-api-key"),
+            ("CLICKSTACK_INGESTION_KEY", "fake-ingestion"),
+            ("OAUTH_COOKIE_SECRET", "0123456789abcdef"),
+            ("OIDC_CLIENT_ID", "fake-client"),
+            ("OIDC_CLIENT_SECRET", "fake-secret"),
+        ]
+    );
+    let from = World::new(&CLUSTER.replace(
+        "OIDC_CLIENT_ID: { when: FEAT_OAUTH2_PROXY, required: true }",
+        "client: { from: OIDC_CLIENT_ID }",
+    ));
     let from = World { catalogue: from.catalogue, ..world() };
     assert_eq!(documents(&from, &["runtime-inputs"]).0["runtime"]["client"].value, "fake-client");
     assert!(!format!("{found:?}").contains("fake"));
@@ -48,7 +58,9 @@ fn a_rule_acts_only_while_its_when_holds() {
         let expected: Vec<String> = if is_fine {
             Vec::new()
         } else {
-            vec![format!("value/rule steps.yaml:46: the input `OAUTH_COOKIE_SECRET` ({length} bytes, from --set) must have 16 or 24 or 32 bytes")]
+            vec![format!(
+                "value/rule steps.yaml:41: the input `OAUTH_COOKIE_SECRET` ({length} bytes, from --set) must have 16 or 24 or 32 bytes"
+            )]
         };
         assert_eq!(told(&diagnostics, Severity::Error), expected);
     }
@@ -101,7 +113,10 @@ fn fallbacks_are_followed_over_several_keys() {
     let world = World::new(&yaml).file("config.env", "BASE_DOMAIN=lab\nOIDC_CLIENT_ID=client\nOIDC_CLIENT_SECRET=secret\nOAUTH_COOKIE_SECRET=0123456789abcdef\n");
     let (found, diagnostics) = documents(&world, &["runtime-inputs"]);
     assert!(!diagnostics.has_errors(), "{diagnostics}");
-    assert_eq!(found["runtime"]["CLICKSTACK_INGESTION_KEY"], InputValue { value: "client".into(), fallback: Some("OIDC_CLIENT_ID".into()) });
+    assert_eq!(
+        found["runtime"]["CLICKSTACK_INGESTION_KEY"],
+        InputValue { value: "client".into(), fallback: Some("OIDC_CLIENT_ID".into()) }
+    );
     let off = world.set("FEAT_CLICKSTACK", "false");
     assert_eq!(documents(&off, &["runtime-inputs"]).0["runtime"]["CLICKSTACK_INGESTION_KEY"].value, "");
 }

@@ -4,7 +4,9 @@ use super::*;
 
 #[test]
 fn a_low_layer_follows_what_a_high_layer_sets() {
-    let world = World::of_vars("").file("low.env", "OAUTH_HOST=oauth.${BASE_DOMAIN}\nBASE_DOMAIN=low\n").file("high.env", "BASE_DOMAIN=high\n");
+    let world = World::of_vars("")
+        .file("low.env", "OAUTH_HOST=oauth.${BASE_DOMAIN}\nBASE_DOMAIN=low\n")
+        .file("high.env", "BASE_DOMAIN=high\n");
     assert_eq!(shown(&world.values(), "OAUTH_HOST"), "oauth.high <- low.env:1");
     assert_eq!(shown(&world.set("BASE_DOMAIN", "flag").values(), "OAUTH_HOST"), "oauth.flag <- low.env:1");
 }
@@ -31,31 +33,45 @@ fn a_reference_to_itself_means_the_value_from_below() {
     assert_eq!(shown(&world.values(), "P"), "x <- low.env:1");
     assert_eq!(shown(&world.values(), "R"), "r <- low.env:2");
     let world = World::of_vars("").file("low.env", "PATH=${PATH}:/opt/bin\n");
-    assert_eq!(world.errors(), ["value/undefined low.env:1: `PATH` is set in no layer and not in the environment"]);
+    assert_eq!(
+        world.errors(),
+        ["value/undefined low.env:1: `PATH` is set in no layer and not in the environment"]
+    );
 }
 
 #[test]
 fn names_that_nobody_declares_or_sets_come_from_the_environment() {
     let world = World::of_vars("vars: { EMPTY: {} }")
-        .file("low.env", "A=${HOME}/x\nB=[${EMPTY}]\nC=${NOBODY:-none}\nD=${EMPTY:-filled}\nE=${BLANK:-${HOME}}\nBLANK=\n")
+        .file(
+            "low.env",
+            "A=${HOME}/x\nB=[${EMPTY}]\nC=${NOBODY:-none}\nD=${EMPTY:-filled}\nE=${BLANK:-${HOME}}\nBLANK=\n",
+        )
         .env("HOME", "/home/me");
     let values = world.values();
-    let found: Vec<String> = ["A", "B", "C", "D", "E"].iter().map(|name| values.get(name).unwrap().value.clone()).collect();
+    let found: Vec<String> =
+        ["A", "B", "C", "D", "E"].iter().map(|name| values.get(name).unwrap().value.clone()).collect();
     assert_eq!(found, ["/home/me/x", "[]", "none", "filled", "/home/me"]);
     assert_eq!(shown(&values, "HOME"), "-");
 }
 
 #[test]
 fn an_unknown_name_is_refused_with_its_line_and_what_to_write() {
-    let world = World::of_vars("").file("low.env", "A=x\nB=\"$NOBODY\n${NOR_HE}$NOBODY\"\nC=$B\n").env("NOR_HE", "");
+    let world =
+        World::of_vars("").file("low.env", "A=x\nB=\"$NOBODY\n${NOR_HE}$NOBODY\"\nC=$B\n").env("NOR_HE", "");
     let found = world.resolve().diagnostics;
-    assert_eq!(told(&found, Severity::Error), [
-        "value/undefined low.env:2: `NOBODY` is set in no layer and not in the environment",
-        "value/undefined low.env:3: `NOR_HE` is set in no layer and not in the environment",
-    ]);
+    assert_eq!(
+        told(&found, Severity::Error),
+        [
+            "value/undefined low.env:2: `NOBODY` is set in no layer and not in the environment",
+            "value/undefined low.env:3: `NOR_HE` is set in no layer and not in the environment",
+        ]
+    );
     assert!(found.0[0].help.contains("`${NOBODY:-}`"), "{found}");
     let default = World::of_vars("vars: { A: { default: \"$NOBODY\" } }");
-    assert_eq!(default.errors(), ["value/undefined steps.yaml:5: `NOBODY` is set in no layer and not in the environment"]);
+    assert_eq!(
+        default.errors(),
+        ["value/undefined steps.yaml:5: `NOBODY` is set in no layer and not in the environment"]
+    );
 }
 
 #[test]
@@ -70,8 +86,14 @@ fn what_does_not_count_is_not_expanded() {
 
 #[test]
 fn cycles_print_the_chain() {
-    let world = World::of_vars("").file("low.env", "A=$B\nB=${C}x\nD=$A\nE=fine\n").file("high.env", "C=$A\n");
-    assert_eq!(world.errors(), ["value/cycle low.env:1: values refer to each other: A (low.env:1) -> B (low.env:2) -> C (high.env:1) -> A"]);
+    let world =
+        World::of_vars("").file("low.env", "A=$B\nB=${C}x\nD=$A\nE=fine\n").file("high.env", "C=$A\n");
+    assert_eq!(
+        world.errors(),
+        [
+            "value/cycle low.env:1: values refer to each other: A (low.env:1) -> B (low.env:2) -> C (high.env:1) -> A"
+        ]
+    );
     assert_eq!(shown(&world.resolve().values, "E"), "fine <- low.env:4");
     assert_eq!(shown(&world.resolve().values, "D"), "-");
     let through_below = World::of_vars("").file("low.env", "A=$B\nB=$A\n").file("high.env", "A=${A}x\n");
@@ -125,5 +147,7 @@ fn texts_of_the_catalogue_are_expanded() {
     assert_eq!(values.expand(&args[1]), Ok(Expanded { text: "client".into(), secret: true }));
     let one = values.expand(&args[2]).unwrap_err();
     assert_eq!((one.code, one.place.location().0), ("value/undefined", "steps.yaml"));
-    assert!(values.expand(&args[3]).unwrap_err().message.starts_with("`NOBODY`, `NOR_HE` are set in no layer"));
+    assert!(
+        values.expand(&args[3]).unwrap_err().message.starts_with("`NOBODY`, `NOR_HE` are set in no layer")
+    );
 }

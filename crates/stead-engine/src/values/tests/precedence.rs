@@ -15,7 +15,8 @@ fn the_highest_layer_wins_and_explain_agrees() {
         assert_eq!(shown(&values, "BASE_DOMAIN"), expected);
         let explanation = values.explain("BASE_DOMAIN").unwrap();
         assert_eq!(explanation.winner.as_ref().unwrap().to_string(), winner);
-        let wins: Vec<&str> = explanation.layers.iter().filter(|row| row.wins).map(|row| row.layer.as_str()).collect();
+        let wins: Vec<&str> =
+            explanation.layers.iter().filter(|row| row.wins).map(|row| row.layer.as_str()).collect();
         assert_eq!(wins, [winner.split(':').next().unwrap()]);
     };
     check(&world, "four <- my.env:1", "my.env:1");
@@ -34,14 +35,19 @@ fn layers_are_skipped_while_their_unless_holds() {
         .file("config.env", "BASE_DOMAIN=one\n")
         .file("profiles/local.env", "BASE_DOMAIN=two\n")
         .file("profiles/secrets.env", "BASE_DOMAIN=three\n");
-    for world in [world.clone().env("PROFILE_EXCLUSIVE", "true"), world.clone().set("PROFILE_EXCLUSIVE", "true")] {
+    for world in
+        [world.clone().env("PROFILE_EXCLUSIVE", "true"), world.clone().set("PROFILE_EXCLUSIVE", "true")]
+    {
         let values = world.values();
         assert_eq!(shown(&values, "BASE_DOMAIN"), "one <- config.env:1");
         let states: Vec<&str> =
             values.explain("BASE_DOMAIN").unwrap().layers.iter().map(|row| row.state.as_str()).collect();
         assert_eq!(states, ["unset", "set", "skipped", "skipped", "unset", "unset", "unset"]);
     }
-    assert_eq!(shown(&world.env("PROFILE_EXCLUSIVE", "false").values(), "BASE_DOMAIN"), "three <- profiles/secrets.env:1");
+    assert_eq!(
+        shown(&world.env("PROFILE_EXCLUSIVE", "false").values(), "BASE_DOMAIN"),
+        "three <- profiles/secrets.env:1"
+    );
 }
 
 #[test]
@@ -60,7 +66,10 @@ fn default_then_files_then_environment_then_set() {
 
 #[test]
 fn an_empty_environment_value_is_absent_and_an_empty_file_value_is_set() {
-    let world = World::cluster().file("config.env", "BASE_DOMAIN=x\nLAB_STATE=\n").env("LAB_STATE", "").env("FEAT_VERIFY", "");
+    let world = World::cluster()
+        .file("config.env", "BASE_DOMAIN=x\nLAB_STATE=\n")
+        .env("LAB_STATE", "")
+        .env("FEAT_VERIFY", "");
     assert_eq!(shown(&world.values(), "LAB_STATE"), " <- config.env:2");
     assert_eq!(shown(&world.values(), "FEAT_VERIFY"), "true <- default");
     assert_eq!(shown(&world.set("LAB_STATE", "").values(), "LAB_STATE"), " <- --set");
@@ -108,21 +117,30 @@ fn the_environment_is_warned_of_only_where_it_differs_and_is_not_used() {
     assert!(world.warnings().is_empty(), "{:?}", world.warnings());
     let world = world.env("A", "held").env("B", "other").env("C", "other");
     let warnings = world.warnings();
-    let names: Vec<bool> = ["`A`", "`B`", "`C`"].iter().map(|name| warnings.iter().any(|w| w.contains(name))).collect();
+    let names: Vec<bool> =
+        ["`A`", "`B`", "`C`"].iter().map(|name| warnings.iter().any(|w| w.contains(name))).collect();
     assert_eq!((names, warnings.len()), (vec![true; 3], 3), "{warnings:?}");
-    assert!(warnings.iter().all(|warning| !warning.contains("held") && !warning.contains("other")), "{warnings:?}");
+    assert!(
+        warnings.iter().all(|warning| !warning.contains("held") && !warning.contains("other")),
+        "{warnings:?}"
+    );
     assert_eq!(shown(&world.values(), "A"), "-");
 }
 
 /// Case 26: a catalogue that does not list `ONLY` says so.
 #[test]
 fn controls_that_are_not_read_draw_a_warning() {
-    let world = World::of_vars("").env("ONLY", "10").env("DRY_RUN", "true").env("PROFILE_EXCLUSIVE", "true").env("PROFILE_FILE", "p");
+    let world = World::of_vars("")
+        .env("ONLY", "10")
+        .env("DRY_RUN", "true")
+        .env("PROFILE_EXCLUSIVE", "true")
+        .env("PROFILE_FILE", "p");
     let warnings = world.warnings();
     for name in ["`ONLY`", "`DRY_RUN`", "`PROFILE_EXCLUSIVE`", "`PROFILE_FILE`"] {
         assert_eq!(warnings.iter().filter(|warning| warning.contains(name)).count(), 1, "{warnings:?}");
     }
-    let cluster = World::cluster().file("config.env", "BASE_DOMAIN=x").env("ONLY", "15").env("DRY_RUN", "true");
+    let cluster =
+        World::cluster().file("config.env", "BASE_DOMAIN=x").env("ONLY", "15").env("DRY_RUN", "true");
     assert!(cluster.warnings().is_empty(), "{:?}", cluster.warnings());
     assert_eq!(shown(&cluster.values(), "ONLY"), "15 <- environment");
     let empty = World::of_vars("").env("ONLY", "");
@@ -132,24 +150,39 @@ fn controls_that_are_not_read_draw_a_warning() {
 /// Case 8: a substitution and three reserved names, all four lines at once.
 #[test]
 fn reserved_names_and_bad_lines_are_told_of_at_once() {
-    let world = World::cluster().file("config.env", "X=$(touch pwned)\nDRY_RUN=true\nDELETE_MODE=true\nONLY=15\nBASE_DOMAIN=x\n");
+    let world = World::cluster()
+        .file("config.env", "X=$(touch pwned)\nDRY_RUN=true\nDELETE_MODE=true\nONLY=15\nBASE_DOMAIN=x\n");
     let mut errors = world.resolve().diagnostics.sorted();
     errors.0.retain(|problem| problem.code != "layer/undeclared");
-    let told: Vec<(&str, Option<u32>)> =
-        errors.iter().map(|problem| (problem.code, problem.place.location().1.map(|(line, _)| line))).collect();
-    assert_eq!(told, [
-        ("layer/substitution", Some(1)),
-        ("layer/reserved", Some(2)),
-        ("layer/reserved", Some(3)),
-        ("layer/reserved", Some(4))
-    ]);
+    let told: Vec<(&str, Option<u32>)> = errors
+        .iter()
+        .map(|problem| (problem.code, problem.place.location().1.map(|(line, _)| line)))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("layer/substitution", Some(1)),
+            ("layer/reserved", Some(2)),
+            ("layer/reserved", Some(3)),
+            ("layer/reserved", Some(4))
+        ]
+    );
 }
 
 #[test]
 fn every_reserved_name_is_refused_in_layers() {
     let names = [
-        "ONLY", "DRY_RUN", "DELETE_MODE", "PROFILE_FILE", "PROFILE_EXCLUSIVE", "STEAD_RUN_ID", "STEAD_", "BASH_ENV",
-        "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH",
+        "ONLY",
+        "DRY_RUN",
+        "DELETE_MODE",
+        "PROFILE_FILE",
+        "PROFILE_EXCLUSIVE",
+        "STEAD_RUN_ID",
+        "STEAD_",
+        "BASH_ENV",
+        "LD_PRELOAD",
+        "LD_AUDIT",
+        "LD_LIBRARY_PATH",
     ];
     for name in names {
         let world = World::cluster().file("config.env", &format!("BASE_DOMAIN=x\n{name}=true\n"));
@@ -170,39 +203,56 @@ fn reserved_names_cannot_be_set_and_the_flag_is_named() {
         ("STEAD_X", "remove the flag"),
         ("LD_PRELOAD", "remove the flag"),
     ] {
-        let found = World::cluster().file("config.env", "BASE_DOMAIN=x").set(name, "true").resolve().diagnostics;
+        let found =
+            World::cluster().file("config.env", "BASE_DOMAIN=x").set(name, "true").resolve().diagnostics;
         assert_eq!(found.0.len(), 1, "{found}");
         assert_eq!((found.0[0].code, found.0[0].help.as_str()), ("steps/reserved-set", help));
     }
-    let host = World::new(&CLUSTER.replace("flag: profile", "flag: host-env")).file("config.env", "BASE_DOMAIN=x");
+    let host =
+        World::new(&CLUSTER.replace("flag: profile", "flag: host-env")).file("config.env", "BASE_DOMAIN=x");
     assert_eq!(host.set("PROFILE_FILE", "x").resolve().diagnostics.0[0].help, "use `--host-env`");
     let world = World::cluster().file("config.env", "BASE_DOMAIN=x").set("PROFILE_EXCLUSIVE", "true");
     assert_eq!(shown(&world.values(), "PROFILE_EXCLUSIVE"), "true <- --set");
-    assert_eq!(World::cluster().file("config.env", "BASE_DOMAIN=x").set("1A", "x").resolve().diagnostics.0[0].code, "steps/unknown-key");
+    assert_eq!(
+        World::cluster().file("config.env", "BASE_DOMAIN=x").set("1A", "x").resolve().diagnostics.0[0].code,
+        "steps/unknown-key"
+    );
 }
 
 #[test]
 fn undeclared_keys_are_allowed_warned_of_or_refused() {
     let files = |world: World| {
-        world.file("config.env", "BASE_DOMAIN=x\nFEAT_VERIFI=true\n").file("profiles/local.env", "FEAT_VERIFI=false\nNOTHING_LIKE_IT=1\n")
+        world
+            .file("config.env", "BASE_DOMAIN=x\nFEAT_VERIFI=true\n")
+            .file("profiles/local.env", "FEAT_VERIFI=false\nNOTHING_LIKE_IT=1\n")
     };
     let refused = files(World::cluster());
-    assert_eq!(refused.errors(), [
-        "layer/undeclared config.env:2: the catalogue does not declare `FEAT_VERIFI`",
-        "layer/undeclared profiles/local.env:1: the catalogue does not declare `FEAT_VERIFI`",
-        "layer/undeclared profiles/local.env:2: the catalogue does not declare `NOTHING_LIKE_IT`",
-    ]);
-    let helps: Vec<String> = refused.resolve().diagnostics.iter().map(|problem| problem.help.clone()).collect();
-    assert_eq!(helps, [
-        "did you mean `FEAT_VERIFY`?",
-        "did you mean `FEAT_VERIFY`?",
-        "add `NOTHING_LIKE_IT` to `vars`, or remove it"
-    ]);
+    assert_eq!(
+        refused.errors(),
+        [
+            "layer/undeclared config.env:2: the catalogue does not declare `FEAT_VERIFI`",
+            "layer/undeclared profiles/local.env:1: the catalogue does not declare `FEAT_VERIFI`",
+            "layer/undeclared profiles/local.env:2: the catalogue does not declare `NOTHING_LIKE_IT`",
+        ]
+    );
+    let helps: Vec<String> =
+        refused.resolve().diagnostics.iter().map(|problem| problem.help.clone()).collect();
+    assert_eq!(
+        helps,
+        [
+            "did you mean `FEAT_VERIFY`?",
+            "did you mean `FEAT_VERIFY`?",
+            "add `NOTHING_LIKE_IT` to `vars`, or remove it"
+        ]
+    );
     let warned = files(World::new(&CLUSTER.replace("undeclared: error\n", "")));
-    assert_eq!(warned.warnings(), [
-        "layer/undeclared config.env:2: the catalogue does not declare `FEAT_VERIFI`",
-        "layer/undeclared profiles/local.env:2: the catalogue does not declare `NOTHING_LIKE_IT`",
-    ]);
+    assert_eq!(
+        warned.warnings(),
+        [
+            "layer/undeclared config.env:2: the catalogue does not declare `FEAT_VERIFI`",
+            "layer/undeclared profiles/local.env:2: the catalogue does not declare `NOTHING_LIKE_IT`",
+        ]
+    );
     assert_eq!(shown(&warned.values(), "FEAT_VERIFI"), "false <- profiles/local.env:1");
     let allowed = files(World::new(&CLUSTER.replace("undeclared: error", "undeclared: allow")));
     assert!(allowed.resolve().diagnostics.0.is_empty());

@@ -4,18 +4,27 @@ use super::*;
 
 #[test]
 fn the_configuration_has_every_name_with_a_value_sorted_and_secrets_starred() {
-    let world = World::of_vars("controls: { DRY_RUN: {} }\nvars: { B: { default: b }, S: { secret: true }, NONE: {} }")
-        .file("low.env", "Z=\"a\nb\"\nS=geheim\nEMPTY=\n")
-        .set("FLAG", "f");
-    let rows: Vec<String> =
-        world.values().config().iter().map(|row| format!("{}={:?} {} {}", row.key, row.value, row.secret, row.source)).collect();
-    assert_eq!(rows, [
-        "B=\"b\" false default",
-        "EMPTY=\"\" false low.env:4",
-        "FLAG=\"f\" false --set",
-        "S=\"***\" true low.env:3",
-        "Z=\"a\\nb\" false low.env:1",
-    ]);
+    let world = World::of_vars(
+        "controls: { DRY_RUN: {} }\nvars: { B: { default: b }, S: { secret: true }, NONE: {} }",
+    )
+    .file("low.env", "Z=\"a\nb\"\nS=geheim\nEMPTY=\n")
+    .set("FLAG", "f");
+    let rows: Vec<String> = world
+        .values()
+        .config()
+        .iter()
+        .map(|row| format!("{}={:?} {} {}", row.key, row.value, row.secret, row.source))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            "B=\"b\" false default",
+            "EMPTY=\"\" false low.env:4",
+            "FLAG=\"f\" false --set",
+            "S=\"***\" true low.env:3",
+            "Z=\"a\\nb\" false low.env:1",
+        ]
+    );
     let json = serde_json::to_value(world.values().config()).unwrap();
     assert_eq!(json[0], serde_json::json!({"key": "B", "value": "b", "secret": false, "source": "default"}));
 }
@@ -27,27 +36,50 @@ fn an_explanation_has_a_row_per_source() {
         .file("high.env", "\nHOST=${HOST}.high\n")
         .env("HOST", "ignored");
     let explanation = world.values().explain("HOST").unwrap();
-    assert_eq!(serde_json::to_value(&explanation).unwrap(), serde_json::json!({
-        "schema": 1, "key": "HOST", "value": "lab.low.high", "secret": false, "declared": true, "winner": "high.env:2",
-        "layers": [
-            {"layer": "default", "state": "set", "line": null, "raw": "${NAME}.default", "value": "lab.default", "wins": false},
-            {"layer": "low.env", "state": "set", "line": 1, "raw": "$NAME.low", "value": "lab.low", "wins": false},
-            {"layer": "high.env", "state": "set", "line": 2, "raw": "${HOST}.high", "value": "lab.low.high", "wins": true},
-            {"layer": "secrets.env", "state": "missing", "line": null, "raw": null, "value": null, "wins": false},
-            {"layer": "environment", "state": "ignored", "line": null, "raw": "ignored", "value": "ignored", "wins": false},
-            {"layer": "--set", "state": "unset", "line": null, "raw": null, "value": null, "wins": false},
-        ],
-        "references": ["HOST"], "referenced_by": ["URL"],
-    }));
-    insta::assert_snapshot!(explanation.text(), @"");
+    assert_eq!(
+        serde_json::to_value(&explanation).unwrap(),
+        serde_json::json!({
+            "schema": 1, "key": "HOST", "value": "lab.low.high", "secret": false, "declared": true, "winner": "high.env:2",
+            "layers": [
+                {"layer": "default", "state": "set", "line": null, "raw": "${NAME}.default", "value": "lab.default", "wins": false},
+                {"layer": "low.env", "state": "set", "line": 1, "raw": "$NAME.low", "value": "lab.low", "wins": false},
+                {"layer": "high.env", "state": "set", "line": 2, "raw": "${HOST}.high", "value": "lab.low.high", "wins": true},
+                {"layer": "secrets.env", "state": "missing", "line": null, "raw": null, "value": null, "wins": false},
+                {"layer": "environment", "state": "ignored", "line": null, "raw": "ignored", "value": "ignored", "wins": false},
+                {"layer": "--set", "state": "unset", "line": null, "raw": null, "value": null, "wins": false},
+            ],
+            "references": ["HOST"], "referenced_by": ["URL"],
+        })
+    );
+    insta::assert_snapshot!(explanation.text(), @r"
+    HOST=lab.low.high  # high.env:2
+      default      set      ${NAME}.default  ->  lab.default
+      low.env      set      line 1  $NAME.low  ->  lab.low
+    * high.env     set      line 2  ${HOST}.high  ->  lab.low.high
+      secrets.env  missing
+      environment  ignored  ignored
+      --set        unset
+    refers to: HOST
+    referred to by: URL
+    ");
 }
 
 #[test]
 fn an_explanation_of_a_secret_is_stars() {
-    let world = World::of_vars("vars: { S: { secret: true, default: d4fault } }").file("low.env", "S=geheim\n").env("S", "held-secret");
+    let world = World::of_vars("vars: { S: { secret: true, default: d4fault } }")
+        .file("low.env", "S=geheim\n")
+        .env("S", "held-secret");
     let explanation = world.values().explain("S").unwrap();
     assert_eq!((explanation.value.as_deref(), explanation.secret), (Some("***"), true));
-    insta::assert_snapshot!(explanation.text(), @"");
+    insta::assert_snapshot!(explanation.text(), @r"
+    S=***  # low.env:1
+      default      set      ***
+    * low.env      set      line 1  ***
+      high.env     missing
+      secrets.env  missing
+      environment  ignored  ***
+      --set        unset
+    ");
 }
 
 #[test]
@@ -85,7 +117,9 @@ fn an_unknown_key_has_no_explanation_and_the_nearest_is_named() {
 
 #[test]
 fn debug_shows_no_secret_and_no_environment() {
-    let world = World::of_vars("vars: { S: { secret: true } }").file("low.env", "S=geheim\nO=open\n").env("HOME", "/home/me");
+    let world = World::of_vars("vars: { S: { secret: true } }")
+        .file("low.env", "S=geheim\nO=open\n")
+        .env("HOME", "/home/me");
     let text = format!("{:?}", world.values());
     assert_eq!(text, r#"{"O": "open" from low.env:2, "S": "***" from low.env:1}"#);
 }

@@ -10,14 +10,27 @@ fn fine() -> World {
 #[test]
 fn a_bool_is_exactly_true_or_false_wherever_it_comes_from() {
     let file = World::cluster().file("config.env", "BASE_DOMAIN=x\nFEAT_VERIFY=banana\n");
-    assert_eq!(file.errors(), ["value/rule config.env:2: `FEAT_VERIFY` is `banana` (from config.env:2) and must be `true` or `false`"]);
-    assert_eq!(fine().env("FEAT_VERIFY", "banana").errors(), [
-        "value/rule environment variable FEAT_VERIFY: `FEAT_VERIFY` is `banana` (from environment) and must be `true` or `false`"
-    ]);
-    assert_eq!(fine().set("FEAT_VERIFY", "banana").errors(), [
-        "value/rule --set FEAT_VERIFY: `FEAT_VERIFY` is `banana` (from --set) and must be `true` or `false`"
-    ]);
-    for (name, value) in [("DRY_RUN", "yes"), ("PROFILE_EXCLUSIVE", "maybe"), ("FEAT_VERIFY", "True"), ("FEAT_VERIFY", "1")] {
+    assert_eq!(
+        file.errors(),
+        [
+            "value/rule config.env:2: `FEAT_VERIFY` is `banana` (from config.env:2) and must be `true` or `false`"
+        ]
+    );
+    assert_eq!(
+        fine().env("FEAT_VERIFY", "banana").errors(),
+        [
+            "value/rule environment variable FEAT_VERIFY: `FEAT_VERIFY` is `banana` (from environment) and must be `true` or `false`"
+        ]
+    );
+    assert_eq!(
+        fine().set("FEAT_VERIFY", "banana").errors(),
+        [
+            "value/rule --set FEAT_VERIFY: `FEAT_VERIFY` is `banana` (from --set) and must be `true` or `false`"
+        ]
+    );
+    for (name, value) in
+        [("DRY_RUN", "yes"), ("PROFILE_EXCLUSIVE", "maybe"), ("FEAT_VERIFY", "True"), ("FEAT_VERIFY", "1")]
+    {
         let errors = fine().env(name, value).errors();
         assert_eq!(errors.len(), 1, "{errors:?}");
         for words in [name, &format!("`{value}`"), "environment"] {
@@ -30,7 +43,10 @@ fn a_bool_is_exactly_true_or_false_wherever_it_comes_from() {
 fn every_rule_is_checked() {
     let rules = "vars:\n  I: { type: int, min: 2, max: 5 }\n  E: { enum: [a, b] }\n  L: { length: [2, 4] }\n  N: { min_length: 3 }\n  X: { max_length: 3 }\n  P: { pattern: \"[a-z]+|x1\" }\n  B: { type: bool }\n  C: { type: int, enum: [1, 3] }";
     let problems = |line: &str| World::of_vars(rules).file("low.env", line).errors();
-    for line in ["I=2", "I=5", "E=a", "L=ab", "L=abcd", "N=abc", "X=abc", "P=abc", "P=x1", "B=true", "I=", "E=", "L=", "N=", "P=", "B=", "X=ü", "C=3"] {
+    for line in [
+        "I=2", "I=5", "E=a", "L=ab", "L=abcd", "N=abc", "X=abc", "P=abc", "P=x1", "B=true", "I=", "E=", "L=",
+        "N=", "P=", "B=", "X=ü", "C=3",
+    ] {
         assert_eq!(problems(line), Vec::<String>::new(), "{line}");
     }
     for (line, rule) in [
@@ -53,21 +69,28 @@ fn every_rule_is_checked() {
     ] {
         let found = problems(line);
         assert_eq!(found.len(), 1, "{line}: {found:?}");
-        assert!(found[0].starts_with("value/rule low.env:1: ") && found[0].ends_with(&format!("must {rule}")), "{found:?}");
+        assert!(
+            found[0].starts_with("value/rule low.env:1: ") && found[0].ends_with(&format!("must {rule}")),
+            "{found:?}"
+        );
     }
 }
 
 #[test]
 fn rules_hold_for_expanded_values_and_for_defaults_too() {
     let world = World::of_vars("vars: { N: { type: int, default: \"${M}0\" } }").file("low.env", "M=x\n");
-    assert_eq!(world.errors(), ["value/rule steps.yaml:5: `N` is `x0` (from default) and must be a whole number"]);
+    assert_eq!(
+        world.errors(),
+        ["value/rule steps.yaml:5: `N` is `x0` (from default) and must be a whole number"]
+    );
     let world = World::of_vars("vars: { N: { type: int, default: \"${M}0\" } }").file("low.env", "M=1\n");
     assert_eq!(shown(&world.values(), "N"), "10 <- default");
 }
 
 #[test]
 fn all_rules_that_all_values_break_are_told_of_at_once() {
-    let world = World::cluster().file("config.env", "BASE_DOMAIN=A_B\nTIMEOUT_SECS=0\nINGRESS_PROVIDER=apache\nFEAT_CILIUM=1\n");
+    let world = World::cluster()
+        .file("config.env", "BASE_DOMAIN=A_B\nTIMEOUT_SECS=0\nINGRESS_PROVIDER=apache\nFEAT_CILIUM=1\n");
     assert_eq!(world.errors().len(), 4, "{:?}", world.errors());
 }
 
@@ -91,8 +114,11 @@ fn gates_are_judged_with_what_decided_them() {
         ("A && A && A", true, "A && A && A: A is true from low.env:1"),
         ("S == hunter2", true, "S == hunter2: S is *** from low.env:4"),
     ];
-    let steps: Vec<String> =
-        gates.iter().enumerate().map(|(i, (gate, ..))| format!("  s{i}: {{ run: x{i}.sh, gate: \"{gate}\" }}\n")).collect();
+    let steps: Vec<String> = gates
+        .iter()
+        .enumerate()
+        .map(|(i, (gate, ..))| format!("  s{i}: {{ run: x{i}.sh, gate: \"{gate}\" }}\n"))
+        .collect();
     let ids: Vec<String> = (0..gates.len()).map(|i| format!("s{i}")).collect();
     let world = World::new(&format!(
         "api_version: v1\nname: gates\nlayers: [{{ file: low.env }}]\nvars: {{ A: {{ type: bool }}, B: {{ type: bool, default: false }}, U: {{ type: bool }}, W: {{}}, V: {{}}, E: {{}}, S: {{ secret: true }} }}\nsteps:\n{}apply: [{{ steps: [{}] }}]\n",
@@ -117,12 +143,18 @@ fn required(world: &World, selected: &[&str]) -> Vec<String> {
 #[test]
 fn a_required_value_must_be_there_while_its_gate_holds_and_its_step_is_selected() {
     let bare = World::cluster();
-    assert_eq!(required(&bare, &["access"]), ["value/required steps.yaml:17: `BASE_DOMAIN` has no value, and it is required"]);
+    assert_eq!(
+        required(&bare, &["access"]),
+        ["value/required steps.yaml:16: `BASE_DOMAIN` has no value, and it is required"]
+    );
     assert_eq!(required(&World::cluster().file("config.env", "BASE_DOMAIN=\n"), &[]).len(), 1);
     assert_eq!(required(&fine(), &["access"]), Vec::<String>::new());
-    assert_eq!(required(&fine(), &["config-inputs"]), [
-        "value/required steps.yaml:25: `OIDC_CLIENT_SECRET` has no value, and it is required for the step `config-inputs` while FEAT_OAUTH2_PROXY: true from default"
-    ]);
+    assert_eq!(
+        required(&fine(), &["config-inputs"]),
+        [
+            "value/required steps.yaml:24: `OIDC_CLIENT_SECRET` has no value, and it is required for the step `config-inputs` while FEAT_OAUTH2_PROXY: true from default"
+        ]
+    );
     assert_eq!(required(&fine().set("FEAT_OAUTH2_PROXY", "false"), &["config-inputs"]), Vec::<String>::new());
     assert_eq!(required(&bare, &["config-inputs"]).len(), 2);
 }
@@ -132,7 +164,10 @@ fn a_required_value_says_where_to_set_it() {
     let mut diagnostics = Diagnostics::default();
     let world = World::cluster();
     require(&world.catalogue, &world.values(), &steps(&["config-inputs"]), &mut diagnostics);
-    assert_eq!(diagnostics.0[0].help, "set it: `BASE_DOMAIN=…` in profiles/local.env, or `--set BASE_DOMAIN=…`");
+    assert_eq!(
+        diagnostics.0[0].help,
+        "set it: `BASE_DOMAIN=…` in profiles/local.env, or `--set BASE_DOMAIN=…`"
+    );
     assert_eq!(diagnostics.0[1].help, "set it: `OIDC_CLIENT_SECRET=…` in profiles/secrets.env");
 }
 

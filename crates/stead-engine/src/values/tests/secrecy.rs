@@ -21,7 +21,9 @@ fn declared_secrets_are_secret_from_every_source() {
 fn a_secret_layer_makes_values_secret_unless_they_are_bool_int_or_enum() {
     let world = World::of_vars("controls: { G: { type: bool }, H: { enum: [one, two] } }\nvars: { T: {}, B: { type: bool }, I: { type: int }, E: { enum: [x, y] } }")
         .file("secrets.env", "T=text\nB=true\nI=1\nE=x\nG=true\nUNKNOWN=text\n");
-    for (name, expected) in [("T", true), ("UNKNOWN", true), ("B", false), ("I", false), ("E", false), ("G", false)] {
+    for (name, expected) in
+        [("T", true), ("UNKNOWN", true), ("B", false), ("I", false), ("E", false), ("G", false)]
+    {
         assert_eq!(is_secret(&world, name), expected, "{name}");
     }
     assert!(!is_secret(&world.set("T", "text"), "T"));
@@ -37,14 +39,17 @@ fn what_a_key_of_inputs_takes_is_secret() {
 fn what_expands_a_secret_is_secret() {
     let world = World::of_vars("vars: { S: { secret: true }, N: { type: int } }")
         .file("low.env", "S=geheim\nURL=https://$S@host\nOVER=\"<$URL>\"\nUNUSED=${PLAIN:-$S}\nPLAIN=plain\nUSED=${NOBODY:-$S}\n");
-    for (name, expected) in [("URL", true), ("OVER", true), ("USED", true), ("UNUSED", false), ("PLAIN", false)] {
+    for (name, expected) in
+        [("URL", true), ("OVER", true), ("USED", true), ("UNUSED", false), ("PLAIN", false)]
+    {
         assert_eq!(is_secret(&world, name), expected, "{name}");
     }
     let world = World::of_vars("").file("low.env", "T=low\n").file("secrets.env", "T=high\n");
     assert!(is_secret(&world, "T"));
     let world = World::of_vars("").file("secrets.env", "X=secret\n").file("low.env", "Y=${X}\n");
     assert!(is_secret(&world, "Y"));
-    let below = World::of_vars("vars: { T: { default: \"$S\" }, S: { secret: true, default: geheim } }").file("high.env", "T=${T}:more\n");
+    let below = World::of_vars("vars: { T: { default: \"$S\" }, S: { secret: true, default: geheim } }")
+        .file("high.env", "T=${T}:more\n");
     assert!(is_secret(&below, "T"));
 }
 
@@ -52,7 +57,10 @@ fn what_expands_a_secret_is_secret() {
 fn a_short_secret_is_refused_with_its_length_only() {
     let world = World::of_vars("vars: { S: { secret: true } }").file("low.env", "S=q7z\n");
     let found = world.resolve().diagnostics;
-    assert_eq!(told(&found, Severity::Error), ["value/short-secret low.env:1: `S` (3 bytes, from low.env:1) is a secret of less than 4 bytes"]);
+    assert_eq!(
+        told(&found, Severity::Error),
+        ["value/short-secret low.env:1: `S` (3 bytes, from low.env:1) is a secret of less than 4 bytes"]
+    );
     assert!(!found.render(false).contains("q7z"));
     assert!(World::of_vars("vars: { S: { secret: true } }").file("low.env", "S=q7zx\n").errors().is_empty());
     assert!(World::of_vars("vars: { S: { secret: true } }").file("low.env", "S=\n").errors().is_empty());
@@ -64,7 +72,10 @@ fn a_secret_set_by_flag_works_and_warns() {
     assert_eq!(shown(&world.values(), "S"), "geheim <- --set");
     let warnings = world.warnings();
     assert_eq!(warnings.len(), 1);
-    assert!(warnings[0].starts_with("value/visible-secret --set S: ") && !warnings[0].contains("geheim"), "{warnings:?}");
+    assert!(
+        warnings[0].starts_with("value/visible-secret --set S: ") && !warnings[0].contains("geheim"),
+        "{warnings:?}"
+    );
 }
 
 /// Everything that can be wrong with a secret, with nothing of it in what is shown.
@@ -72,7 +83,10 @@ fn a_secret_set_by_flag_works_and_warns() {
 fn no_problem_and_no_form_shows_a_secret() {
     let vars = "vars:\n  S: { secret: true, pattern: x, length: [1], type: string, min_length: 90 }\n  D: { secret: true, type: int, default: hunter2 }\n  E: { secret: true, enum: [a, b] }\n  T: { default: \"$S\" }\n  R: { secret: true, required: true, when: S == nothing }";
     let world = World::of_vars(vars)
-        .file("low.env", "S=hunter2\nE=hunter2\nU=hunter2${NOBODY}$S\nC1=hunter2$C2$S\nC2=hunter2$C1\nT=${T}hunter2\n")
+        .file(
+            "low.env",
+            "S=hunter2\nE=hunter2\nU=hunter2${NOBODY}$S\nC1=hunter2$C2$S\nC2=hunter2$C1\nT=${T}hunter2\n",
+        )
         .file("secrets.env", "ONLY=hunter2\nSTEAD_X=hunter2\nV=hunter2${NOBODY}\nLONG=hunter2${S}\n")
         .env("S", "hunter2-env")
         .env("R", "hunter2-env");
@@ -97,7 +111,8 @@ fn no_problem_and_no_form_shows_a_secret() {
 
 #[test]
 fn the_line_of_an_open_value_is_shown_and_that_of_a_secret_is_not() {
-    let world = World::of_vars("vars: { O: { type: int }, S: { secret: true, length: [5] } }").file("low.env", "O=banana\nS=geheim  # old\n");
+    let world = World::of_vars("vars: { O: { type: int }, S: { secret: true, length: [5] } }")
+        .file("low.env", "O=banana\nS=geheim  # old\n");
     let text = world.resolve().diagnostics.render(false);
     assert!(text.contains("O=banana"), "{text}");
     assert!(text.contains("S=******"), "{text}");
