@@ -352,7 +352,8 @@ impl Reader<'_, '_> {
         known: impl IntoIterator<Item = &'a str>,
     ) {
         let known: Vec<&str> = known.into_iter().collect();
-        let problem = node.bad(format!("there is no {what} `{name}`")).help(suggest(name, known.iter().copied()));
+        let problem =
+            node.bad(format!("there is no {what} `{name}`")).help(suggest(name, known.iter().copied()));
         self.walk.report(problem.candidates(known.into_iter().map(str::to_owned).collect()));
     }
 }
