@@ -19,7 +19,7 @@ use crate::args::ExecArgs;
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::Shown;
 use crate::commands::plan::source;
-use crate::failure::{Failure, FailureKind, Source};
+use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint};
 use crate::reach;
 use crate::render::hosts::{self, HostLines};
@@ -166,7 +166,7 @@ fn refused(problems: Diagnostics) -> Failure {
     let of_target = |problem: &Diagnostic| problem.code.starts_with("reach/");
     let errors = || problems.iter().filter(|problem| problem.severity == Severity::Error);
     let kind = if errors().any(of_target) { FailureKind::Invalid } else { FailureKind::Usage };
-    Failure { kind, source: Source::Diagnostics(problems), hints: Vec::new() }
+    Failure::of(kind, problems)
 }
 
 fn say_warnings(compiled: &CompiledPlan, settings: &Settings, output: &Output) {

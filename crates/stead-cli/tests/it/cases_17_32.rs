@@ -3,7 +3,7 @@
 //! Real processes, signals, locks and terminals. Every [`lab::Lab`] checks, when it goes, that each journal made
 //! in it keeps the rules and that no process of it is left.
 
-mod journal_rules;
+pub(crate) mod journal_rules;
 pub(crate) mod lab;
 
 mod accounts;

@@ -22,6 +22,7 @@ mod reach;
 mod report;
 mod running;
 mod site;
+mod steps;
 mod system;
 mod terminal;
 mod unsupported;

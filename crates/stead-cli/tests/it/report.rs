@@ -79,6 +79,7 @@ pub(crate) fn report_of(status: RunStatus, tasks: Vec<TaskRow>) -> Report {
         errors: Vec::new(),
         warnings: Vec::new(),
         rollback: None,
+        steps: None,
     }
 }
 

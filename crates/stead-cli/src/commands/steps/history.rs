@@ -56,7 +56,7 @@ pub(crate) fn run(
     let runs = settings.state_dir.from(&start).runs();
     let listing = stead_bundle::list(&[runs], None, None)
         .map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
-    let mut warn = |text: String| output.err.print_line(&format!("warning: {}", one_line(&text)));
+    let warn = |text: String| output.err.print_line(&format!("warning: {}", one_line(&text)));
     for problem in listing.problems {
         warn(Failure::caused_by(FailureKind::Invalid, problem).message());
     }

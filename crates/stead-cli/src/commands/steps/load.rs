@@ -109,16 +109,18 @@ pub(crate) fn configure(
     args: &StepValueArgs,
     settings: &Settings,
 ) -> Result<Configured, Failure> {
-    configure_listed(find::one(catalogue, settings)?, Given::new(args, settings), settings)
+    let listed = find::one(catalogue, settings)?;
+    let catalogue = find::load(&listed)?;
+    configure_loaded(listed, catalogue, Given::new(args, settings), settings)
 }
 
-/// Returns a catalogue that was found, with its values, or every problem of the first group that has one.
-pub(crate) fn configure_listed(
+/// Returns a catalogue that was read, with its values, or every problem of the first group that has one.
+pub(crate) fn configure_loaded(
     listed: Listed,
+    catalogue: Catalogue,
     given: Given,
     settings: &Settings,
 ) -> Result<Configured, Failure> {
-    let catalogue = find::load(&listed)?;
     let mut problems = Diagnostics::default();
     let values = values_of(&catalogue, &given, settings, &mut problems)?;
     let target = target::find(&catalogue, &values, settings, &mut problems);
@@ -146,17 +148,19 @@ pub(crate) fn values_of(
     Ok(values::resolve(&inputs, problems))
 }
 
-/// Returns the warnings among `problems`, or the failure of the errors: those of arguments first, by themselves.
+/// Returns the warnings of `problems`, or the failure of its errors.
 pub(crate) fn settle(problems: Diagnostics) -> Result<Vec<Diagnostic>, Failure> {
-    if !problems.has_errors() {
-        return Ok(problems.0);
-    }
+    if problems.has_errors() { Err(refused(problems)) } else { Ok(problems.0) }
+}
+
+/// Returns the failure of problems: those of arguments first, by themselves.
+pub(crate) fn refused(problems: Diagnostics) -> Failure {
     let is_usage = |problem: &Diagnostic| problem.severity == Severity::Error && USAGE.contains(&problem.code);
     let usage: Vec<Diagnostic> = problems.iter().filter(|problem| is_usage(problem)).cloned().collect();
     if usage.is_empty() {
-        Err(Failure::invalid(problems.sorted()))
+        Failure::invalid(problems.sorted())
     } else {
-        Err(Failure::of(FailureKind::Usage, Diagnostics(usage).sorted()))
+        Failure::of(FailureKind::Usage, Diagnostics(usage).sorted())
     }
 }
 

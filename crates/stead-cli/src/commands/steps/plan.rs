@@ -51,8 +51,8 @@ pub(crate) struct Wish {
 pub(crate) fn plan(configured: &Configured, wish: &Wish) -> Result<Planned, Failure> {
     let Configured { catalogue, values, target, .. } = configured;
     let request = Request { mode: wish.mode, selection: &wish.selection, only_from: wish.only_from };
-    let selected = steps::select(catalogue, &request, &|gate| values.judge(gate))
-        .map_err(|problems| load::settle(problems).err().unwrap_or_else(|| Failure::invalid(Diagnostics::default())))?;
+    let selected =
+        steps::select(catalogue, &request, &|gate| values.judge(gate)).map_err(load::refused)?;
     let files: BTreeMap<String, StepFile> =
         selected.scripts().map(|path| (path.to_owned(), files::inspect(&catalogue.root, path))).collect();
     let registry = stead_drivers::Drivers::standard();
@@ -246,8 +246,8 @@ impl Planned {
         }
     }
 
-    /// Returns what the report says of each step, before it has run.
-    pub(crate) fn rows(&self) -> BTreeMap<TaskName, StepRow> {
+    /// Returns what the report says of each step before it has run, in plan order.
+    pub(crate) fn rows(&self) -> Vec<(TaskName, StepRow)> {
         let row = |step: &steps::SelectedStep| StepRow {
             number: step.number,
             basename: step.basename.clone(),

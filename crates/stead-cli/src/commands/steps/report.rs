@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use stead_model::event::Prediction;
 use stead_model::plan::Section;
 use stead_model::report::TaskRow;
@@ -15,7 +15,8 @@ use super::plan::Planned;
 use crate::failure::{Failure, FailureKind};
 
 /// Adds to a report what is known of its steps.
-pub(crate) fn complete(report: &mut Report, mut steps: StepsReport, mut rows: BTreeMap<TaskName, StepRow>) {
+pub(crate) fn complete(report: &mut Report, mut steps: StepsReport, rows: Vec<(TaskName, StepRow)>) {
+    let mut rows: BTreeMap<TaskName, StepRow> = rows.into_iter().collect();
     for task in &mut report.tasks {
         let Some(mut row) = rows.remove(&task.name) else { continue };
         match outcome_of(task) {
@@ -45,14 +46,10 @@ pub(crate) fn refused(
     configured: &Configured,
     planned: &Planned,
 ) -> Failure {
-    let mut steps = json!(planned.report(configured));
-    steps["bundle"] = Value::Null;
     let tasks: Vec<TaskRow> = planned.rows().into_iter().map(|(name, step)| not_run(name, step)).collect();
-    // In plan order, not by name.
-    let position = |row: &TaskRow| planned.plan.steps.iter().position(|step| step.id.as_str() == row.name.as_str());
-    let mut tasks = tasks;
-    tasks.sort_by_key(position);
-    Failure::of(kind, problems.sorted()).knowing("steps", steps).knowing("tasks", json!(tasks))
+    Failure::of(kind, problems.sorted())
+        .knowing("steps", json!(planned.report(configured)))
+        .knowing("tasks", json!(tasks))
 }
 
 fn not_run(name: TaskName, step: StepRow) -> TaskRow {

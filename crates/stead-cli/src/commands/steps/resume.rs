@@ -12,7 +12,7 @@ use stead_model::diagnostic::Place;
 use stead_model::event::RunKind;
 use stead_model::plan::TaskIndex;
 use stead_model::steps::StepsMeta;
-use stead_model::{Diagnostic, Diagnostics, EventKind, ExitCode, Status, TaskName};
+use stead_model::{Catalogue, Diagnostic, Diagnostics, EventKind, ExitCode, Status, TaskName};
 use stead_runner::{ResumeError, ResumeOptions};
 
 use super::act::Acting;
@@ -114,8 +114,9 @@ fn go_on(
     };
     let file = PathBuf::from(&steps.file);
     let listed = Listed { name: steps.catalogue.clone(), shown: shown_path(&file, settings), file };
-    let given = given(steps, said.values, &listed, settings)?;
-    let mut configured = load::configure_listed(listed, given, settings)?;
+    let catalogue = find::load(&listed)?;
+    let given = given(steps, said.values, &catalogue, settings)?;
+    let mut configured = load::configure_loaded(listed, catalogue, given, settings)?;
     note_changes(steps, &mut configured);
     let wish = Wish { mode: steps.mode, selection: steps.selection.clone(), only_from: "--only" };
     let mut planned = plan::plan(&configured, &wish)?;
@@ -151,7 +152,7 @@ fn shown_path(file: &Path, settings: &Settings) -> String {
 fn given(
     steps: &StepsMeta,
     values: &StepValueArgs,
-    listed: &Listed,
+    catalogue: &Catalogue,
     settings: &Settings,
 ) -> Result<Given, Failure> {
     let anew = Given::new(values, settings);
@@ -171,7 +172,7 @@ fn given(
         (Some(anew), _) => Some(anew),
         (None, Some(path)) => {
             // The record has the file, whichever flag named it.
-            let flag = load::flag_of(&find::load(listed)?).unwrap_or(ProfileFlag::Profile);
+            let flag = load::flag_of(catalogue).unwrap_or(ProfileFlag::Profile);
             Some(Profile { typed: path.clone(), path: PathBuf::from(path), flag })
         }
         (None, None) => None,

@@ -6,11 +6,12 @@
 use stead_engine::compile::steps::tokens;
 use stead_model::diagnostic::Place;
 use stead_model::steps::{NeedsChoice, SelectionRow};
-use stead_model::{Diagnostic, Diagnostics, ExitCode, StepMode};
+use stead_model::{Catalogue, Diagnostic, Diagnostics, ExitCode, StepMode};
 
 use super::act::Acting;
 use super::confirm::{self, Asking};
-use super::load::{self, Configured};
+use super::find;
+use super::load::{self, Configured, Given};
 use super::plan::{self, Planned, Wish};
 use super::resume;
 use super::target::TargetOrigin;
@@ -28,8 +29,12 @@ pub(crate) fn run(
         return resume::named(run, args, settings, output);
     }
     let flags = selection(args)?;
-    let configured = load::configure(args.catalogue.as_deref(), &args.values, settings)?;
-    let wish = wish(args, flags, &configured)?;
+    let listed = find::one(args.catalogue.as_deref(), settings)?;
+    let catalogue = find::load(&listed)?;
+    let mode = mode(args, &catalogue)?;
+    let given = Given::new(&args.values, settings);
+    let configured = load::configure_loaded(listed, catalogue, given, settings)?;
+    let wish = wish(mode, flags, &configured)?;
     let dry_run = args.dry_run || configured.wants_dry_run();
     let mut planned = plan::plan(&configured, &wish)?;
     refuse_unknown_target(&configured, &mut planned);
@@ -88,14 +93,21 @@ fn names_nothing(flag: &str) -> Diagnostic {
         .help("name steps, or leave it out for all of them")
 }
 
-/// Returns what is to be planned: flags first, then the control `ONLY`.
-fn wish(args: &StepsRunArgs, mut selection: SelectionRow, configured: &Configured) -> Result<Wish, Failure> {
-    let mode = if args.delete { StepMode::Delete } else { StepMode::Apply };
-    if args.delete && configured.catalogue.delete.is_none() {
-        let message = format!("the catalogue `{}` has no delete order", configured.catalogue.name);
-        return Err(Failure::new(FailureKind::Usage, message)
-            .hint("write a `delete` list: it is never the reverse of apply"));
+/// Returns which order runs, if the catalogue has it.
+fn mode(args: &StepsRunArgs, catalogue: &Catalogue) -> Result<StepMode, Failure> {
+    match args.delete {
+        false => Ok(StepMode::Apply),
+        true if catalogue.delete.is_some() => Ok(StepMode::Delete),
+        true => {
+            let message = format!("the catalogue `{}` has no delete order", catalogue.name);
+            Err(Failure::new(FailureKind::Usage, message)
+                .hint("write a `delete` list: it is never the reverse of apply"))
+        }
     }
+}
+
+/// Returns what is to be planned: flags first, then the control `ONLY`.
+fn wish(mode: StepMode, mut selection: SelectionRow, configured: &Configured) -> Result<Wish, Failure> {
     let mut only_from = "--only";
     if selection.only.is_empty()
         && let Some(only) = configured.wants_only()
