@@ -229,7 +229,7 @@ impl Values {
     }
 
     /// Returns `text` with its references replaced by their values, or which of them have none.
-    pub fn expand(&self, text: &At<Text>) -> Result<Expanded, Diagnostic> {
+    pub fn expand(&self, text: &At<Text>) -> Result<Expanded, Box<Diagnostic>> {
         expand::expand_text(self, text)
     }
 

@@ -95,7 +95,9 @@ impl Text {
             Piece::Literal(literal) => literal.replace('$', dollar),
             Piece::Reference { name, default: None, .. } => format!("${{{name}}}"),
             // There a backslash has no place: a dollar in it is one already.
-            Piece::Reference { name, default: Some(default), .. } => format!("${{{name}:-{}}}", default.write("$")),
+            Piece::Reference { name, default: Some(default), .. } => {
+                format!("${{{name}:-{}}}", default.write("$"))
+            }
         };
         self.0.iter().map(piece).collect()
     }
