@@ -34,7 +34,7 @@ enum Found<'v> {
     Undefined,
 }
 
-/// What a name is in while names are expanded.
+/// How far the expansion of a name is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Open,

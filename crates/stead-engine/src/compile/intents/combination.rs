@@ -35,7 +35,8 @@ pub fn current(intent: &Intent, found: &[Option<Value>]) -> Current {
         is_mixed |= fitting.is_empty();
     }
     let Some((first, others)) = fitting.split_first().filter(|_| !is_mixed) else { return Current::Mixed };
-    let agreed = first.iter().filter(|(key, value)| others.iter().all(|other| other.get(*key) == Some(*value)));
+    let agreed =
+        first.iter().filter(|(key, value)| others.iter().all(|other| other.get(*key) == Some(*value)));
     Current::Choice(agreed.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 

@@ -1,9 +1,9 @@
 //! Parameters, values and the one plan of an intent.
 
+use stead_model::Descriptor;
 use stead_model::catalogue::{At, IntentParam};
 use stead_model::operation::{Effect, ParamKind, ParamSpec, RootSupport};
 use stead_model::yaml::edit::KeyPath;
-use stead_model::Descriptor;
 
 use super::*;
 
@@ -123,7 +123,10 @@ fn files_show_a_choice_or_are_mixed_or_unknown() {
     assert!(is_allowed(&intent, &intent.edits[0], &"./prod/prod".into()));
     assert!(!is_allowed(&intent, &intent.edits[0], &"./prod".into()));
     // What no file shows is left open.
-    let same = Intent { edits: vec![edit(by("APP", &[("staging", "x"), ("prod", "x")]), ScalarKind::String)], ..intent };
+    let same = Intent {
+        edits: vec![edit(by("APP", &[("staging", "x"), ("prod", "x")]), ScalarKind::String)],
+        ..intent
+    };
     assert_eq!(current(&same, &[Some("x".into())]), Current::Choice(Choice::new()));
 }
 
