@@ -14,6 +14,7 @@ mod agent;
 mod bundle;
 mod doctor;
 mod exec;
+mod intent;
 mod plan;
 mod steps;
 mod value;
@@ -22,6 +23,7 @@ pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
 pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
+pub use intent::IntentArgs;
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
@@ -90,6 +92,9 @@ pub enum Command {
     /// Run, list and check numbered scripts with layered values
     #[command(subcommand)]
     Steps(StepsCommand),
+    /// Edit files in Git by a named intent, commit them if asked to, and run the steps that follow
+    #[command(after_long_help = intent::EXAMPLES)]
+    Intent(Box<IntentArgs>),
     /// Go on with a run that stopped before its end
     Resume(Box<ResumeArgs>),
     /// Run a command or one operation on hosts
@@ -214,6 +219,8 @@ impl Command {
             &["resume"]
         } else if matches!(self, Self::Steps(_)) {
             &["steps", "run"]
+        } else if matches!(self, Self::Intent(_)) {
+            &["intent"]
         } else {
             &["plan", "run"]
         };
@@ -225,9 +232,12 @@ impl Command {
     /// Returns `--json` and `--events` of commands that have both.
     fn output(&self) -> Option<(bool, Option<&Sink>)> {
         match self {
-            Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Plan(PlanArgs { command: PlanCommand::Run(args) }) => {
+                Some((args.output.json, args.output.events.as_ref()))
+            }
             Self::Resume(args) => Some((args.output.json, args.output.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
+            Self::Intent(args) => Some((args.json, args.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
             | Self::Exec(_)
@@ -256,6 +266,7 @@ impl Command {
                 StepsCommand::History(args) => args.json,
                 StepsCommand::Check(args) => args.json,
             },
+            Self::Intent(args) => args.json,
             Self::Resume(args) => args.output.json,
             Self::Exec(args) => args.json,
             Self::Bundle(command) => match command {

@@ -13,6 +13,7 @@ mod completions;
 mod doctor;
 mod exec;
 mod executor;
+mod intent;
 mod man;
 mod plan;
 mod reach;
@@ -35,6 +36,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             StepsCommand::History(args) => steps::history::run(&args, settings, output),
             StepsCommand::Check(args) => steps::check::run(&args, settings, output),
         },
+        Command::Intent(args) => intent::run(&args, settings, output),
         Command::Resume(args) => resume::run(&args, settings, output),
         Command::Exec(args) => exec::run(&args, settings, output),
         Command::Bundle(command) => match command {

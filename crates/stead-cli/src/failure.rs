@@ -163,7 +163,9 @@ impl Failure {
     /// Returns the document that `--json` prints instead of a report, newline included.
     pub fn to_json(&self) -> String {
         match &self.source {
-            Source::Diagnostics(diagnostics) => json::input_errors(self.exit_code(), diagnostics, &self.known),
+            Source::Diagnostics(diagnostics) => {
+                json::input_errors(self.exit_code(), diagnostics, &self.known)
+            }
             Source::Message(_) | Source::Error(_) => {
                 json::error(self.exit_code(), &self.message(), &self.hints.join("\n"))
             }

@@ -20,6 +20,7 @@ pub mod plain;
 pub mod show;
 pub mod steps;
 pub mod summary;
+pub(crate) mod table;
 pub mod terminal;
 mod text;
 

@@ -220,7 +220,10 @@ fn user_state_dir(environment: &Environment) -> PathBuf {
     let base = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
     let own = || {
         let uid = rustix::process::geteuid().as_raw();
-        stead_runner::operation::base_places(uid, &environment.to_map()).into_iter().next().unwrap_or_default()
+        stead_runner::operation::base_places(uid, &environment.to_map())
+            .into_iter()
+            .next()
+            .unwrap_or_default()
     };
     base.map_or_else(own, |base| base.join("stead"))
 }

@@ -110,10 +110,7 @@ impl HostLocks {
     }
 
     /// Takes the locks of `all` that this run does not have yet: all of them, or none and the error.
-    pub fn take<L: Into<Lockable>>(
-        &mut self,
-        all: impl IntoIterator<Item = L>,
-    ) -> Result<(), HostLockError> {
+    pub fn take<L: Into<Lockable>>(&mut self, all: impl IntoIterator<Item = L>) -> Result<(), HostLockError> {
         let mut added = Added::default();
         for what in self.missing(all)? {
             self.try_take(&what, &mut added, true)?;

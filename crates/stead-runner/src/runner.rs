@@ -661,13 +661,7 @@ impl Runner {
             waiting_for_journal: Vec::new(),
             time: None,
         };
-        Started {
-            dispatcher,
-            recording,
-            complete: self.complete,
-            _canceller: self.canceller,
-            _locks: locks,
-        }
+        Started { dispatcher, recording, complete: self.complete, _canceller: self.canceller, _locks: locks }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
@@ -792,4 +786,23 @@ fn incomplete(report: &mut Report) {
 /// Returns the directory of runs in a state directory.
 pub(crate) fn path_of(state_dir: &Path, run_id: &RunId) -> PathBuf {
     stead_bundle::runs_directory(state_dir).join(run_id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_masked_in_the_forms_in_which_programs_print_them() {
+        let secret =
+            "a secret that is long enough for more than one line of base64 as the usual program prints it";
+        let redactor = Redactor::new(forms_of(secret)).unwrap();
+        let encoded = base64::encode(secret.as_bytes());
+        let echoed = base64::encode(format!("{secret}\n").as_bytes());
+        let wrapped = format!("{}\n{}", &echoed[..76], &echoed[76..]);
+        for text in [secret, &encoded, encoded.trim_end_matches('='), &echoed] {
+            assert_eq!(redactor.redact_text(&format!("<{text}>")), "<***>", "{text}");
+        }
+        assert_eq!(redactor.redact_text(&wrapped), "***");
+    }
 }

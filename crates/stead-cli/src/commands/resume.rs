@@ -30,7 +30,10 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
         RunKind::Plan => {}
         RunKind::Steps => return steps::resume::recorded(bundle, &meta, args, settings, output),
         RunKind::Run | RunKind::Nodes | RunKind::Fleet | RunKind::Test => {
-            return Err(Failure::new(FailureKind::Invalid, format!("{} is not a run of a plan", meta.run_id)));
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                format!("{} is not a run of a plan", meta.run_id),
+            ));
         }
     }
     refuse_step_flags(args)?;

@@ -9,7 +9,7 @@ use stead_model::{Diagnostic, Diagnostics};
 use crate::output::{Output, Paint};
 use crate::settings::Settings;
 
-mod act;
+pub(super) mod act;
 pub(super) mod check;
 mod confirm;
 pub(super) mod explain;
@@ -22,7 +22,6 @@ pub(super) mod plan;
 pub(super) mod report;
 pub(super) mod resume;
 pub(super) mod run;
-mod table;
 pub(super) mod target;
 
 /// Shows warnings on standard error.

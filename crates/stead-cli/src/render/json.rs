@@ -68,7 +68,12 @@ mod tests {
             Diagnostic::error("plan/cycle", Place::Named("p.yaml".into()), "a -> a").help("cut it"),
             Diagnostic::warning("plan/never-runs", Place::Named("p.yaml".into()), "b"),
         ]);
-        let value: Value = serde_json::from_str(&input_errors(ExitCode::Invalid, &diagnostics, &[("tasks", Value::from(3))])).unwrap();
+        let value: Value = serde_json::from_str(&input_errors(
+            ExitCode::Invalid,
+            &diagnostics,
+            &[("tasks", Value::from(3))],
+        ))
+        .unwrap();
         assert_eq!(value["schema"], 1);
         assert_eq!(value["exit_code"], 3);
         assert_eq!(value["tasks"], 3);

@@ -172,10 +172,18 @@ impl Observer for StepsShown {
                 self.out.print_line(&plain::task_line(self.basename(task), result));
             }
             EventKind::TaskSkipped { task, reason, .. } => {
-                self.out.print_line(&plain::decided(stead_model::Status::Skipped, self.basename(task), Some(reason)));
+                self.out.print_line(&plain::decided(
+                    stead_model::Status::Skipped,
+                    self.basename(task),
+                    Some(reason),
+                ));
             }
             EventKind::TaskNotRun { task, reason } => {
-                self.out.print_line(&plain::decided(stead_model::Status::NotRun, self.basename(task), Some(reason)));
+                self.out.print_line(&plain::decided(
+                    stead_model::Status::NotRun,
+                    self.basename(task),
+                    Some(reason),
+                ));
             }
             kind @ (EventKind::Warning { .. }
             | EventKind::CancelRequested { .. }
@@ -266,8 +274,7 @@ mod tests {
         let task = TaskName::parse("a").unwrap();
         let label = Label { basename: "a.sh".to_owned(), args: Vec::new() };
         let labels = BTreeMap::from([(task.clone(), label)]);
-        let mut steps =
-            StepsShown::new(Handle::new(kept.clone()), Handle::new(io::sink()), labels, order);
+        let mut steps = StepsShown::new(Handle::new(kept.clone()), Handle::new(io::sink()), labels, order);
         for piece in pieces {
             steps.on_output(&task, None, Stream::Stdout, piece.as_bytes());
         }

@@ -14,6 +14,7 @@ mod doctor;
 mod executor;
 mod facts;
 mod homelab_stubs;
+mod intents;
 mod interrupting;
 mod large_undo;
 mod plain;

@@ -80,8 +80,9 @@ fn commit(cx: &OpContext, switch: Switch, message: &str) -> Result<Outcome, OpEr
 }
 
 fn run_git(cx: &OpContext, switch: &Switch, top: &PathBuf, message: &str) -> Result<(), OpError> {
-    let mut args: Vec<OsString> =
-        ["--literal-pathspecs", "commit", "--quiet", "--only", "-m", message, "--"].map(OsString::from).into();
+    let mut args: Vec<OsString> = ["--literal-pathspecs", "commit", "--quiet", "--only", "-m", message, "--"]
+        .map(OsString::from)
+        .into();
     args.extend(switch.places().into_iter().map(OsString::from));
     let env = [("GIT_TERMINAL_PROMPT", "0"), ("GIT_EDITOR", "true")];
     let env: BTreeMap<String, String> =

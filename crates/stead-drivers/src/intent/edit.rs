@@ -7,9 +7,9 @@ use stead_model::{Descriptor, Op};
 use stead_runner::files::{Content, Place};
 use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params};
 
+use super::IntentSurroundings;
 use super::prepared::{Prepared, PreparedFile, prepare};
 use super::switch::{Foreign, Switch};
-use super::IntentSurroundings;
 
 /// What the diff is called among the run's artifacts.
 pub(super) const ARTIFACT: &str = "intent.diff";
@@ -35,8 +35,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "A list of `{file, select, path, value, must_exist}`, files relative to the catalogue's root.",
         )
         .required(),
-        ParamSpec::new("commit", ParamKind::Bool, "Whether a commit follows, without which the edit is put back.")
-            .required(),
+        ParamSpec::new(
+            "commit",
+            ParamKind::Bool,
+            "Whether a commit follows, without which the edit is put back.",
+        )
+        .required(),
     ],
     exclusive: &[],
     one_of: &[],
@@ -100,7 +104,9 @@ impl Operation for Edit {
         let switch = Switch::begin(&surroundings.state_dir, intent, cx.run_id.clone(), committing, &changed)?;
         if let Err(error) = switch.carry_out(&changed) {
             return Err(match switch.put_back(Foreign::Leave) {
-                Ok(_) => OpError { message: format!("{}; all files are as they were", error.message), ..error },
+                Ok(_) => {
+                    OpError { message: format!("{}; all files are as they were", error.message), ..error }
+                }
                 Err(stuck) => OpError {
                     message: format!("{}; putting back failed: {}", error.message, stuck.message),
                     changed: true,

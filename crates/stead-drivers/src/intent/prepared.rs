@@ -42,6 +42,8 @@ pub struct PreparedFile {
 /// One value of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PreparedValue {
+    /// The number of its edit.
+    pub edit: usize,
     /// Where it is in the document.
     pub path: String,
     /// The line it is in.
@@ -101,7 +103,7 @@ pub fn prepare(root: &Path, edits: &[FileEdit]) -> Result<Prepared, Diagnostics>
     // told once.
     let mut places: BTreeMap<PathBuf, usize> = BTreeMap::new();
     let mut unreadable: Vec<&str> = Vec::new();
-    for edit in edits {
+    for (number, edit) in edits.iter().enumerate() {
         if let Err(problem) = check_existence(root, edit) {
             problems.push(problem);
         }
@@ -119,7 +121,7 @@ pub fn prepare(root: &Path, edits: &[FileEdit]) -> Result<Prepared, Diagnostics>
             Ok(prepared.files.len() - 1)
         });
         match read {
-            Ok(index) => add(&mut prepared.files[index], edit, &mut problems),
+            Ok(index) => add(&mut prepared.files[index], number, edit, &mut problems),
             Err(mut found) => {
                 unreadable.push(&edit.file);
                 problems.0.append(&mut found.0);
@@ -140,13 +142,14 @@ pub fn prepare(root: &Path, edits: &[FileEdit]) -> Result<Prepared, Diagnostics>
 }
 
 /// Applies one more edit to a file.
-fn add(file: &mut PreparedFile, edit: &FileEdit, problems: &mut Diagnostics) {
+fn add(file: &mut PreparedFile, number: usize, edit: &FileEdit, problems: &mut Diagnostics) {
     let source = yaml_source(&file.name, &file.after);
     let spot = edit.spot();
     match edit::set(&source, &spot, &edit.value) {
         Ok(edited) => {
             let path = edit.path.to_string();
-            let again = file.values.iter().find(|value| value.path == path && value.new == edited.before.value);
+            let again =
+                file.values.iter().find(|value| value.path == path && value.new == edited.before.value);
             if again.is_some() && edited.text.is_some() {
                 let place = Place::Text { source, span: edited.before.span };
                 let message = format!("two edits set `{path}`, to different values");
@@ -158,6 +161,7 @@ fn add(file: &mut PreparedFile, edit: &FileEdit, problems: &mut Diagnostics) {
                 return;
             }
             file.values.push(PreparedValue {
+                edit: number,
                 path,
                 line: edited.before.span.line,
                 old: edited.before.value,

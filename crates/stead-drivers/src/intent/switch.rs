@@ -142,10 +142,16 @@ impl Switch {
     ) -> Result<Self, OpError> {
         use std::os::unix::ffi::OsStrExt as _;
         let directory = state.join(DIRECTORY);
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory).map_err(cannot("make", &directory))?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&directory)
+            .map_err(cannot("make", &directory))?;
         let lock = lock(&directory)?;
         if read_journal(&directory)?.is_some() {
-            return Err(OpError::operation("an intent that was cut off has not been undone yet: run this one again"));
+            return Err(OpError::operation(
+                "an intent that was cut off has not been undone yet: run this one again",
+            ));
         }
         let files = files.iter().map(|file| Journaled {
             name: file.name.clone(),
@@ -153,7 +159,8 @@ impl Switch {
             before: base64::encode(file.before.as_bytes()),
             after: sha256(file.after.as_bytes()),
         });
-        let journal = Journal { schema: 1, intent: intent.to_owned(), run, committing, files: files.collect() };
+        let journal =
+            Journal { schema: 1, intent: intent.to_owned(), run, committing, files: files.collect() };
         write_journal(&directory, &journal)?;
         Ok(Self { directory, journal, _lock: lock })
     }
@@ -293,7 +300,8 @@ fn spot(place: &Path) -> Result<Spot, OpError> {
         return Err(OpError::operation(format!("`{}` is not a file", place.display())));
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(|errno| cannot("open", parent)(errno.into()))?;
+    let directory = rustix::fs::open(parent, flags, Mode::empty())
+        .map_err(|errno| cannot("open", parent)(errno.into()))?;
     Ok(Spot {
         path: place.to_owned(),
         directory: Some(Arc::new(directory)),
@@ -309,9 +317,10 @@ fn lock(directory: &Path) -> Result<File, OpError> {
     let file = file.map_err(cannot("open", &path))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => {
-            Err(OpError::new(ErrorClass::Locked, format!("another intent is at work: {} is locked", path.display())))
-        }
+        Err(Errno::WOULDBLOCK) => Err(OpError::new(
+            ErrorClass::Locked,
+            format!("another intent is at work: {} is locked", path.display()),
+        )),
         Err(errno) => Err(cannot("lock", &path)(errno.into())),
     }
 }

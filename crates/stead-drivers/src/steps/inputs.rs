@@ -25,7 +25,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     root: RootSupport::None,
     needs_root: false,
     params: &[
-        ParamSpec::new("inputs", ParamKind::NonEmptyText, "The name of the inputs in the catalogue.").required(),
+        ParamSpec::new("inputs", ParamKind::NonEmptyText, "The name of the inputs in the catalogue.")
+            .required(),
         MODE,
     ],
     exclusive: &[],

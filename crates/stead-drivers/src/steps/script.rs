@@ -40,6 +40,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new("args", ParamKind::TextList, "Its arguments; default: none.")
             .default(ParamDefault::Texts(&[])),
         ParamSpec::new(
+            "cwd",
+            ParamKind::NonEmptyText,
+            "Directory to start in, as the catalogue writes it; default: the root.",
+        ),
+        ParamSpec::new(
             "env",
             ParamKind::TextList,
             "Names of variables it gets besides the values; default: none.",
@@ -185,7 +190,10 @@ impl Heard {
             signal: ended.signal,
             stopped: ended.stopped,
             data: Some(data),
-            warnings: malformed.into_iter().map(|text| Warning { code: "steps/line".to_owned(), text }).collect(),
+            warnings: malformed
+                .into_iter()
+                .map(|text| Warning { code: "steps/line".to_owned(), text })
+                .collect(),
             ..Outcome::default()
         })
     }

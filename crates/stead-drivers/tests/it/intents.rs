@@ -69,7 +69,10 @@ impl Place {
     fn problems(&self, edits: &Value) -> Vec<String> {
         let edits: Vec<FileEdit> = serde_json::from_value(edits.clone()).unwrap();
         let problems = intent::prepare(&self.root(), &edits).unwrap_err();
-        problems.iter().map(|problem| format!("{} {}: {}", problem.code, problem.place, problem.message)).collect()
+        problems
+            .iter()
+            .map(|problem| format!("{} {}: {}", problem.code, problem.place, problem.message))
+            .collect()
     }
 
     fn run(&self, edits: &Value, commit: bool) -> Run {
@@ -205,7 +208,8 @@ fn two_edits_of_one_file_are_one_change_and_may_not_disagree() {
     ]);
     assert!(place.run(&edits, false).edit().unwrap().changed);
     assert_eq!(place.read("a.yaml"), "x: 3\ny: true\n");
-    let edits = json!([{"file": "a.yaml", "path": "x", "value": 4}, {"file": "a.yaml", "path": "x", "value": 5}]);
+    let edits =
+        json!([{"file": "a.yaml", "path": "x", "value": 4}, {"file": "a.yaml", "path": "x", "value": 5}]);
     assert_eq!(place.problems(&edits), ["intent/path a.yaml:1:4: two edits set `x`, to different values"]);
 }
 
@@ -233,7 +237,10 @@ fn a_commit_has_exactly_the_edited_files() {
     let outcome = run.commit().unwrap();
     assert!(outcome.changed);
     assert_eq!(outcome.data.unwrap()["commit"], place.git(&["rev-parse", "HEAD"]).trim());
-    assert_eq!(place.git(&["show", "--format=%s", "--name-only", "HEAD"]), "intent test A=b\n\na.yaml\nb.yaml\n");
+    assert_eq!(
+        place.git(&["show", "--format=%s", "--name-only", "HEAD"]),
+        "intent test A=b\n\na.yaml\nb.yaml\n"
+    );
     assert_eq!(place.git(&["status", "--porcelain"]), "A  other\n");
     assert!(place.is_clean());
     // Nothing edited: no commit.
@@ -256,7 +263,11 @@ fn a_refused_commit_puts_the_edit_back() {
     run.edit().unwrap();
     assert_eq!(place.read("b.yaml"), FILE.replace("./old", "./new"));
     let error = run.commit().unwrap_err();
-    assert!(error.message.contains("no") && error.message.ends_with("the edit is put back"), "{}", error.message);
+    assert!(
+        error.message.contains("no") && error.message.ends_with("the edit is put back"),
+        "{}",
+        error.message
+    );
     assert_eq!((place.read("a.yaml"), place.read("b.yaml")), (FILE.to_owned(), FILE.to_owned()));
     assert_eq!(place.git(&["status", "--porcelain"]), "");
     assert!(place.is_clean());
@@ -282,7 +293,10 @@ fn what_is_in_the_way_of_a_commit_is_said_before() {
     let refused = |place: &Place| -> Vec<String> {
         let problems = intent::ready_to_commit(&place.root(), &place.prepare(&both("./new")).files);
         let problems = problems.map(|_| ()).unwrap_err();
-        problems.iter().map(|problem| format!("{} {}: {}", problem.code, problem.place, problem.message)).collect()
+        problems
+            .iter()
+            .map(|problem| format!("{} {}: {}", problem.code, problem.place, problem.message))
+            .collect()
     };
     let none = Place::new();
     let said = refused(&none);

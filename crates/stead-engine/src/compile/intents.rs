@@ -195,16 +195,16 @@ impl Asked<'_> {
     }
 }
 
-/// Returns the plan that edits, commits if asked to, and then runs the steps.
+/// Returns the plan that edits, commits if asked to, and then runs the steps; with steps it is called as theirs.
 pub fn compile(asked: Asked<'_>, operations: &Catalogue) -> Result<CompiledPlan, Diagnostics> {
     let place = || Place::Named(format!("intent {}", asked.name));
     let invalid = |error: stead_model::id::InvalidId| {
         Diagnostics(vec![Diagnostic::error("intent/unknown", place(), error.to_string())])
     };
-    let name = PlanName::parse(asked.name).map_err(invalid)?;
     let mut plan = match asked.then {
-        Some(then) => Plan { name, tasks: Vec::new(), ..(*then.plan).clone() },
-        None => Plan::new(name),
+        Some(then) => Plan { tasks: Vec::new(), ..(*then.plan).clone() },
+        // The switch of the files has a lock of its own.
+        None => Plan { lock: false, ..Plan::new(PlanName::parse(asked.name).map_err(invalid)?) },
     };
     let edit = [
         ("intent", asked.name.into()),

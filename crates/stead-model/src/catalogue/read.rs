@@ -351,8 +351,10 @@ impl Reader<'_, '_> {
         name: &str,
         known: impl IntoIterator<Item = &'a str>,
     ) {
-        let help = suggest(name, known);
-        self.walk.report(node.bad(format!("there is no {what} `{name}`")).help(help));
+        let known: Vec<&str> = known.into_iter().collect();
+        let problem =
+            node.bad(format!("there is no {what} `{name}`")).help(suggest(name, known.iter().copied()));
+        self.walk.report(problem.candidates(known.into_iter().map(str::to_owned).collect()));
     }
 }
 

@@ -136,7 +136,8 @@ fn changed(rest: &str) -> Result<Spoken, &'static str> {
 }
 
 fn output(rest: &str) -> Result<Spoken, &'static str> {
-    const RULE: &str = "write `::output KEY=VALUE`, KEY of letters, digits and `_`, not beginning with a digit";
+    const RULE: &str =
+        "write `::output KEY=VALUE`, KEY of letters, digits and `_`, not beginning with a digit";
     let (key, value) = rest.split_once('=').ok_or(RULE)?;
     let is_name = key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && key.bytes().next().is_some_and(|first| !first.is_ascii_digit());
@@ -214,10 +215,7 @@ mod tests {
 
     #[test]
     fn lines_say_what_the_contract_lists() {
-        assert_eq!(
-            parse("::check ok dns/a.b:1 all well"),
-            check_of(CheckLevel::Ok, "dns/a.b:1", "all well")
-        );
+        assert_eq!(parse("::check ok dns/a.b:1 all well"), check_of(CheckLevel::Ok, "dns/a.b:1", "all well"));
         assert_eq!(
             parse("::check bad volume:x  still  there "),
             check_of(CheckLevel::Bad, "volume:x", "still  there")
@@ -236,7 +234,9 @@ mod tests {
 
     #[test]
     fn other_lines_are_plain_text() {
-        for line in ["", ":", "plain", " ::changed true", "::", "::group x", "::checks ok a", "x ::changed true"] {
+        for line in
+            ["", ":", "plain", " ::changed true", "::", "::group x", "::checks ok a", "x ::changed true"]
+        {
             assert_eq!(parse(line), Spoken::Text, "{line}");
         }
     }

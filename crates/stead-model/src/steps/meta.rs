@@ -33,6 +33,9 @@ pub struct StepsMeta {
     pub secret_set: Vec<String>,
     /// The effective configuration; none stands for a secret.
     pub config: BTreeMap<String, Option<String>>,
+    /// The command of the intent whose run it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent: Option<String>,
 }
 
 impl StepsMeta {

@@ -19,7 +19,7 @@ use self::documents::{Documents, Kind};
 use super::scalar::{self, Scalar};
 use crate::diagnostic::{Diagnostic, Diagnostics, Source, Span};
 
-pub use path::{PathError, PathPart, KeyPath};
+pub use path::{KeyPath, PathError, PathPart};
 
 /// Which value of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

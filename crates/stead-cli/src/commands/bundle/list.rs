@@ -10,7 +10,7 @@ use crate::args::BundleListArgs;
 use crate::commands::bundle::run_directories;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::{json, one_line};
+use crate::render::{json, one_line, table};
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -50,15 +50,7 @@ pub(crate) fn run(
 
 fn to_text(bundles: &[Listed]) -> String {
     let header = ["RUN", "KIND", "STATUS", "STARTED", "DURATION", "SEALED"].map(str::to_owned);
-    let rows: Vec<[String; 6]> = std::iter::once(header).chain(bundles.iter().map(cells)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 6] = std::array::from_fn(width);
-    let line = |row: &[String; 6]| {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
+    table::to_text(&std::iter::once(header).chain(bundles.iter().map(cells)).collect::<Vec<_>>())
 }
 
 fn cells(bundle: &Listed) -> [String; 6] {

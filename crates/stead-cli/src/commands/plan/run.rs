@@ -67,11 +67,8 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
         segments: 1,
     };
     let Loaded { compiled, bytes, base_dir, .. } = loaded;
-    runner = runner.provenance(Provenance {
-        meta,
-        sources: vec![("plan.yaml".to_owned(), bytes)],
-        steps: None,
-    });
+    runner =
+        runner.provenance(Provenance { meta, sources: vec![("plan.yaml".to_owned(), bytes)], steps: None });
 
     let shown = Shown::new(&args.output, diff, recorded, settings, output)?;
     let questions = if args.dry_run {

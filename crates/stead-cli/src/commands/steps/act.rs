@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use stead_drivers::Drivers;
+use stead_drivers::intent::{self, IntentSurroundings};
 use stead_model::bundle::PlanMeta;
 use stead_model::event::RunKind;
 use stead_model::plan::TaskIndex;
@@ -21,8 +22,8 @@ use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{self, Shown};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{Handle, Output, Paint};
-use crate::render::steps::{self as render, Label, StepsShown};
 use crate::render::json;
+use crate::render::steps::{self as render, Label, StepsShown};
 use crate::settings::Settings;
 
 /// A plan of steps on its way to be run.
@@ -33,11 +34,20 @@ pub(crate) struct Acting<'a> {
     pub(crate) output: &'a Output,
     pub(crate) shown: OutputArgs,
     pub(crate) wait_lock: Option<Duration>,
+    pub(crate) intent: Option<OfIntent>,
+}
+
+/// What an intent adds to the run of its steps.
+pub(crate) struct OfIntent {
+    /// What its own operations work with.
+    pub(crate) surroundings: IntentSurroundings,
+    /// The command that does it again.
+    pub(crate) command: String,
 }
 
 impl Acting<'_> {
     /// Returns where people read: standard output, unless a program does.
-    fn talk(&self) -> (Handle, Paint) {
+    pub(crate) fn talk(&self) -> (Handle, Paint) {
         match self.is_for_programs() {
             true => (self.output.err.clone(), self.settings.stderr_paint),
             false => (self.output.out.clone(), self.settings.stdout_paint),
@@ -67,6 +77,16 @@ impl Acting<'_> {
 
     /// Predicts a run: starts nothing, writes nothing. Steps in `done` are left out.
     pub(crate) fn predict(self, done: BTreeSet<TaskIndex>) -> Result<ExitCode, Failure> {
+        let report = self.forecast(done)?;
+        if self.shown.json {
+            self.output.out.print(&json::report(&report));
+        }
+        let problems = present::write_reports(&report, &self.shown, self.settings);
+        Ok(present::told(&problems, &report, self.settings, self.output))
+    }
+
+    /// Returns the report of a predicted run, its configuration shown.
+    pub(crate) fn forecast(&self, done: BTreeSet<TaskIndex>) -> Result<Report, Failure> {
         super::tell_warnings(&self.configured.warnings, self.settings, self.output);
         let (talk, _) = self.talk();
         talk.print(&report::config_text(&plan::config(&self.configured)));
@@ -78,22 +98,21 @@ impl Acting<'_> {
             runner.dry_run(plan).await
         })?;
         talk.print("Dry run: nothing was executed.\n");
-        if self.shown.json {
-            self.output.out.print(&json::report(&report));
-        }
-        let problems = present::write_reports(&report, &self.shown, self.settings);
-        Ok(present::told(&problems, &report, self.settings, self.output))
+        Ok(report)
     }
 
     /// Runs the plan.
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let report = self.carry_out()?;
+        Ok(self.finish(&report))
+    }
+
+    /// Runs the plan and returns its report.
+    pub(crate) fn carry_out(&self) -> Result<Report, Failure> {
         let state_dir = self.settings.state_dir.from(&self.configured.catalogue.root);
         let runner = self.acting_runner().record_in(state_dir.path).provenance(self.provenance()?);
         let (shown, plan) = (self.shown_by()?, self.checked_plan());
-        let report = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
-            runner.run(plan).await
-        })?;
-        Ok(self.finish(&report))
+        drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move { runner.run(plan).await })
     }
 
     /// Takes the run recorded in `bundle` up again.
@@ -121,7 +140,11 @@ impl Acting<'_> {
     /// Returns a runner that knows the steps' surroundings and completes reports.
     fn runner(&self) -> Runner {
         let (steps, rows) = (self.planned.report(&self.configured), self.planned.rows());
-        let mut runner = Runner::new(Drivers::with_steps(self.planned.surroundings.clone()))
+        let mut registry = Drivers::with_steps(self.planned.surroundings.clone());
+        if let Some(of) = &self.intent {
+            intent::add_to(&mut registry, &of.surroundings);
+        }
+        let mut runner = Runner::new(registry)
             .kind(RunKind::Steps)
             .environment(self.settings.environment.to_map())
             .mask(self.planned.secrets.clone())
@@ -180,7 +203,7 @@ impl Acting<'_> {
             .map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
         let masked = |text: &str| redactor.redact_text(text).into_owned();
         let meta = PlanMeta {
-            plan: catalogue.name.to_string(),
+            plan: self.planned.plan.compiled.plan.name.to_string(),
             source: Some(listed.file.display().to_string()),
             argv: self.settings.argv.iter().map(|arg| masked(arg)).collect(),
             segments: 1,
@@ -190,7 +213,8 @@ impl Acting<'_> {
             catalogue.is_secret(name)
                 || self.configured.values.get(name).is_some_and(|effective| effective.secret)
         };
-        let (secret, open): (Vec<_>, Vec<_>) = given.set.iter().cloned().partition(|(name, _)| is_secret(name));
+        let (secret, open): (Vec<_>, Vec<_>) =
+            given.set.iter().cloned().partition(|(name, _)| is_secret(name));
         let secret_set: BTreeSet<String> = secret.into_iter().map(|(name, _)| name).collect();
         let steps = StepsMeta {
             catalogue: catalogue.name.to_string(),
@@ -204,6 +228,7 @@ impl Acting<'_> {
             set: open.into_iter().collect(),
             secret_set: secret_set.into_iter().collect(),
             config: self.configured.recorded_config(),
+            intent: self.intent.as_ref().map(|of| of.command.clone()),
         };
         let source = masked(&catalogue.source.text).into_bytes();
         let sources = vec![("catalogue.yaml".to_owned(), source)];

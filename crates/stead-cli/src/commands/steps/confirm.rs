@@ -37,25 +37,40 @@ pub(crate) fn confirm(
         Err(refused(FailureKind::Confirmation, Diagnostics(vec![problem]), configured, planned))
     };
     let mismatch = |given: &str| {
-        let message = format!("`{}` is not what this is done to: that is `{}`", one_line(given), one_line(target));
-        no("steps/confirm-mismatch", message, "nothing was run; look at the plan, and at which target is current".to_owned())
+        let message =
+            format!("`{}` is not what this is done to: that is `{}`", one_line(given), one_line(target));
+        no(
+            "steps/confirm-mismatch",
+            message,
+            "nothing was run; look at the plan, and at which target is current".to_owned(),
+        )
     };
     match given.filter(|given| !given.is_empty()) {
         Some(given) if given == target => Ok(()),
         Some(given) => mismatch(given),
         None if !planned.plan.needs_confirmation() => Ok(()),
         None if asking == Asking::Allowed && settings.terminals.stdin && settings.terminals.stderr => {
-            output.err.print(&format!("This destroys. Type the target's name ({}) to go on: ", one_line(target)));
+            output
+                .err
+                .print(&format!("This destroys. Type the target's name ({}) to go on: ", one_line(target)));
             let mut line = String::new();
-            std::io::stdin().lock().read_line(&mut line).map_err(|error| Failure::caused_by(FailureKind::Confirmation, error))?;
+            std::io::stdin()
+                .lock()
+                .read_line(&mut line)
+                .map_err(|error| Failure::caused_by(FailureKind::Confirmation, error))?;
             match line.trim_end_matches(['\n', '\r']) {
                 typed if typed == target => Ok(()),
                 typed => mismatch(typed),
             }
         }
         None => {
-            let message = format!("this destroys something on `{}` and needs a confirmation", one_line(target));
-            no("steps/confirm-needed", message, format!("confirm with --confirm {}", stead_model::argv::quote_text([target])))
+            let message =
+                format!("this destroys something on `{}` and needs a confirmation", one_line(target));
+            no(
+                "steps/confirm-needed",
+                message,
+                format!("confirm with --confirm {}", stead_model::argv::quote_text([target])),
+            )
         }
     }
 }

@@ -110,7 +110,11 @@ fn by_name(name: &str, found: &Found) -> Result<Listed, Failure> {
     let known = || found.catalogues.iter().map(|listed| listed.name.as_str());
     let help = match found.catalogues.as_slice() {
         [] => NONE_HERE.to_owned(),
-        _ => format!("{}; there are: {}", diagnostic::suggest(name, known()), known().collect::<Vec<_>>().join(", ")),
+        _ => format!(
+            "{}; there are: {}",
+            diagnostic::suggest(name, known()),
+            known().collect::<Vec<_>>().join(", ")
+        ),
     };
     Err(unknown(format!("no catalogue is called `{name}`"), help, known()))
 }
@@ -121,7 +125,9 @@ fn the_one(found: &Found) -> Result<Listed, Failure> {
         [] => Err(nothing_found()),
         [only] => Ok(only.clone()),
         several => {
-            if let Some(listed) = several.iter().find(|listed| listed.file.ends_with("steps.yaml") && !in_steps(listed)) {
+            if let Some(listed) =
+                several.iter().find(|listed| listed.file.ends_with("steps.yaml") && !in_steps(listed))
+            {
                 return Ok(listed.clone());
             }
             let names: Vec<&str> = several.iter().map(|listed| listed.name.as_str()).collect();
@@ -144,7 +150,8 @@ fn nothing_found() -> Failure {
 fn unknown<'a>(message: String, help: String, candidates: impl Iterator<Item = &'a str>) -> Failure {
     let place = Place::Named("CATALOGUE".to_owned());
     let candidates = candidates.map(str::to_owned).collect();
-    let problem = Diagnostic::error("steps/unknown-catalogue", place, message).help(help).candidates(candidates);
+    let problem =
+        Diagnostic::error("steps/unknown-catalogue", place, message).help(help).candidates(candidates);
     Failure::of(FailureKind::Usage, Diagnostics(vec![problem]))
 }
 

@@ -10,11 +10,11 @@ use stead_model::steps::{SelectionRow, StepsMeta};
 use stead_model::time::Timestamp;
 use stead_model::{EventKind, ExitCode, RunStatus, Status, StepMode};
 
-use super::{find, table};
+use super::find;
 use crate::args::StepsHistoryArgs;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::{json, one_line};
+use crate::render::{json, one_line, table};
 use crate::settings::Settings;
 
 /// One run.
@@ -67,7 +67,8 @@ pub(crate) fn run(
         }
         let path = Path::new(&bundle.path);
         match stead_bundle::load_meta(path) {
-            Ok(RunMeta { steps: Some(steps), .. }) if wanted.as_ref().is_some_and(|name| *name != steps.catalogue) => {}
+            Ok(RunMeta { steps: Some(steps), .. })
+                if wanted.as_ref().is_some_and(|name| *name != steps.catalogue) => {}
             Ok(meta) => rows.extend(row(path, &meta)),
             Err(error) => warn(Failure::caused_by(FailureKind::Invalid, error).message()),
         }
@@ -85,7 +86,8 @@ pub(crate) fn run(
 fn row(bundle: &Path, meta: &RunMeta) -> Option<Row> {
     let steps: &StepsMeta = meta.steps.as_deref()?;
     let is_running = meta.status == RunStatus::Running;
-    let lives = || stead_bundle::holder_of(&bundle.join(stead_bundle::LOCK)).is_ok_and(|holder| holder.is_some());
+    let lives =
+        || stead_bundle::holder_of(&bundle.join(stead_bundle::LOCK)).is_ok_and(|holder| holder.is_some());
     let seconds = Duration::try_from_secs_f64(meta.duration_seconds).unwrap_or_default();
     Some(Row {
         run_id: meta.run_id.to_string(),
@@ -131,12 +133,13 @@ fn to_text(rows: &[Row]) -> String {
             format!("{}/{}", row.done, row.total),
         ]
     });
-    table::to_text(std::iter::once(header.map(str::to_owned)).chain(cells).collect())
+    table::to_text(&std::iter::once(header.map(str::to_owned)).chain(cells).collect::<Vec<_>>())
 }
 
 /// Returns what was selected in few words.
 fn selection(selection: &SelectionRow) -> String {
-    let list = |flag: &str, tokens: &[String]| (!tokens.is_empty()).then(|| format!("{flag} {}", tokens.join(",")));
+    let list =
+        |flag: &str, tokens: &[String]| (!tokens.is_empty()).then(|| format!("{flag} {}", tokens.join(",")));
     let one = |flag: &str, token: &Option<String>| token.as_ref().map(|token| format!("{flag} {token}"));
     let parts = [
         list("only", &selection.only),

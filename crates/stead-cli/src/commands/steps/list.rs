@@ -63,7 +63,11 @@ struct NameRow {
     doc: Option<String>,
 }
 
-pub(crate) fn run(args: &StepsListArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    args: &StepsListArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
     let mut problems = Diagnostics::default();
     let mut catalogues = Vec::new();
     for listed in find::one_or_all(args.catalogue.as_deref(), settings)? {
@@ -123,10 +127,14 @@ fn step_row(step: &Step) -> StepRow {
 
 fn to_text(catalogue: &CatalogueRow) -> String {
     let mut text = String::new();
-    let mut say = |line: String| writeln!(text, "{}", line.trim_end()).expect("writing to memory does not fail");
-    let doc = |doc: &Option<String>| doc.as_deref().map_or_else(String::new, |doc| format!(": {}", one_line(doc)));
+    let mut say =
+        |line: String| writeln!(text, "{}", line.trim_end()).expect("writing to memory does not fail");
+    let doc =
+        |doc: &Option<String>| doc.as_deref().map_or_else(String::new, |doc| format!(": {}", one_line(doc)));
     say(format!("{} ({}){}", catalogue.name, catalogue.file, doc(&catalogue.doc)));
-    for (mode, groups) in [(StepMode::Apply, Some(&catalogue.apply)), (StepMode::Delete, catalogue.delete.as_ref())] {
+    for (mode, groups) in
+        [(StepMode::Apply, Some(&catalogue.apply)), (StepMode::Delete, catalogue.delete.as_ref())]
+    {
         let Some(groups) = groups else { continue };
         say(format!("  {mode}:"));
         for group in groups {

@@ -155,7 +155,8 @@ pub(crate) fn settle(problems: Diagnostics) -> Result<Vec<Diagnostic>, Failure> 
 
 /// Returns the failure of problems: those of arguments first, by themselves.
 pub(crate) fn refused(problems: Diagnostics) -> Failure {
-    let is_usage = |problem: &Diagnostic| problem.severity == Severity::Error && USAGE.contains(&problem.code);
+    let is_usage =
+        |problem: &Diagnostic| problem.severity == Severity::Error && USAGE.contains(&problem.code);
     let usage: Vec<Diagnostic> = problems.iter().filter(|problem| is_usage(problem)).cloned().collect();
     if usage.is_empty() {
         Failure::invalid(problems.sorted())

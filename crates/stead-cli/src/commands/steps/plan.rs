@@ -51,8 +51,7 @@ pub(crate) struct Wish {
 pub(crate) fn plan(configured: &Configured, wish: &Wish) -> Result<Planned, Failure> {
     let Configured { catalogue, values, target, .. } = configured;
     let request = Request { mode: wish.mode, selection: &wish.selection, only_from: wish.only_from };
-    let selected =
-        steps::select(catalogue, &request, &|gate| values.judge(gate)).map_err(load::refused)?;
+    let selected = steps::select(catalogue, &request, &|gate| values.judge(gate)).map_err(load::refused)?;
     let files: BTreeMap<String, StepFile> =
         selected.scripts().map(|path| (path.to_owned(), files::inspect(&catalogue.root, path))).collect();
     let registry = stead_drivers::Drivers::standard();
@@ -237,7 +236,11 @@ impl Planned {
                 .plan
                 .left_out
                 .iter()
-                .map(|left| LeftOutRow { id: left.id.to_string(), cause: left.cause, detail: left.detail.clone() })
+                .map(|left| LeftOutRow {
+                    id: left.id.to_string(),
+                    cause: left.cause,
+                    detail: left.detail.clone(),
+                })
                 .collect(),
             checks: Default::default(),
             suggestions: Vec::new(),

@@ -62,7 +62,9 @@ pub(super) fn named(
         && Path::new(&steps.file) != listed.file
     {
         let message = format!("{} is a run of {}, not of {}", meta.run_id, steps.file, listed.shown);
-        return Err(Failure::new(FailureKind::Usage, message).hint("leave the catalogue out: the run knows its own"));
+        return Err(
+            Failure::new(FailureKind::Usage, message).hint("leave the catalogue out: the run knows its own")
+        );
     }
     let said = Said {
         values: &args.values,
@@ -106,10 +108,22 @@ fn go_on(
     output: &Output,
 ) -> Result<ExitCode, Failure> {
     let steps = match (&meta.kind, &meta.steps) {
-        (RunKind::Steps, Some(steps)) => steps,
-        (RunKind::Run | RunKind::Plan | RunKind::Steps | RunKind::Nodes | RunKind::Fleet | RunKind::Test, _) => {
+        (RunKind::Steps, Some(steps)) => match &steps.intent {
+            None => steps,
+            Some(command) => {
+                let message = format!("{} is the run of an intent, which is not resumed", meta.run_id);
+                return Err(Failure::new(FailureKind::Invalid, message)
+                    .hint(format!("do it again, what is done stays done: {command}")));
+            }
+        },
+        (
+            RunKind::Run | RunKind::Plan | RunKind::Steps | RunKind::Nodes | RunKind::Fleet | RunKind::Test,
+            _,
+        ) => {
             let message = format!("{} is not a run of steps", meta.run_id);
-            return Err(Failure::new(FailureKind::Invalid, message).hint("`stead resume` goes on with other runs"));
+            return Err(
+                Failure::new(FailureKind::Invalid, message).hint("`stead resume` goes on with other runs")
+            );
         }
     };
     let file = PathBuf::from(&steps.file);
@@ -127,8 +141,15 @@ fn go_on(
         force: said.force,
     };
     let dry_run = said.dry_run || configured.wants_dry_run();
-    let mut acting =
-        Acting { configured, planned, settings, output, shown: said.shown, wait_lock: said.wait_lock };
+    let mut acting = Acting {
+        configured,
+        planned,
+        settings,
+        output,
+        shown: said.shown,
+        wait_lock: said.wait_lock,
+        intent: None,
+    };
     acting.show_plan();
     acting.settle()?;
     if acting.planned.plan.compiled.hash != meta.plan_hash && !options.force {
@@ -198,7 +219,9 @@ fn changed(recorded: &[u8], steps: &StepsMeta, acting: &Acting<'_>) -> Failure {
             let changes = stead_runner::plan_changes(&recorded, &now.compiled.plan);
             ResumeError::PlanChanged { changes }.to_string()
         }
-        Ok(_) => format!("the run began on target `{}`, and the target is `{}` now", steps.target, now.target),
+        Ok(_) => {
+            format!("the run began on target `{}`, and the target is `{}` now", steps.target, now.target)
+        }
         Err(_) => "the recorded plan cannot be read".to_owned(),
     };
     let place = Place::Named(acting.configured.listed.shown.clone());

@@ -39,7 +39,7 @@ pub(crate) fn run(
     let mut planned = plan::plan(&configured, &wish)?;
     refuse_unknown_target(&configured, &mut planned);
     let shown = shown(args);
-    let mut acting = Acting { configured, planned, settings, output, shown, wait_lock: None };
+    let mut acting = Acting { configured, planned, settings, output, shown, wait_lock: None, intent: None };
     acting.show_plan();
     acting.settle()?;
     if dry_run {

@@ -88,7 +88,11 @@ fn current_context(settings: &Settings, problems: &mut Diagnostics) -> Option<St
 fn context_in(file: &Path, problems: &mut Diagnostics) -> Option<String> {
     let unreadable = |why: String| {
         let place = Place::Named(file.display().to_string());
-        Diagnostic::warning("steps/kubeconfig", place, format!("cannot take the context from this kubeconfig: {why}"))
+        Diagnostic::warning(
+            "steps/kubeconfig",
+            place,
+            format!("cannot take the context from this kubeconfig: {why}"),
+        )
     };
     let bytes = match read(file) {
         Ok(bytes) => bytes,

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cases_17_32::journal_rules;
-use crate::cases_17_32::lab::{Ended, kill};
+use crate::cases_17_32::lab::{Ended, kill, wait_until};
 
 /// The apply order.
 pub(crate) const APPLY: [&str; 6] = [
@@ -50,7 +50,6 @@ impl Homelab {
         lab
     }
 
-    /// Returns a second copy that shares this one's home: another checkout of the same user.
     pub(crate) fn root(&self) -> PathBuf {
         self.dir.path().join("lab")
     }
@@ -155,6 +154,16 @@ impl Homelab {
     }
 }
 
+impl Homelab {
+    /// Ends what a killed run has left.
+    pub(crate) fn end_processes(&self) {
+        for (pid, _) in self.processes() {
+            kill(pid, Signal::KILL);
+        }
+        wait_until("nothing is left", || self.processes().is_empty());
+    }
+}
+
 impl Drop for Homelab {
     fn drop(&mut self) {
         let left = self.processes();
@@ -176,12 +185,15 @@ pub(crate) fn steps_in(stdout: &str) -> Vec<&str> {
 /// Returns `basename:status` of every task, in plan order.
 pub(crate) fn statuses(report: &Value) -> Vec<String> {
     let rows = report["tasks"].as_array().unwrap().iter();
-    rows.map(|row| format!("{}:{}", row["step"]["basename"].as_str().unwrap(), row["status"].as_str().unwrap()))
-        .collect()
+    rows.map(|row| {
+        format!("{}:{}", row["step"]["basename"].as_str().unwrap(), row["status"].as_str().unwrap())
+    })
+    .collect()
 }
 
-/// Returns the diagnostic codes of a document of problems.
+/// Returns the codes of the errors in a document of problems.
 pub(crate) fn codes(document: &Value) -> Vec<String> {
-    let found = document["diagnostics"].as_array().unwrap().iter();
+    let found =
+        document["diagnostics"].as_array().unwrap().iter().filter(|problem| problem["severity"] == "error");
     found.map(|problem| problem["code"].as_str().unwrap().to_owned()).collect()
 }

@@ -44,7 +44,9 @@ fn a_fallback_is_told_and_used() {
         assert!(ended.stderr.contains(part), "{}", ended.stderr);
     }
     let document = lab.read(DOCUMENT);
-    let value = |key: &str| document.lines().find_map(|line| line.trim().strip_prefix(&format!("{key}: "))).unwrap().to_owned();
+    let value = |key: &str| {
+        document.lines().find_map(|line| line.trim().strip_prefix(&format!("{key}: "))).unwrap().to_owned()
+    };
     assert_eq!(value("CLICKSTACK_INGESTION_KEY"), value("CLICKSTACK_API_KEY"));
     assert_eq!(value("CLICKSTACK_API_KEY"), format!("\"{}\"", base64::encode(b"fake-clickstack-api-key")));
     assert!(document.starts_with("# managed by stead: inputs runtime\n"), "{document}");
@@ -79,7 +81,10 @@ fn drift_is_mended_links_and_foreign_files_are_refused() {
     lab.run(&SYNC).exits(0);
     fs::set_permissions(lab.path(DOCUMENT), fs::Permissions::from_mode(0o644)).unwrap();
     let mended = lab.json(&SYNC, 0);
-    assert_eq!(mended["steps"]["inputs"]["runtime"], json!({"changed": true, "added": [], "updated": [], "removed": []}));
+    assert_eq!(
+        mended["steps"]["inputs"]["runtime"],
+        json!({"changed": true, "added": [], "updated": [], "removed": []})
+    );
     assert_eq!(fs::metadata(lab.path(DOCUMENT)).unwrap().mode() & 0o7777, 0o600);
     lab.replace("profiles/secrets.env", "OIDC_CLIENT_ID=fake-client-id", "OIDC_CLIENT_ID=another-id");
     let updated = lab.json(&SYNC, 0);
@@ -91,7 +96,11 @@ fn drift_is_mended_links_and_foreign_files_are_refused() {
     assert!(refused["tasks"][0]["error"].as_str().unwrap().contains("symbolic link"));
     fs::remove_file(lab.path(DOCUMENT)).unwrap();
 
-    lab.replace("steps/cluster.yaml", "steps: [access, reconcile-stack,", "steps: [runtime-inputs, access, reconcile-stack,");
+    lab.replace(
+        "steps/cluster.yaml",
+        "steps: [access, reconcile-stack,",
+        "steps: [runtime-inputs, access, reconcile-stack,",
+    );
     let delete = ["--only", "runtime-inputs", "--delete", "--confirm", "homelab"];
     assert_eq!(lab.json(&delete, 0)["tasks"][0]["status"], "unchanged");
     lab.write(DOCUMENT, "mine: true\n");

@@ -79,7 +79,10 @@ fn values_travel_on_standard_input_alone() {
     stand_in(&lab);
     let report = run(&lab, &[], 0);
     assert_eq!(report["steps"]["target"], "loop");
-    assert_eq!(report["steps"]["inputs"]["runtime"], json!({"changed": true, "added": ["API_KEY", "FROM_ENV"], "updated": [], "removed": []}));
+    assert_eq!(
+        report["steps"]["inputs"]["runtime"],
+        json!({"changed": true, "added": ["API_KEY", "FROM_ENV"], "updated": [], "removed": []})
+    );
     let argv = lab.read("seen/argv");
     assert_eq!(
         argv,
@@ -103,7 +106,10 @@ fn values_travel_on_standard_input_alone() {
     answer["data"]["GONE"] = "".into();
     lab.write("seen/answer", answer.to_string());
     let updated = run(&lab, &[], 0);
-    assert_eq!(updated["steps"]["inputs"]["runtime"], json!({"changed": true, "added": [], "updated": ["API_KEY"], "removed": ["GONE"]}));
+    assert_eq!(
+        updated["steps"]["inputs"]["runtime"],
+        json!({"changed": true, "added": [], "updated": ["API_KEY"], "removed": ["GONE"]})
+    );
     answer["metadata"]["annotations"] = json!({});
     answer["data"] = data;
     lab.write("seen/answer", answer.to_string());
@@ -117,7 +123,10 @@ fn values_travel_on_standard_input_alone() {
     assert!(lab.path("seen/answer").exists());
     answer["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "stead"});
     lab.write("seen/answer", answer.to_string());
-    assert_eq!(run(&lab, &delete, 0)["steps"]["inputs"]["runtime"]["removed"], json!(["API_KEY", "FROM_ENV"]));
+    assert_eq!(
+        run(&lab, &delete, 0)["steps"]["inputs"]["runtime"]["removed"],
+        json!(["API_KEY", "FROM_ENV"])
+    );
     assert_eq!(run(&lab, &delete, 0)["tasks"][0]["status"], "unchanged");
 }
 
@@ -153,7 +162,12 @@ fn the_real_client_hands_over_compares_and_deletes() {
     lab.write("s.env", "API_KEY=another-secret\n");
     assert_eq!(run(&lab, &[], 0)["steps"]["inputs"]["runtime"]["updated"], json!(["API_KEY"]));
     let asked = server.asked();
-    assert!(asked.iter().any(|line| line.starts_with("PATCH ") && line.contains("fieldManager=stead") && line.contains("force=true")), "{asked:#?}");
+    assert!(
+        asked.iter().any(|line| line.starts_with("PATCH ")
+            && line.contains("fieldManager=stead")
+            && line.contains("force=true")),
+        "{asked:#?}"
+    );
     assert_eq!(run(&lab, &["--delete", "--confirm", "loop"], 0)["tasks"][0]["status"], "changed");
     assert_eq!(server.secret(), None);
     assert_eq!(run(&lab, &["--delete", "--confirm", "loop"], 0)["tasks"][0]["status"], "unchanged");
@@ -215,7 +229,10 @@ fn serve(stream: &TcpStream, state: &Mutex<State>) {
         reader.read_exact(&mut body).unwrap();
         let (status, answer) = answer(line.trim(), &body, &mut state.lock().unwrap());
         let text = answer.to_string();
-        let head = format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n", text.len());
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            text.len()
+        );
         let mut out = stream;
         if out.write_all(head.as_bytes()).and_then(|()| out.write_all(text.as_bytes())).is_err() {
             return;
@@ -236,7 +253,9 @@ fn answer(request: &str, body: &[u8], state: &mut State) -> (&'static str, Value
     };
     match (method, path) {
         ("GET", "/version") => ("200 OK", json!({"major": "1", "minor": "30", "gitVersion": "v1.30.0"})),
-        ("GET", "/api") => ("200 OK", json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})),
+        ("GET", "/api") => {
+            ("200 OK", json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}))
+        }
         ("GET", "/apis") => ("200 OK", json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": []})),
         ("GET", "/api/v1") => {
             let verbs = ["create", "delete", "get", "list", "patch", "update", "watch"];

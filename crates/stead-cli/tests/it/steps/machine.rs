@@ -1,4 +1,4 @@
-//! The host catalogue and the scripts by themselves.
+//! The host catalogue, and the check of catalogues.
 
 use std::process::Command;
 
@@ -22,35 +22,6 @@ fn the_host_catalogue_runs_in_both_orders() {
     assert_eq!(lab.log()[2..], ["20_install_k3s.sh --delete", "10_dynamic_dns.sh --delete"]);
 }
 
-/// Case 26: every script refuses what it does not know, naming itself.
-#[test]
-fn every_script_refuses_unknown_arguments_and_modes() {
-    let lab = Homelab::new();
-    let mut seen = 0;
-    for directory in ["scripts", "scripts/bootstrap", "host/tasks"] {
-        for entry in std::fs::read_dir(lab.path(directory)).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            if !path.is_file() || name == "lib.sh" || name == "sync-runtime-inputs.sh" {
-                continue;
-            }
-            seen += 1;
-            let refuse = |args: &[&str]| {
-                let ended = lab.command(&path, args).output().unwrap();
-                assert!(!ended.status.success(), "{name} {args:?}");
-                assert!(String::from_utf8_lossy(&ended.stderr).contains(&name), "{name} {args:?}: {ended:?}");
-            };
-            refuse(&["--nonsense"]);
-            match name.split('_').next().unwrap() {
-                "15" | "91" | "94" => refuse(&["--delete"]),
-                "30" | "98" | "99" => refuse(&[]),
-                _ => {}
-            }
-        }
-    }
-    assert_eq!(seen, 11);
-}
-
 /// Case 25: the example is in order, and `steps check` names what is not.
 #[test]
 fn check_finds_nothing_bad_in_the_example_and_names_what_breaks() {
@@ -61,13 +32,22 @@ fn check_finds_nothing_bad_in_the_example_and_names_what_breaks() {
     assert_eq!(document["summary"]["bad"], 0);
     let keys: Vec<&str> =
         document["checks"].as_array().unwrap().iter().map(|check| check["key"].as_str().unwrap()).collect();
-    for key in ["catalogue", "step.access", "layer.config.env", "var.BASE_DOMAIN", "inputs.runtime", "golden.apply",
-        "golden.delete", "intent.platform-certs.clusters/home/platform.yaml"] {
+    for key in [
+        "catalogue",
+        "step.access",
+        "layer.config.env",
+        "var.BASE_DOMAIN",
+        "inputs.runtime",
+        "golden.apply",
+        "golden.delete",
+        "intent.platform-certs.clusters/home/platform.yaml",
+    ] {
         assert!(keys.contains(&key), "no {key}: {keys:?}");
     }
     assert!(!lab.path(".stead").exists() && lab.log().is_empty());
 
-    std::fs::rename(lab.path("scripts/91_verify_platform_state.sh"), lab.path("scripts/92_verify.sh")).unwrap();
+    std::fs::rename(lab.path("scripts/91_verify_platform_state.sh"), lab.path("scripts/92_verify.sh"))
+        .unwrap();
     Command::new("chmod").args(["-x"]).arg(lab.path("scripts/99_execute_teardown.sh")).status().unwrap();
     lab.append("steps/golden/cluster.apply.txt", "  - one-more.sh");
     let broken = lab.stead(&["steps", "check", "--json"]).exits(4).document();
@@ -75,11 +55,22 @@ fn check_finds_nothing_bad_in_the_example_and_names_what_breaks() {
         let checks = broken["checks"].as_array().unwrap();
         checks.iter().find(|check| check["key"] == key).unwrap_or_else(|| panic!("no {key}"))["level"].clone()
     };
-    for (key, wanted) in [("step.platform-state", "bad"), ("step.teardown", "bad"), ("golden.apply", "bad"),
-        ("golden.delete", "ok"), ("orphan.scripts/92_verify.sh", "warn")] {
+    for (key, wanted) in [
+        ("step.platform-state", "bad"),
+        ("step.teardown", "bad"),
+        ("golden.apply", "bad"),
+        ("golden.delete", "ok"),
+        ("orphan.scripts/92_verify.sh", "warn"),
+    ] {
         assert_eq!(level(key), wanted, "{key}");
     }
-    assert!(broken["suggestions"].as_array().unwrap().iter().any(|text| text.as_str().unwrap().starts_with("chmod +x ")));
+    assert!(
+        broken["suggestions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|text| text.as_str().unwrap().starts_with("chmod +x "))
+    );
     let text = lab.stead(&["steps", "check"]).exits(4).stdout;
     assert!(text.contains("-  - one-more.sh"), "the difference is shown: {text}");
     lab.write("steps/cluster.yaml", "api_version: v1\nnope: 1\n");

@@ -21,7 +21,12 @@ apply: [{steps: [top, left, right, bottom]}]
 fn diamond(seconds: &str) -> Homelab {
     let lab = Homelab::with(DIAMOND);
     for name in ["top", "left", "right", "bottom"] {
-        lab.script(&format!("{name}.sh"), &format!("echo begin {name} >>order\necho says {name}\nsleep {seconds}\necho end {name} >>order\n"));
+        lab.script(
+            &format!("{name}.sh"),
+            &format!(
+                "echo begin {name} >>order\necho says {name}\nsleep {seconds}\necho end {name} >>order\n"
+            ),
+        );
     }
     lab
 }
@@ -34,8 +39,15 @@ fn a_diamond_runs_side_by_side() {
     let ended = lab.stead(&["steps", "run"]).exits(0);
     assert!(start.elapsed() < Duration::from_millis(3_500), "{:?}", start.elapsed());
     let order = lab.read("order");
-    let at = |line: &str| order.lines().position(|found| found == line).unwrap_or_else(|| panic!("no {line}: {order}"));
-    for (before, after) in [("end top", "begin left"), ("end top", "begin right"), ("end left", "begin bottom"), ("end right", "begin bottom")] {
+    let at = |line: &str| {
+        order.lines().position(|found| found == line).unwrap_or_else(|| panic!("no {line}: {order}"))
+    };
+    for (before, after) in [
+        ("end top", "begin left"),
+        ("end top", "begin right"),
+        ("end left", "begin bottom"),
+        ("end right", "begin bottom"),
+    ] {
         assert!(at(before) < at(after), "{order}");
     }
     assert!(at("begin left") < at("end right") && at("begin right") < at("end left"), "{order}");

@@ -23,10 +23,18 @@ fn a_dry_run_shows_the_plan_and_does_nothing() {
     let lab = Homelab::new();
     let ended = lab.run(&["--dry-run"]).exits(0);
     assert_eq!(steps_in(&ended.stdout), APPLY);
-    assert!(ended.stdout.starts_with("Plan: cluster apply, 6 steps, target homelab, hash "), "{}", ended.stdout);
+    assert!(
+        ended.stdout.starts_with("Plan: cluster apply, 6 steps, target homelab, hash "),
+        "{}",
+        ended.stdout
+    );
     assert!(ended.stdout.ends_with("Dry run: nothing was executed.\n"), "{}", ended.stdout);
     assert!(ended.stdout.contains("\n  BASE_DOMAIN=homelab.test  # config.env:4\n"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("\n  OIDC_CLIENT_SECRET=***  # profiles/secrets.env:3\n"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("\n  OIDC_CLIENT_SECRET=***  # profiles/secrets.env:3\n"),
+        "{}",
+        ended.stdout
+    );
     assert!(lab.log().is_empty());
     assert!(!lab.path(".lab").exists() && !lab.path(".stead").exists());
     assert_eq!(fs::read_dir(lab.home()).unwrap().count(), 0);
@@ -58,7 +66,10 @@ fn a_dry_run_predicts_what_it_can_know() {
     assert_eq!(document["mode"], "dry_run");
     assert_eq!(document["tasks"][0]["prediction"], "assumed");
     assert_eq!(document["tasks"][0]["step"]["assumed"], true);
-    assert_eq!((&document["tasks"][3]["status"], &document["tasks"][3]["prediction"]), (&json!("changed"), &json!("exact")));
+    assert_eq!(
+        (&document["tasks"][3]["status"], &document["tasks"][3]["prediction"]),
+        (&json!("changed"), &json!("exact"))
+    );
     lab.run(&["--only", "sync-runtime-inputs.sh"]).exits(0);
     assert_eq!(lab.json(&["--dry-run"], 0)["tasks"][3]["status"], "unchanged");
     lab.replace(
@@ -83,12 +94,18 @@ fn a_dry_run_opens_nothing_for_writing_and_starts_no_program() {
         let ended: Ended = traced.args(args).output().unwrap().into();
         ended.exits(0);
         let log = fs::read_to_string(log.path()).unwrap();
-        let bad = log.lines().filter(|line| !line.contains("resumed>")).filter(|line| {
-            let call = line.split_once(' ').map_or("", |(_, call)| call.trim_start());
-            let reads = call.starts_with("open") && !call.contains("O_WRONLY") && !call.contains("O_RDWR") && !call.contains("O_CREAT");
-            let thread = call.starts_with("clone") && call.contains("CLONE_THREAD");
-            !reads && !thread && !call.starts_with("+++") && !call.starts_with("---")
-        });
+        let bad = log
+            .lines()
+            .filter(|line| !line.contains("resumed>") && !line.contains("<detached"))
+            .filter(|line| {
+                let call = line.split_once(' ').map_or("", |(_, call)| call.trim_start());
+                let reads = call.starts_with("open")
+                    && !call.contains("O_WRONLY")
+                    && !call.contains("O_RDWR")
+                    && !call.contains("O_CREAT");
+                let thread = call.starts_with("clone") && call.contains("CLONE_THREAD");
+                !reads && !thread && !call.starts_with("+++") && !call.starts_with("---")
+            });
         let bad: Vec<&str> = bad.collect();
         // The one call that started the command itself.
         assert_eq!(bad.len(), 1, "{bad:#?}");
@@ -148,6 +165,31 @@ fn delete_needs_the_targets_name() {
     assert!(lab.log().is_empty() && !lab.path(".stead").exists());
 }
 
+/// Section 8: on a terminal the target's name is asked for; anything else is no.
+#[test]
+fn on_a_terminal_the_targets_name_is_asked_for() {
+    let lab = Homelab::new();
+    for (typed, code) in [("homelab\n", 0), ("yes\n", 6), ("\n", 6)] {
+        let (slave, mut master) = crate::terminal::pty(24, 200);
+        let mut command = lab.command(lab.path("run.sh"), &["--delete", "--only", "15"]);
+        command.stdin(slave.try_clone().unwrap()).stderr(slave).stdout(std::process::Stdio::piped());
+        let child = command.spawn().unwrap();
+        // The command keeps its ends of the terminal; it must not be kept here.
+        drop(command);
+        let mut shown = String::new();
+        let mut buffer = [0; 256];
+        while !shown.contains("(homelab) to go on: ") {
+            let count = std::io::Read::read(&mut master, &mut buffer).unwrap();
+            shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        std::io::Write::write_all(&mut master, typed.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(code), "{typed:?}: {shown}");
+        assert_eq!(steps_in(&String::from_utf8(ended.stdout).unwrap()), DELETE[..1]);
+    }
+    assert_eq!(lab.log(), ["15_verify_cluster_access.sh"]);
+}
+
 /// Section 8: an apply that holds a step destructive in apply needs the name as well, and a wrong one is never ignored.
 #[test]
 fn a_destructive_apply_needs_the_targets_name() {
@@ -195,8 +237,12 @@ fn all_problems_of_a_catalogue_are_told_at_once() {
          apply:\n  - {steps: [a, b, c, d]}\n  - {steps: [e, a]}\n",
     );
     let document = lab.stead(&["steps", "run", "--json"]).exits(3).document();
-    let lines: Vec<i64> =
-        document["diagnostics"].as_array().unwrap().iter().map(|problem| problem["line"].as_i64().unwrap()).collect();
+    let lines: Vec<i64> = document["diagnostics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|problem| problem["line"].as_i64().unwrap())
+        .collect();
     assert_eq!(lines.len(), 5, "{document:#}");
     assert!(codes(&document).iter().all(|code| code == "steps/catalogue"), "{document:#}");
     for line in [4, 5, 8, 10, 11] {
@@ -209,14 +255,21 @@ fn all_problems_of_a_catalogue_are_told_at_once() {
 fn catalogues_are_found_from_below_and_by_name() {
     let lab = Homelab::new();
     let from_below = |args: &[&str]| -> Ended {
-        lab.command(env!("CARGO_BIN_EXE_stead"), args).current_dir(lab.path("scripts/bootstrap")).output().unwrap().into()
+        lab.command(env!("CARGO_BIN_EXE_stead"), args)
+            .current_dir(lab.path("scripts/bootstrap"))
+            .output()
+            .unwrap()
+            .into()
     };
     let several = from_below(&["steps", "run", "--json", "--dry-run"]).exits(2).document();
     assert_eq!(several["diagnostics"][0]["candidates"], json!(["cluster", "host"]));
     from_below(&["steps", "run", "cluster", "--dry-run"]).exits(0);
     let unknown = from_below(&["steps", "run", "clutser", "--json"]).exits(2).document();
     assert_eq!(codes(&unknown), ["steps/unknown-catalogue"]);
-    assert!(unknown["diagnostics"][0]["help"].as_str().unwrap().contains("did you mean `cluster`?"), "{unknown}");
+    assert!(
+        unknown["diagnostics"][0]["help"].as_str().unwrap().contains("did you mean `cluster`?"),
+        "{unknown}"
+    );
     from_below(&["steps", "run", "no/such.yaml"]).exits(3);
     from_below(&["steps", "run", "cluster", "--only", "15"]).exits(0);
     assert!(lab.path(".stead/runs").is_dir());

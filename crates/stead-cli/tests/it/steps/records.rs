@@ -26,7 +26,12 @@ fn no_secret_is_shown_or_recorded() {
          done\n",
     );
     lab.script("fail.sh", "echo \"got $STEAD_OUTPUT_SAY_K\"; echo \"::check bad broken $B\"; exit 1\n");
-    let secrets = ["secret-by-default", "secret-of-the-layer", "given-on-the-line", "secret-by-default/secret-of-the-layer"];
+    let secrets = [
+        "secret-by-default",
+        "secret-of-the-layer",
+        "given-on-the-line",
+        "secret-by-default/secret-of-the-layer",
+    ];
     let ended = lab.stead(&["steps", "run", "--set", "GIVEN=given-on-the-line"]).exits(4);
     assert!(ended.stderr.contains("GIVEN"), "a secret in arguments draws a warning: {}", ended.stderr);
     let json = lab.stead(&["steps", "run", "--set", "GIVEN=given-on-the-line", "--json"]).exits(4);
@@ -40,7 +45,9 @@ fn no_secret_is_shown_or_recorded() {
         }
     }
     assert!(places.len() > 10);
-    for (name, text) in [("stdout", ended.stdout), ("stderr", ended.stderr), ("json", json.stdout), ("json", json.stderr)] {
+    for (name, text) in
+        [("stdout", ended.stdout), ("stderr", ended.stderr), ("json", json.stdout), ("json", json.stderr)]
+    {
         places.push((name.into(), text.into_bytes()));
     }
     for secret in secrets {
@@ -68,8 +75,14 @@ fn history_lists_runs_of_steps_newest_first() {
     let runs = document["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 2);
     let shown = |at: usize, key: &str| runs[at][key].clone();
-    assert_eq!((shown(0, "outcome"), shown(0, "exit_code"), shown(0, "done"), shown(0, "total")), (json!("failed"), json!(1), json!(2), json!(6)));
-    assert_eq!((shown(1, "catalogue"), shown(1, "mode"), shown(1, "target")), (json!("cluster"), json!("apply"), json!("homelab")));
+    assert_eq!(
+        (shown(0, "outcome"), shown(0, "exit_code"), shown(0, "done"), shown(0, "total")),
+        (json!("failed"), json!(1), json!(2), json!(6))
+    );
+    assert_eq!(
+        (shown(1, "catalogue"), shown(1, "mode"), shown(1, "target")),
+        (json!("cluster"), json!("apply"), json!("homelab"))
+    );
     assert_eq!(shown(1, "selection")["only"], json!(["15"]));
     let text = lab.stead(&["steps", "history", "--limit", "1"]).exits(0).stdout;
     assert_eq!(text.lines().count(), 2, "{text}");

@@ -33,7 +33,8 @@ fn three() -> Homelab {
 
 /// Starts a run and kills it, and only it, in its second step.
 fn kill_in_second_step(lab: &Homelab, args: &[&str]) {
-    let args: Vec<&str> = ["steps", "run", "--confirm", "box"].into_iter().chain(args.iter().copied()).collect();
+    let args: Vec<&str> =
+        ["steps", "run", "--confirm", "box"].into_iter().chain(args.iter().copied()).collect();
     let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &args);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the second step runs", || lab.path("seen").exists());
@@ -60,7 +61,8 @@ fn a_killed_run_goes_on_where_it_stopped() {
     assert_eq!(lab.read("order"), "first\nslow\nslow\nlast red blue\n");
     assert_eq!(lab.bundles().len(), 1);
     lab.stead(&["bundle", "verify", "last"]).exits(0);
-    let again = lab.stead(&["steps", "run", "--resume", "last", "--confirm", "box", "--json"]).exits(0).document();
+    let again =
+        lab.stead(&["steps", "run", "--resume", "last", "--confirm", "box", "--json"]).exits(0).document();
     assert_eq!(again["segments"], 2);
     assert_eq!(again["tasks"][0]["step"]["outputs"], json!({"key": "red"}));
     assert_eq!(lab.read("order").lines().count(), 4);
@@ -85,7 +87,11 @@ fn values_come_from_the_record_and_secrets_again() {
 fn a_changed_plan_is_refused_with_the_difference() {
     let lab = three();
     kill_in_second_step(&lab, &[]);
-    lab.replace("steps.yaml", "  slow: {run: slow.sh, secrets: [TOKEN]}", "  slow: {run: slow.sh, secrets: [TOKEN], args: {apply: [x]}}");
+    lab.replace(
+        "steps.yaml",
+        "  slow: {run: slow.sh, secrets: [TOKEN]}",
+        "  slow: {run: slow.sh, secrets: [TOKEN], args: {apply: [x]}}",
+    );
     let changed = lab.stead(&["resume", "last", "--confirm", "box", "--json"]).exits(4).document();
     assert_eq!(codes(&changed), ["steps/plan-changed"]);
     assert!(changed["diagnostics"][0]["message"].as_str().unwrap().contains("changed slow"), "{changed}");
@@ -102,11 +108,13 @@ fn a_resumed_run_is_not_selected_anew() {
     let lab = three();
     kill_in_second_step(&lab, &[]);
     for flags in [&["--only", "slow"][..], &["--delete"], &["--skip", "last"], &["--from", "slow"]] {
-        let args: Vec<&str> = ["steps", "run", "--resume", "last"].into_iter().chain(flags.iter().copied()).collect();
+        let args: Vec<&str> =
+            ["steps", "run", "--resume", "last"].into_iter().chain(flags.iter().copied()).collect();
         lab.stead(&args).exits(2);
     }
     lab.write("p.yaml", "api_version: v1\nname: p\ntasks: [{name: a, shell: exit 1}]\n");
     lab.stead(&["plan", "run", "p.yaml"]).exits(1);
     lab.stead(&["steps", "run", "--resume", "last"]).exits(3);
     lab.stead(&["resume", "last", "--set", "A=b"]).exits(2);
+    lab.end_processes();
 }

@@ -13,7 +13,9 @@ fn steps_go_by_id_number_path_and_name_in_listed_order() {
     assert_eq!(plan("32,15"), [APPLY[0], APPLY[4]]);
     assert_eq!(plan(" 15 , 94 "), [APPLY[0], APPLY[1]]);
     assert_eq!(plan("15,15"), [APPLY[0]]);
-    for token in ["bootstrap/install-flux.sh", "install-flux", "install-flux.sh", "scripts/bootstrap/install-flux.sh"] {
+    for token in
+        ["bootstrap/install-flux.sh", "install-flux", "install-flux.sh", "scripts/bootstrap/install-flux.sh"]
+    {
         assert_eq!(plan(token), [APPLY[2]], "{token}");
     }
     let range = lab.run(&["--dry-run", "--from", "94", "--until", "32", "--skip", "install-flux"]).exits(0);

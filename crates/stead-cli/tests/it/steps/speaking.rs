@@ -33,7 +33,10 @@ fn two() -> Homelab {
 fn what_steps_say_arrives() {
     let lab = two();
     lab.script("make.sh", "echo ::suggest fix it\necho '::output url=http://x'\necho ::changed false\necho plain\necho ::check warn a.b careful\n");
-    lab.script("look.sh", "echo '::suggest  fix it '\necho ::suggest other\necho \"url is $STEAD_OUTPUT_MAKE_IT_URL\"\n");
+    lab.script(
+        "look.sh",
+        "echo '::suggest  fix it '\necho ::suggest other\necho \"url is $STEAD_OUTPUT_MAKE_IT_URL\"\n",
+    );
     let ended = lab.stead(&["steps", "run"]).exits(0);
     assert!(ended.stdout.contains("Suggested:\n  fix it\n  other\n"), "{}", ended.stdout);
     assert_eq!(ended.stdout.matches("fix it").count(), 1, "{}", ended.stdout);
@@ -70,7 +73,9 @@ fn a_step_sees_values_and_only_granted_secrets() {
     lab.script("make.sh", "env >env.make; echo \"$@\" >args; pwd >cwd.make; cat >stdin.make\n");
     lab.script("look.sh", "env >../env.look; pwd >../cwd.look\n");
     let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &["steps", "run"]);
-    for (name, value) in [("CALLER", "1"), ("EMPTY", "from the caller"), ("DRY_RUN", ""), ("ONLY", "x"), ("OTHER", "mine")] {
+    for (name, value) in
+        [("CALLER", "1"), ("EMPTY", "from the caller"), ("DRY_RUN", ""), ("ONLY", "x"), ("OTHER", "mine")]
+    {
         command.env(name, value);
     }
     let ended: crate::cases_17_32::lab::Ended = command.output().unwrap().into();
@@ -80,8 +85,17 @@ fn a_step_sees_values_and_only_granted_secrets() {
     let (make, look) = (env("env.make"), env("env.look"));
     let has = |env: &[String], line: &str| env.iter().any(|found| found == line);
     let names = |env: &[String], name: &str| env.iter().any(|found| found.starts_with(&format!("{name}=")));
-    for line in ["COLOR=red", "EXTRA=<red>", "TOKEN=top-secret", "CALLER=1", "STEAD_TASK=make-it", "STEAD_ATTEMPT=1",
-        "STEAD_MODE=apply", "STEAD_CATALOGUE=two", "STEAD_TARGET=box"] {
+    for line in [
+        "COLOR=red",
+        "EXTRA=<red>",
+        "TOKEN=top-secret",
+        "CALLER=1",
+        "STEAD_TASK=make-it",
+        "STEAD_ATTEMPT=1",
+        "STEAD_MODE=apply",
+        "STEAD_CATALOGUE=two",
+        "STEAD_TARGET=box",
+    ] {
         assert!(has(&make, line), "no {line}: {make:#?}");
     }
     assert!(has(&make, &format!("STEAD_ROOT={root}")) && names(&make, "STEAD_RUN_ID"), "{make:#?}");
@@ -91,7 +105,10 @@ fn a_step_sees_values_and_only_granted_secrets() {
     assert!(has(&look, "COLOR=red") && !names(&look, "TOKEN") && !names(&look, "EXTRA"), "{look:#?}");
     assert_eq!(lab.read("args").trim(), "--color red");
     assert_eq!(lab.read("stdin.make"), "");
-    assert_eq!((lab.read("cwd.make").trim(), lab.read("cwd.look").trim()), (root.as_str(), format!("{root}/sub").as_str()));
+    assert_eq!(
+        (lab.read("cwd.make").trim(), lab.read("cwd.look").trim()),
+        (root.as_str(), format!("{root}/sub").as_str())
+    );
 }
 
 /// Section 7: a bad check fails a step that exits 0, with exit code 4; a malformed line is a warning and plain text.
@@ -114,7 +131,10 @@ fn a_bad_check_fails_and_a_malformed_line_does_not() {
 fn checks_are_retried_and_only_the_last_attempt_counts() {
     let lab = two();
     lab.replace("steps.yaml", "secrets: [TOKEN]}", "secrets: [TOKEN], retry: 1}");
-    lab.script("make.sh", "if [ -e tried ]; then echo ::check ok a; else touch tried; echo ::check bad a not yet; fi\n");
+    lab.script(
+        "make.sh",
+        "if [ -e tried ]; then echo ::check ok a; else touch tried; echo ::check bad a not yet; fi\n",
+    );
     lab.script("look.sh", "exit 0\n");
     let report = lab.stead(&["steps", "run", "--json"]).exits(0).document();
     assert_eq!(report["tasks"][0]["attempts"], 2);

@@ -39,7 +39,16 @@ fn a_failing_step_stops_the_run() {
     let expected: Vec<String> = APPLY
         .iter()
         .enumerate()
-        .map(|(at, name)| format!("{name}:{}", match at { 0 | 1 => "unchanged", 2 => "failed", _ => "not_run" }))
+        .map(|(at, name)| {
+            format!(
+                "{name}:{}",
+                match at {
+                    0 | 1 => "unchanged",
+                    2 => "failed",
+                    _ => "not_run",
+                }
+            )
+        })
         .collect();
     assert_eq!(statuses(&report), expected);
     assert_eq!(report["tasks"][2]["step"]["exit_code"], 7);
@@ -65,12 +74,16 @@ fn a_step_that_takes_too_long_is_ended_with_all_it_started() {
 fn a_signal_cancels_and_leaves_a_whole_bundle() {
     let lab = slow("touch started; sleep 60 & wait\n");
     let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &["steps", "run"]);
-    let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("the step runs", || lab.path("started").exists());
     kill(child.id(), Signal::INT);
     let ended: Ended = child.wait_with_output().unwrap().into();
     let ended = ended.exits(130);
-    assert!(ended.stdout.contains("[cancelled] slow.sh ") && ended.stdout.contains("[not_run] last.sh"), "{ended:?}");
+    assert!(
+        ended.stdout.contains("[cancelled] slow.sh ") && ended.stdout.contains("[not_run] last.sh"),
+        "{ended:?}"
+    );
     assert!(!ended.stdout.contains("Done."));
     lab.stead(&["bundle", "verify", "last"]).exits(0);
     wait_until("nothing is left", || lab.processes().is_empty());
@@ -85,27 +98,39 @@ fn two_checkouts_do_not_act_on_one_target_at_once() {
         other.script(name, "echo other\n");
     }
     let run_other = || -> Ended {
-        other.command(env!("CARGO_BIN_EXE_stead"), &["steps", "run", "--json"]).env("HOME", lab.home()).output().unwrap().into()
+        other
+            .command(env!("CARGO_BIN_EXE_stead"), &["steps", "run", "--json"])
+            .env("HOME", lab.home())
+            .output()
+            .unwrap()
+            .into()
     };
     let mut first = lab.command(env!("CARGO_BIN_EXE_stead"), &["steps", "run"]);
-    let mut first = first.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut first =
+        first.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
     wait_until("the step runs", || lab.path("started").exists());
     let run = lab.bundles()[0].file_name().unwrap().to_str().unwrap().to_owned();
     let refused = run_other().exits(5);
-    assert!(refused.stderr.contains(&run) && refused.stderr.contains(&format!("pid {}", first.id())), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains(&run) && refused.stderr.contains(&format!("pid {}", first.id())),
+        "{}",
+        refused.stderr
+    );
     let document = refused.document();
     assert_eq!(statuses(&document), ["first.sh:not_run", "slow.sh:not_run", "last.sh:not_run"]);
     assert_eq!(document["steps"]["target"], "box");
     // What only reads takes no lock.
-    let dry: Ended = other.command(env!("CARGO_BIN_EXE_stead"), &["steps", "run", "--dry-run"]).env("HOME", lab.home()).output().unwrap().into();
+    let dry: Ended = other
+        .command(env!("CARGO_BIN_EXE_stead"), &["steps", "run", "--dry-run"])
+        .env("HOME", lab.home())
+        .output()
+        .unwrap()
+        .into();
     dry.exits(0);
     first.kill().unwrap();
     first.wait().unwrap();
     run_other().exits(0);
-    for (pid, _) in lab.processes() {
-        kill(pid, Signal::KILL);
-    }
-    wait_until("nothing is left", || lab.processes().is_empty());
+    lab.end_processes();
 }
 
 /// Section 8: a `stead` that a step of the holder starts is not blocked.

@@ -69,7 +69,8 @@ impl Sink for FileSink<'_> {
         }
         let mut temporary = Temporary::create(&spot, MODE)?;
         let text = manifest::to_file(self.document, self.format);
-        let cannot = |error: io::Error| OpError::io(format_args!("cannot write `{}`", spot.path.display()), &error);
+        let cannot =
+            |error: io::Error| OpError::io(format_args!("cannot write `{}`", spot.path.display()), &error);
         temporary.fill(&mut text.as_bytes()).map_err(cannot)?;
         // Whatever the umask took away.
         rustix::fs::fchmod(temporary.file(), Mode::from_raw_mode(MODE)).map_err(says)?;

@@ -67,17 +67,22 @@ impl Sink for KubectlSink<'_> {
         let found: Found = serde_json::from_slice(&said).map_err(|error| {
             // Not its text: that may be a value.
             let place = format!("line {}, column {}", error.line(), error.column());
-            OpError::operation(format!("`{} get` answered with something that is no Secret ({place})", self.command))
+            OpError::operation(format!(
+                "`{} get` answered with something that is no Secret ({place})",
+                self.command
+            ))
         })?;
         let data = found.data.unwrap_or_default();
         let wanted = self.document.keys.iter();
         let wanted: BTreeMap<&String, String> =
             wanted.map(|(key, value)| (key, base64::encode(value.expose()))).collect();
-        let same_data = data.len() == wanted.len() && wanted.iter().all(|(key, value)| data.get(*key) == Some(value));
+        let same_data =
+            data.len() == wanted.len() && wanted.iter().all(|(key, value)| data.get(*key) == Some(value));
         let labels = found.metadata.labels.unwrap_or_default();
         let annotations = found.metadata.annotations.unwrap_or_default();
         let (mark, marked) = manifest::MANAGED_LABEL;
-        let keys = data.into_iter().filter_map(|(key, value)| Some((key, Secret::new(base64::decode(&value)?))));
+        let keys =
+            data.into_iter().filter_map(|(key, value)| Some((key, Secret::new(base64::decode(&value)?))));
         Ok(Some(Held {
             what: format!("secret {name} in namespace {}", self.namespace),
             managed: labels.get(mark).is_some_and(|value| value == marked),
@@ -91,8 +96,15 @@ impl Sink for KubectlSink<'_> {
 
     async fn write(&self, cx: &OpContext) -> Result<(), OpError> {
         let manifest = manifest::to_manifest(&self.document.keys, Some(self.namespace), self.secret);
-        let apply =
-            ["apply", "--server-side", "--force-conflicts", "--validate=false", "--field-manager=stead", "-f", "-"];
+        let apply = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--validate=false",
+            "--field-manager=stead",
+            "-f",
+            "-",
+        ];
         let said = self.run(cx, &apply, Some(manifest.as_bytes())).await?;
         cx.output.write(Stream::Stdout, &said);
         Ok(())
@@ -113,7 +125,12 @@ fn holds(found: &BTreeMap<String, String>, declared: &BTreeMap<String, String>) 
 
 impl KubectlSink<'_> {
     /// Runs the program and returns what it said on standard output; its standard error is the attempt's.
-    async fn run(&self, cx: &OpContext, args: &[&str], stdin: Option<&[u8]>) -> Result<Zeroizing<Vec<u8>>, OpError> {
+    async fn run(
+        &self,
+        cx: &OpContext,
+        args: &[&str],
+        stdin: Option<&[u8]>,
+    ) -> Result<Zeroizing<Vec<u8>>, OpError> {
         let environment = self.surroundings.environment(cx, &Grants::none());
         let path = environment.set.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
         let root = &self.surroundings.root;
@@ -144,7 +161,8 @@ impl KubectlSink<'_> {
             }
         };
         let ended = process::run(start, &cx.cancel, cx.grace, &mut sink).await;
-        let ended = ended.map_err(|error| OpError::io(format_args!("cannot run `{}`", self.command), &error))?;
+        let ended =
+            ended.map_err(|error| OpError::io(format_args!("cannot run `{}`", self.command), &error))?;
         let verb = args.first().copied().unwrap_or_default();
         if ended.stopped {
             return Err(OpError::operation(format!("cancelled while `{} {verb}` ran", self.command)));
@@ -158,7 +176,11 @@ impl KubectlSink<'_> {
             let said = String::from_utf8_lossy(&stderr[..whole]);
             let said = said.trim();
             let colon = if said.is_empty() { "" } else { ": " };
-            return Err(OpError::operation(format!("`{} {verb}`: {}{colon}{said}", self.command, ended.describe())));
+            return Err(OpError::operation(format!(
+                "`{} {verb}`: {}{colon}{said}",
+                self.command,
+                ended.describe()
+            )));
         }
         Ok(stdout)
     }

@@ -3,7 +3,7 @@
 use serde_saphyr::granit_parser::ScalarStyle;
 
 use super::documents::{Documents, Kind};
-use super::path::{self, PathPart, KeyPath};
+use super::path::{self, KeyPath, PathPart};
 use super::{Spot, problem_at};
 use crate::diagnostic::{Diagnostic, Diagnostics, Place, suggest};
 use crate::yaml::Codes;
@@ -85,7 +85,8 @@ fn follow(documents: &Documents<'_>, root: usize, path: &KeyPath) -> Result<Vec<
     let mut node = root;
     for (depth, part) in path.parts().iter().enumerate() {
         let so_far = if depth == 0 { "the document".to_owned() } else { format!("`{}`", path.prefix(depth)) };
-        node = step(documents, node, part, &so_far).map_err(|(message, help)| Lost { node, message, help })?;
+        node =
+            step(documents, node, part, &so_far).map_err(|(message, help)| Lost { node, message, help })?;
         way.push(node);
     }
     Ok(way)
@@ -99,15 +100,19 @@ fn step(
     so_far: &str,
 ) -> Result<usize, (String, String)> {
     match (&documents.nodes[node].kind, part) {
-        (Kind::Alias, _) => {
-            Err((format!("{so_far} is an alias: what it names is written elsewhere"), "write it out here".to_owned()))
-        }
+        (Kind::Alias, _) => Err((
+            format!("{so_far} is an alias: what it names is written elsewhere"),
+            "write it out here".to_owned(),
+        )),
         (Kind::Map(entries), PathPart::Key(key)) => {
             let hit = entries.iter().find(|(name, _)| text(documents, *name) == Some(key));
             hit.map(|(_, value)| *value).ok_or_else(|| absent(documents, entries, key, so_far))
         }
         (Kind::List(items), PathPart::Index(index)) => items.get(*index).copied().ok_or_else(|| {
-            (format!("{so_far} has {} elements, not one at [{index}]", items.len()), "they are counted from 0".to_owned())
+            (
+                format!("{so_far} has {} elements, not one at [{index}]", items.len()),
+                "they are counted from 0".to_owned(),
+            )
         }),
         (Kind::List(items), PathPart::Matching { key, value }) => {
             let has = |item: &usize| match &documents.nodes[*item].kind {
@@ -126,13 +131,16 @@ fn step(
                 )),
             }
         }
-        (Kind::Scalar { .. }, _) => Err((format!("{so_far} is a value without anything below it"), String::new())),
+        (Kind::Scalar { .. }, _) => {
+            Err((format!("{so_far} is a value without anything below it"), String::new()))
+        }
         (Kind::Map(_), PathPart::Index(_) | PathPart::Matching { .. }) => {
             Err((format!("{so_far} is a map, not a list"), "name one of its keys".to_owned()))
         }
-        (Kind::List(_), PathPart::Key(_)) => {
-            Err((format!("{so_far} is a list, not a map"), "choose an element: `[0]`, `[name=web]`".to_owned()))
-        }
+        (Kind::List(_), PathPart::Key(_)) => Err((
+            format!("{so_far} is a list, not a map"),
+            "choose an element: `[0]`, `[name=web]`".to_owned(),
+        )),
     }
 }
 
@@ -169,14 +177,18 @@ fn elsewhere(documents: &Documents<'_>, root: usize, path: &KeyPath) -> Option<S
                 }
             }
             Kind::List(items) => {
-                open.extend(items.iter().enumerate().map(|(index, item)| (*item, below(PathPart::Index(index)))));
+                open.extend(
+                    items.iter().enumerate().map(|(index, item)| (*item, below(PathPart::Index(index)))),
+                );
             }
             Kind::Scalar { .. } | Kind::Alias => {}
         }
     }
     hits.sort();
     let (line, place) = hits.first()?;
-    Some(format!("`{place}` in line {line} has this name, and is not touched: put the key where the path says"))
+    Some(format!(
+        "`{place}` in line {line} has this name, and is not touched: put the key where the path says"
+    ))
 }
 
 /// Returns why the scalar at the end of `way` cannot be edited, if it cannot.
@@ -186,7 +198,8 @@ fn why_not_editable(documents: &Documents<'_>, way: &[usize], node: usize, path:
     for above in above {
         let anchor = documents.nodes[above].anchor;
         if anchor != 0 && documents.named.contains(&anchor) {
-            let message = format!("`{path}` is inside an anchored value, so other places would change with it");
+            let message =
+                format!("`{path}` is inside an anchored value, so other places would change with it");
             return lost(above, message, "write the value out where it is used");
         }
     }
@@ -195,9 +208,11 @@ fn why_not_editable(documents: &Documents<'_>, way: &[usize], node: usize, path:
         Kind::Alias => lost(node, format!("`{path}` is an alias"), "write the value out here"),
         Kind::List(_) => lost(node, format!("`{path}` is a list, not a single value"), ""),
         Kind::Map(_) => lost(node, format!("`{path}` is a map, not a single value"), ""),
-        Kind::Scalar { .. } if found.anchor != 0 => {
-            lost(node, format!("`{path}` has an anchor, so other places may change with it"), "take the anchor away")
-        }
+        Kind::Scalar { .. } if found.anchor != 0 => lost(
+            node,
+            format!("`{path}` has an anchor, so other places may change with it"),
+            "take the anchor away",
+        ),
         Kind::Scalar { .. } if found.tagged => {
             lost(node, format!("`{path}` has a tag"), "take the tag away, or edit it by hand")
         }

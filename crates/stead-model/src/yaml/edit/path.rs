@@ -123,10 +123,15 @@ impl Scan<'_> {
             match next {
                 '.' => {
                     self.at += 1;
-                    parts.push(PathPart::Key(self.bare("a key comes after `.`; one in quotes is written `[\"a.b\"]`, without `.` before")?));
+                    parts.push(PathPart::Key(self.bare(
+                        "a key comes after `.`; one in quotes is written `[\"a.b\"]`, without `.` before",
+                    )?));
                 }
                 '[' => parts.push(self.bracket()?),
-                _ => return Err(self.wrong("`.` or `[` comes here; a key with other characters is written `[\"a b\"]`")),
+                _ => {
+                    return Err(self
+                        .wrong("`.` or `[` comes here; a key with other characters is written `[\"a b\"]`"));
+                }
             }
         }
         Ok(KeyPath(parts))
@@ -166,7 +171,8 @@ impl Scan<'_> {
                         .map_err(|_| PathError { at: start, message: format!("`{key}` is too large") })?,
                 )
             } else {
-                let message = format!("a list is entered by number or by a key's value: `[0]`, `[{key}=web]`");
+                let message =
+                    format!("a list is entered by number or by a key's value: `[0]`, `[{key}=web]`");
                 return Err(PathError { at: start, message });
             }
         };
@@ -182,7 +188,9 @@ impl Scan<'_> {
         let length = rest.find(']').ok_or_else(|| self.wrong("`]` is missing at the end"))?;
         let value = rest[..length].to_owned();
         if value.is_empty() || value.contains('"') {
-            return Err(self.wrong("a value comes here; one that is empty or has quotes is written `[name=\"…\"]`"));
+            return Err(
+                self.wrong("a value comes here; one that is empty or has quotes is written `[name=\"…\"]`")
+            );
         }
         self.at += length;
         Ok(value)

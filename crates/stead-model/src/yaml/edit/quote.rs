@@ -110,7 +110,9 @@ mod tests {
 
     #[test]
     fn plain_text_stays_plain() {
-        for text in ["./a/b", "a b", "v1.2.3", "10.0.0.0/8", "http://x:80", "a#b", "-x", "é", "30s", "x,y", "it's"] {
+        for text in
+            ["./a/b", "a b", "v1.2.3", "10.0.0.0/8", "http://x:80", "a#b", "-x", "é", "30s", "x,y", "it's"]
+        {
             assert_eq!(best(text, ScalarStyle::Plain, false), text);
         }
     }
@@ -118,13 +120,56 @@ mod tests {
     #[test]
     fn what_would_mean_something_else_gets_double_quotes() {
         for text in [
-            "", "on", "Yes", "y", "null", "~", "true", "1", "1.0", "1e3", "0x1f", "0b11", "1_000", "1:30", ".5",
-            ".inf", "2026-11-15", "2026-11-15 10:00:00", "a: b", "a:", "a #b", "- a", "-", "?", "#a", "&a", "*a",
-            "!a", "|", ">", "'a'", "\"a", "%a", "@a", "`a", "[a]", "{a}", " a", "a ", "---", "--- a", "<<", "=",
+            "",
+            "on",
+            "Yes",
+            "y",
+            "null",
+            "~",
+            "true",
+            "1",
+            "1.0",
+            "1e3",
+            "0x1f",
+            "0b11",
+            "1_000",
+            "1:30",
+            ".5",
+            ".inf",
+            "2026-11-15",
+            "2026-11-15 10:00:00",
+            "a: b",
+            "a:",
+            "a #b",
+            "- a",
+            "-",
+            "?",
+            "#a",
+            "&a",
+            "*a",
+            "!a",
+            "|",
+            ">",
+            "'a'",
+            "\"a",
+            "%a",
+            "@a",
+            "`a",
+            "[a]",
+            "{a}",
+            " a",
+            "a ",
+            "---",
+            "--- a",
+            "<<",
+            "=",
         ] {
             assert!(best(text, ScalarStyle::Plain, false).starts_with('"'), "{text}");
         }
-        assert_eq!(best("a\n\u{1}\"\\\t\u{85}\u{feff}", ScalarStyle::Plain, false), r#""a\n\x01\"\\\t\x85\ufeff""#);
+        assert_eq!(
+            best("a\n\u{1}\"\\\t\u{85}\u{feff}", ScalarStyle::Plain, false),
+            r#""a\n\x01\"\\\t\x85\ufeff""#
+        );
     }
 
     #[test]

@@ -30,7 +30,11 @@ pub(super) fn recover(catalogue: &Catalogue, settings: &Settings, checks: &mut C
             checks.add(CheckLevel::Warn, format!("intent.{}", recovered.intent), message);
         }
         Err(error) => {
-            checks.add(CheckLevel::Bad, "intent", format!("a switch that is half done could not be undone: {error}"));
+            checks.add(
+                CheckLevel::Bad,
+                "intent",
+                format!("a switch that is half done could not be undone: {error}"),
+            );
         }
     }
 }
@@ -65,12 +69,7 @@ fn check_edit(catalogue: &Catalogue, intent: &Intent, edit: &Edit, key: &str, ch
 }
 
 /// Returns that the value is no existing path, if it must be one.
-fn missing(
-    catalogue: &Catalogue,
-    edit: &Edit,
-    spot: Spot,
-    found: &Found,
-) -> Option<stead_model::Diagnostic> {
+fn missing(catalogue: &Catalogue, edit: &Edit, spot: Spot, found: &Found) -> Option<stead_model::Diagnostic> {
     let text = found.value.as_str()?;
     let edit = FileEdit {
         file: edit.file.value.clone(),

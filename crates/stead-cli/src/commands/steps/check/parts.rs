@@ -103,7 +103,8 @@ fn steps(catalogue: &Catalogue, checks: &mut Checks) {
     for step in catalogue.steps.values() {
         let key = format!("step.{}", step.id);
         if let StepAction::Run(path) = &step.action
-            && let Some((_, message, help)) = files::inspect(&catalogue.root, &path.value).problem(&path.value)
+            && let Some((_, message, help)) =
+                files::inspect(&catalogue.root, &path.value).problem(&path.value)
         {
             checks.add(CheckLevel::Bad, key.clone(), format!("{message} ({help})")).place(&path.place);
             if help.starts_with("chmod ") {
@@ -190,7 +191,9 @@ fn golden(catalogue: &Catalogue, mode: StepMode, checks: &mut Checks) {
             checks.add(CheckLevel::Bad, key, message).file = Some(golden.value.clone());
         }
         Err(error) => {
-            checks.add(CheckLevel::Bad, key, format!("cannot read {}: {error}", golden.value)).place(&golden.place);
+            checks
+                .add(CheckLevel::Bad, key, format!("cannot read {}: {error}", golden.value))
+                .place(&golden.place);
         }
     }
 }
