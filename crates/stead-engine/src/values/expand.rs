@@ -34,7 +34,7 @@ enum Found<'v> {
     Undefined,
 }
 
-/// What a name is in while names are expanded.
+/// How far the expansion of a name is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Open,
@@ -193,22 +193,23 @@ pub(super) fn expand_candidate(
 }
 
 /// Returns a text of the catalogue with its references replaced.
-pub(super) fn expand_text(values: &Values, text: &catalogue::At<Text>) -> Result<Expanded, Diagnostic> {
+pub(super) fn expand_text(values: &Values, text: &catalogue::At<Text>) -> Result<Expanded, Box<Diagnostic>> {
     let mut expansion = Expansion::new(values, None, false);
     expansion.text(&text.value);
+    let place = || text.place.clone();
     if expansion.is_too_long {
         let message = format!("it has more than {MAX_BYTES} bytes after expansion");
-        return Err(Diagnostic::error("value/rule", text.place.clone(), message));
+        return Err(Box::new(Diagnostic::error("value/rule", place(), message)));
     }
     let undefined: BTreeSet<&str> = expansion.undefined.iter().map(|(name, _)| *name).collect();
     let Some(first) = undefined.first() else { return Ok(expansion.out) };
     if undefined.len() == 1 {
-        return Err(undefined_name(first, text.place.clone()));
+        return Err(Box::new(undefined_name(first, place())));
     }
     let names: Vec<String> = undefined.iter().map(|name| format!("`{name}`")).collect();
     let message = format!("{} are set in no layer and not in the environment", names.join(", "));
-    Err(Diagnostic::error(UNDEFINED, text.place.clone(), message)
-        .help(format!("set them, or write `${{{first}:-}}` where nothing will do")))
+    let help = format!("set them, or write `${{{first}:-}}` where nothing will do");
+    Err(Box::new(Diagnostic::error(UNDEFINED, place(), message).help(help)))
 }
 
 /// One expansion.
@@ -287,13 +288,13 @@ impl<'v> Expansion<'v> {
                 Some(effective) => Found::Value { text: &effective.value, secret: effective.secret },
                 None if !entry.candidates.is_empty() => Found::Pending,
                 None if entry.is_declared => Found::Nothing,
-                None => self.from_environment(name, entry.is_secret),
+                None => self.of_environment(name, entry.is_secret),
             },
-            None => self.from_environment(name, false),
+            None => self.of_environment(name, false),
         }
     }
 
-    fn from_environment(&self, name: &str, secret: bool) -> Found<'v> {
+    fn of_environment(&self, name: &str, secret: bool) -> Found<'v> {
         match self.values.environment.get(name).filter(|value| !value.is_empty()) {
             Some(text) => Found::Value { text, secret },
             None => Found::Undefined,

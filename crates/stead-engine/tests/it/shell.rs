@@ -96,6 +96,7 @@ fn one(shell: &Path, text: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 /// The shells of this machine.
+#[expect(clippy::print_stderr, reason = "what could not be checked is said")]
 fn shells() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut shells = vec![PathBuf::from("/bin/sh")];
