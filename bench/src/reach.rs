@@ -26,13 +26,20 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let servers = Servers::start(50);
     let work = Work { directory: directory.path().to_owned(), servers, samples: effort.samples() };
-    let peers = Peers::install(&work.directory.join("peers"));
-    site(&work, peers.as_ref(), effort, table);
-    fan_out(&work, peers.as_ref(), table);
+    let site = Site::new(&work);
+    let ours = site.measure(&work, table);
     rate(&work, table);
     overhead(&work, table);
     facts(&work, table);
     idle(&work, effort, table);
+    let ours_alone = fan_out(&work, table);
+    // Last, because they take minutes where we take seconds.
+    let Some(peers) = Peers::install(&work.directory.join("peers")) else {
+        return table
+            .skipped("the same by ansible-core and pyinfra", "they could not be installed from PyPI");
+    };
+    site.compare(&work, &peers, ours, effort, table);
+    fan_out_by_ansible(&work, &peers, ours_alone, table);
 }
 
 /// What every measurement works with.
@@ -51,7 +58,7 @@ impl Work {
         }
         let mut command = Command::new(binary());
         command.args(words).arg("-i").arg(inventory);
-        command.env("STEAD_STATE_DIR", self.directory.join("state")).current_dir(&self.directory);
+        command.env("STEAD_DIR", self.directory.join("state")).current_dir(&self.directory);
         command
     }
 
@@ -72,77 +79,85 @@ impl Work {
     }
 }
 
-/// Twenty operations on fifty hosts, made and found made.
-fn site(work: &Work, peers: Option<&Peers>, effort: Effort, table: &mut Table) {
-    let hosts = 50;
-    let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join("reach/site.yaml");
-    let base = work.directory.join("site");
-    let fresh = || {
-        // Not there the first time.
-        std::fs::remove_dir_all(&base).ok();
-        work.servers
-            .names(hosts)
-            .for_each(|name| std::fs::create_dir_all(base.join(name)).expect("a directory"));
-    };
-    let var = format!("base={}", base.display());
-    let words = ["--var", var.as_str(), "--parallel", "50"];
-    // The binary is there already, as in every run but the very first.
-    fresh();
-    run(work.plan(hosts, &spec, &words));
-    let mut ours: [Vec<Duration>; 2] = Default::default();
-    for _ in 0..work.samples {
-        fresh();
-        for times in &mut ours {
-            times.push(time(|| run(work.plan(hosts, &spec, &words))));
-        }
+/// Twenty operations on fifty hosts.
+struct Site {
+    base: PathBuf,
+    spec: PathBuf,
+}
+
+/// How long making it and finding it made took, in seconds.
+type MadeAndFound = [f64; 2];
+
+const SITE: [&str; 2] = ["20 operations on 50 hosts, made", "20 operations on 50 hosts, no change"];
+
+impl Site {
+    const HOSTS: usize = 50;
+
+    fn new(work: &Work) -> Self {
+        let spec = Path::new(env!("CARGO_MANIFEST_DIR")).join("reach/site.yaml");
+        Self { base: work.directory.join("site"), spec }
     }
-    let ours = ours.map(|times| median(times).as_secs_f64());
-    for (which, what) in ["made", "no change"].into_iter().enumerate() {
-        table.note(&format!("20 operations on 50 hosts, {what}"), millis(ours[which]));
-    }
-    let Some(peers) = peers else {
-        return table
-            .skipped("the same by ansible-core and pyinfra", "they could not be installed from PyPI");
-    };
-    // A peer takes minutes: one sample of each is enough to tell 20 from 4.
-    let rounds = if effort == Effort::Quick { 1 } else { 3 };
-    for (name, times, command) in [
-        ("ansible-core", 20.0, &peers.ansible(&work.servers, hosts, &base) as &dyn Fn() -> Command),
-        ("pyinfra", 4.0, &peers.pyinfra(&work.servers, hosts, &base)),
-    ] {
-        let mut theirs: [Vec<Duration>; 2] = Default::default();
+
+    /// Returns how long `command` takes from nothing and again.
+    fn time(&self, work: &Work, rounds: usize, command: &dyn Fn() -> Command) -> MadeAndFound {
+        let mut times: [Vec<Duration>; 2] = Default::default();
         for _ in 0..rounds {
-            fresh();
-            for times in &mut theirs {
+            // Not there the first time.
+            std::fs::remove_dir_all(&self.base).ok();
+            for name in work.servers.names(Self::HOSTS) {
+                std::fs::create_dir_all(self.base.join(name)).expect("a directory");
+            }
+            for times in &mut times {
                 times.push(time(|| run(command())));
             }
         }
-        for (which, what) in ["made", "no change"].into_iter().enumerate() {
-            let theirs = median(theirs[which].clone()).as_secs_f64();
-            table.times_faster(
-                &format!("20 operations on 50 hosts, {what}"),
-                ours[which],
-                (name, theirs),
-                times,
-            );
+        times.map(|times| median(times).as_secs_f64())
+    }
+
+    fn measure(&self, work: &Work, table: &mut Table) -> MadeAndFound {
+        let var = format!("base={}", self.base.display());
+        let command = || work.plan(Self::HOSTS, &self.spec, &["--var", var.as_str(), "--parallel", "50"]);
+        // Afterwards the binary is there, as in every run but the very first.
+        self.time(work, 1, &command);
+        let ours = self.time(work, work.samples, &command);
+        SITE.iter().zip(ours).for_each(|(what, ours)| table.note(what, millis(ours)));
+        ours
+    }
+
+    fn compare(&self, work: &Work, peers: &Peers, ours: MadeAndFound, effort: Effort, table: &mut Table) {
+        // A peer takes minutes: one sample of each is enough to tell 20 from 4.
+        let rounds = if effort == Effort::Quick { 1 } else { 3 };
+        let pyinfra = peers.pyinfra(&work.servers, Self::HOSTS, &self.base);
+        let ansible = peers.ansible(&work.servers, Self::HOSTS, &self.base);
+        for (name, limit, command) in
+            [("pyinfra", 4.0, &pyinfra as &dyn Fn() -> Command), ("ansible-core", 20.0, &ansible)]
+        {
+            let theirs = self.time(work, rounds, command);
+            for (what, (ours, theirs)) in SITE.iter().zip(ours.into_iter().zip(theirs)) {
+                table.times_faster(what, ours, (name, theirs), limit);
+            }
         }
     }
 }
 
-/// One command on a hundred hosts.
-fn fan_out(work: &Work, peers: Option<&Peers>, table: &mut Table) {
-    let hosts = 100;
-    let what = "1 command on 100 hosts";
+const FAN_OUT: usize = 100;
+
+/// One command on a hundred hosts; returns how long it took, in seconds.
+fn fan_out(work: &Work, table: &mut Table) -> f64 {
     let ours = work.median(|| {
-        let mut command = work.stead(hosts, &["exec", "_all"]);
+        let mut command = work.stead(FAN_OUT, &["exec", "_all"]);
         run(command.args(["--", "true"]));
     });
-    let floor = work.median(|| run(work.servers.openssh(hosts, &work.directory)));
-    table.peer(what, millis(ours), ours, format!("`ssh` 50 at a time {}", millis(floor)), floor);
-    if let Some(peers) = peers {
-        let theirs = time(|| run(peers.ansible_raw(&work.servers, hosts))).as_secs_f64();
-        table.peer(what, millis(ours), ours, format!("ansible-core {}", millis(theirs)), theirs);
-    }
+    let floor = work.median(|| run(work.servers.openssh(FAN_OUT, &work.directory)));
+    let peer = format!("`ssh` 50 at a time {}", millis(floor));
+    table.peer("1 command on 100 hosts", millis(ours), ours, peer, floor);
+    ours
+}
+
+fn fan_out_by_ansible(work: &Work, peers: &Peers, ours: f64, table: &mut Table) {
+    let theirs = time(|| run(peers.ansible_raw(&work.servers, FAN_OUT))).as_secs_f64();
+    let peer = format!("ansible-core {}", millis(theirs));
+    table.peer("1 command on 100 hosts", millis(ours), ours, peer, theirs);
 }
 
 /// A thousand commands over one connection.

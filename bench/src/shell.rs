@@ -54,7 +54,8 @@ pub(crate) fn run(mut command: impl std::borrow::BorrowMut<Command>) {
     let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let output = output.unwrap_or_else(|error| panic!("{command:?} could not be started: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?} failed: {errors}");
+    let last = errors.len().saturating_sub(2_000);
+    assert!(output.status.success(), "{command:?} failed: {}", errors.get(last..).unwrap_or(&errors));
 }
 
 pub(crate) fn write(path: &Path, text: &str) {

@@ -17,7 +17,8 @@ pub(super) struct Servers(Vec<Sshd>);
 
 impl Servers {
     pub(super) fn start(count: usize) -> Self {
-        Self((0..count).map(|_| Sshd::start()).collect())
+        // pyinfra sends files by SFTP.
+        Self((0..count).map(|_| Sshd::builder().config("Subsystem sftp internal-sftp").start()).collect())
     }
 
     pub(super) fn of(&self, host: usize) -> &Sshd {

@@ -265,26 +265,31 @@ fn candidates(name: &str, hosts: &HostSet) -> String {
 /// # Errors
 /// Every host that is named and does not exist.
 pub fn resolve(exprs: &[TargetExpr], hosts: &HostSet, seed: &str) -> Result<Vec<HostName>, Vec<TargetError>> {
-    let unknown: Vec<TargetError> = exprs.iter().flat_map(|expr| expr.unknown_hosts(hosts)).collect();
-    if !unknown.is_empty() {
-        return Err(unknown);
-    }
+    let mut unknown = Vec::new();
     let mut seen = vec![false; hosts.len() + 1];
     let mut seen_ad_hoc = BTreeSet::new();
     let mut order = Vec::new();
     for expr in exprs {
-        match expr.ad_hoc() {
-            Some(host) => match hosts.position(host.name.as_str()) {
-                Some(at) if std::mem::replace(&mut seen[at], true) => {}
+        let mut take = |at: usize| {
+            if !std::mem::replace(&mut seen[at], true) {
+                order.push(hosts.name_at(at));
+            }
+        };
+        if let Some(host) = expr.ad_hoc() {
+            match hosts.position(host.name.as_str()) {
+                Some(at) => take(at),
                 None if !seen_ad_hoc.insert(&host.name) => {}
-                Some(_) | None => order.push(host.name.clone()),
-            },
-            None => expr.each(hosts, seed, |at| {
-                if !std::mem::replace(&mut seen[at], true) {
-                    order.push(hosts.name_at(at));
-                }
-            }),
+                None => order.push(host.name.clone()),
+            }
+        } else if let Some(at) = expr.as_name().and_then(|name| hosts.position(name)) {
+            take(at);
+        } else {
+            unknown.extend(expr.unknown_hosts(hosts));
+            expr.each(hosts, seed, take);
         }
+    }
+    if !unknown.is_empty() {
+        return Err(unknown);
     }
     Ok(order)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use stead_model::catalogue::{At, Catalogue};
-use stead_model::diagnostic::{Diagnostic, Diagnostics, Source, suggest};
+use stead_model::diagnostic::{Diagnostic, Diagnostics, Place, Source, nearest, suggest};
 use stead_model::layer::{LayerFile, Text};
 
 mod expand;
@@ -229,19 +229,17 @@ impl Values {
     }
 
     /// Returns `text` with its references replaced by their values, or which of them have none.
-    pub fn expand(&self, text: &At<Text>) -> Result<Expanded, Diagnostic> {
+    pub fn expand(&self, text: &At<Text>) -> Result<Expanded, Box<Diagnostic>> {
         expand::expand_text(self, text)
     }
 
     /// Returns that no name `key` is known here, with the nearest that is.
     pub fn unknown_key(&self, key: &str) -> Diagnostic {
-        let place = stead_model::diagnostic::Place::Named(key.to_owned());
-        Diagnostic::error(
-            "steps/unknown-key",
-            place,
-            format!("no variable, control or layer is called `{key}`"),
-        )
-        .help(suggest(key, self.entries.keys().map(String::as_str)))
+        let known = || self.entries.keys().map(String::as_str);
+        let message = format!("no variable, control or layer is called `{key}`");
+        Diagnostic::error("steps/unknown-key", Place::Named(key.to_owned()), message)
+            .help(suggest(key, known()))
+            .candidates(nearest(key, known()).map(str::to_owned).into_iter().collect())
     }
 
     /// Returns the layer's text that may be shown if what it says is secret or not.

@@ -9,6 +9,7 @@ if [ -z "${STEAD_RUN_ID:-}" ]; then
     # Alone: the layers mean the same to a shell.
     set -a
     for layer in config.env profiles/local.env profiles/secrets.env; do
+        # shellcheck source=/dev/null
         [ ! -f "$layer" ] || . "./$layer"
     done
     set +a

@@ -28,7 +28,7 @@ begin() {
     if [ -n "${LAB_LOG:-}" ]; then
         printf '%s\n' "$step${1:+ $*}" >>"$LAB_LOG"
     fi
-    cd "$root" || exit 1
+    cd "${root:?the step says where the lab is}" || exit 1
     state=${LAB_STATE:-.lab}
 }
 

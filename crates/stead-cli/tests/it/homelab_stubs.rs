@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 
-use tempfile::TempDir;
+use crate::steps::homelab::Homelab;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/homelab");
 
@@ -24,57 +24,20 @@ const STUBS: &[(&str, &[&str])] = &[
     ("host/tasks/20_install_k3s.sh", &["", "--delete"]),
 ];
 
-/// A copy of the example in a directory of its own.
-struct Lab {
-    root: TempDir,
+/// Runs a stub alone, from another directory.
+fn run(lab: &Homelab, stub: &str, args: &[&str]) -> Output {
+    run_with(lab, stub, args, &[])
 }
 
-impl Lab {
-    fn new() -> Self {
-        let root = tempfile::tempdir().unwrap();
-        copy(Path::new(EXAMPLE), root.path());
-        Self { root }
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.root.path().join(path)
-    }
-
-    /// Runs a stub from another directory, with a log.
-    fn run(&self, stub: &str, args: &[&str]) -> Output {
-        self.run_with(stub, args, &[])
-    }
-
-    fn run_with(&self, stub: &str, args: &[&str], env: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(self.path(stub));
-        command.args(args).current_dir("/").env_clear().env("PATH", "/usr/bin:/bin");
-        command.env("LAB_LOG", self.path("log")).envs(env.iter().copied());
-        command.output().unwrap()
-    }
-
-    /// Runs a stub that must succeed and returns what it says.
-    fn says(&self, stub: &str, args: &[&str]) -> String {
-        let output = self.run(stub, args);
-        assert!(output.status.success(), "{stub} {args:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
+fn run_with(lab: &Homelab, stub: &str, args: &[&str], env: &[(&str, &str)]) -> Output {
+    lab.command(lab.path(stub), args).current_dir("/").envs(env.iter().copied()).output().unwrap()
 }
 
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        // What a run in the example itself leaves is no part of it.
-        if entry.file_name() == ".lab" || entry.file_name() == ".stead" {
-            continue;
-        }
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            fs::copy(entry.path(), target).unwrap();
-        }
-    }
+/// Runs a stub that must succeed and returns what it says.
+fn says(lab: &Homelab, stub: &str, args: &[&str]) -> String {
+    let output = run(lab, stub, args);
+    assert!(output.status.success(), "{stub} {args:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn name(stub: &str) -> &str {
@@ -84,10 +47,10 @@ fn name(stub: &str) -> &str {
 /// Case 26: every stub refuses `--nonsense` and a mode it does not have, naming itself, and does nothing.
 #[test]
 fn stubs_refuse_what_they_do_not_know() {
-    let lab = Lab::new();
+    let lab = Homelab::new();
     for (stub, modes) in STUBS {
         for args in [&["--nonsense"][..], &["--delete", "--nonsense"], &["x"]] {
-            let output = lab.run(stub, args);
+            let output = run(&lab, stub, args);
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{stub} {args:?}");
             assert!(stderr.starts_with(&format!("{}: ", name(stub))), "{stderr}");
@@ -96,13 +59,13 @@ fn stubs_refuse_what_they_do_not_know() {
             if modes.contains(&args.first().copied().unwrap_or_default()) {
                 continue;
             }
-            let output = lab.run(stub, args);
+            let output = run(&lab, stub, args);
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{stub} {args:?}");
             assert!(stderr.contains(name(stub)) && stderr.contains(&format!("mode {mode}")), "{stderr}");
         }
     }
-    assert!(!lab.path("log").exists() && !lab.path(".lab").exists());
+    assert!(lab.log().is_empty() && !lab.path(".lab").exists());
 }
 
 /// Every stub is a step of its catalogue, can be started, and every script under the scanned directories is one.
@@ -132,41 +95,41 @@ fn stubs_are_scripts_of_the_catalogues() {
 /// Each stub says whether it changed something, and doing it twice changes nothing.
 #[test]
 fn stubs_are_idempotent_and_log_what_they_were_started_with() {
-    let lab = Lab::new();
+    let lab = Homelab::new();
     for stub in [
         "scripts/bootstrap/install-flux.sh",
         "scripts/26_manage_cilium_lifecycle.sh",
         "scripts/32_reconcile_flux_stack.sh",
     ] {
         for args in [&[][..], &["--delete"]] {
-            assert!(lab.says(stub, args).contains("::changed true\n"), "{stub} {args:?}");
-            assert!(lab.says(stub, args).contains("::changed false\n"), "{stub} {args:?}");
+            assert!(says(&lab, stub, args).contains("::changed true\n"), "{stub} {args:?}");
+            assert!(says(&lab, stub, args).contains("::changed false\n"), "{stub} {args:?}");
         }
     }
     for stub in ["scripts/15_verify_cluster_access.sh", "scripts/94_verify_config_inputs.sh"] {
-        assert!(lab.says(stub, &[]).contains("::changed false\n"), "{stub}");
+        assert!(says(&lab, stub, &[]).contains("::changed false\n"), "{stub}");
     }
-    let log = fs::read_to_string(lab.path("log")).unwrap();
+    let log = lab.log().join("\n");
     let expected = "install-flux.sh\ninstall-flux.sh\ninstall-flux.sh --delete\ninstall-flux.sh --delete\n";
     assert!(log.starts_with(expected), "{log}");
-    assert!(log.ends_with("15_verify_cluster_access.sh\n94_verify_config_inputs.sh\n"), "{log}");
+    assert!(log.ends_with("15_verify_cluster_access.sh\n94_verify_config_inputs.sh"), "{log}");
 }
 
 #[test]
 fn the_stack_is_compared_with_the_files_of_the_cluster() {
-    let lab = Lab::new();
+    let lab = Homelab::new();
     let verify = "scripts/91_verify_platform_state.sh";
-    let before = lab.run(verify, &[]);
+    let before = run(&lab, verify, &[]);
     let said = String::from_utf8(before.stdout).unwrap();
     assert_eq!(before.status.code(), Some(1));
     assert!(
         said.contains("::check bad stack.tenants ") && said.contains("::suggest ./run.sh --only 32\n"),
         "{said}"
     );
-    lab.says("scripts/32_reconcile_flux_stack.sh", &[]);
-    assert!(lab.says(verify, &[]).contains("::check ok stack.tenants "));
+    says(&lab, "scripts/32_reconcile_flux_stack.sh", &[]);
+    assert!(says(&lab, verify, &[]).contains("::check ok stack.tenants "));
     fs::write(lab.path("clusters/home/tenants.yaml"), "changed: true\n").unwrap();
-    let after = String::from_utf8(lab.run(verify, &[]).stdout).unwrap();
+    let after = String::from_utf8(run(&lab, verify, &[]).stdout).unwrap();
     assert!(
         after.contains("::check bad stack.tenants ") && after.contains("::check ok stack.platform "),
         "{after}"
@@ -175,14 +138,14 @@ fn the_stack_is_compared_with_the_files_of_the_cluster() {
 
 #[test]
 fn nothing_is_torn_down_under_live_data() {
-    let lab = Lab::new();
+    let lab = Homelab::new();
     let document = lab.path(".lab/runtime-inputs.yaml");
     fs::create_dir_all(lab.path(".lab/volumes")).unwrap();
     fs::write(&document, "x").unwrap();
     for volume in ["photos", "my data", ".hidden"] {
         fs::write(lab.path(".lab/volumes").join(volume), "").unwrap();
     }
-    let refused = lab.run("scripts/99_execute_teardown.sh", &["--delete"]);
+    let refused = run(&lab, "scripts/99_execute_teardown.sh", &["--delete"]);
     let said = String::from_utf8(refused.stdout).unwrap();
     assert_eq!(refused.status.code(), Some(1));
     for key in ["volume:photos", "volume:my_data", "volume:.hidden"] {
@@ -190,59 +153,61 @@ fn nothing_is_torn_down_under_live_data() {
     }
     assert!(document.exists());
     fs::remove_dir_all(lab.path(".lab/volumes")).unwrap();
-    assert!(lab.says("scripts/99_execute_teardown.sh", &["--delete"]).contains("::changed true\n"));
+    assert!(says(&lab, "scripts/99_execute_teardown.sh", &["--delete"]).contains("::changed true\n"));
     assert!(!document.exists());
-    assert!(lab.says("scripts/98_verify_teardown_clean.sh", &["--delete"]).contains("::check ok left.flux "));
-    lab.says("scripts/bootstrap/install-flux.sh", &[]);
-    let left = lab.run("scripts/98_verify_teardown_clean.sh", &["--delete"]);
+    assert!(
+        says(&lab, "scripts/98_verify_teardown_clean.sh", &["--delete"]).contains("::check ok left.flux ")
+    );
+    says(&lab, "scripts/bootstrap/install-flux.sh", &[]);
+    let left = run(&lab, "scripts/98_verify_teardown_clean.sh", &["--delete"]);
     assert!(String::from_utf8(left.stdout).unwrap().contains("::check bad left.flux "));
 }
 
 #[test]
 fn values_are_checked_and_secrets_are_not_repeated() {
-    let lab = Lab::new();
+    let lab = Homelab::new();
     let stub = "scripts/94_verify_config_inputs.sh";
     let inside = [("STEAD_RUN_ID", "r1"), ("BASE_DOMAIN", "x.test"), ("OIDC_CLIENT_SECRET", "hidden-secret")];
-    let good = lab.run_with(stub, &[], &inside);
+    let good = run_with(&lab, stub, &[], &inside);
     assert!(good.status.success(), "{good:?}");
     assert!(!String::from_utf8(good.stdout).unwrap().contains("hidden-secret"));
     for (name, value) in [("BASE_DOMAIN", ""), ("TIMEOUT_SECS", "soon"), ("OIDC_CLIENT_SECRET", "")] {
         let mut env = inside.to_vec();
         env.push((name, value));
-        let bad = lab.run_with(stub, &[], &env);
+        let bad = run_with(&lab, stub, &[], &env);
         assert_eq!(bad.status.code(), Some(1), "{name}");
         assert!(String::from_utf8(bad.stdout).unwrap().contains(&format!("::check bad {name} ")), "{name}");
     }
     let without = [&inside[..2], &[("FEAT_OAUTH2_PROXY", "false")]].concat();
-    assert!(lab.run_with(stub, &[], &without).status.success());
+    assert!(run_with(&lab, stub, &[], &without).status.success());
 }
 
 /// Case 26: the machine's steps remove only what they may.
 #[test]
 fn host_tasks_obey_the_managed_mark_and_the_switch() {
-    let lab = Lab::new();
+    let lab = Homelab::new();
     let (dns, k3s) = ("host/tasks/10_dynamic_dns.sh", "host/tasks/20_install_k3s.sh");
     let unit = lab.path(".lab/systemd/dynamic-dns.service");
-    assert!(lab.says(dns, &[]).contains("::changed true\n"));
-    assert!(lab.says(dns, &[]).contains("::changed false\n"));
-    assert!(lab.says(dns, &["--delete"]).contains("::changed true\n"));
+    assert!(says(&lab, dns, &[]).contains("::changed true\n"));
+    assert!(says(&lab, dns, &[]).contains("::changed false\n"));
+    assert!(says(&lab, dns, &["--delete"]).contains("::changed true\n"));
     assert!(!unit.exists());
     fs::create_dir_all(unit.parent().unwrap()).unwrap();
     fs::write(&unit, "[Unit]\nDescription=mine\n").unwrap();
-    assert!(lab.says(dns, &["--delete"]).contains("::changed false\n"));
-    assert_eq!(lab.run(dns, &[]).status.code(), Some(1));
+    assert!(says(&lab, dns, &["--delete"]).contains("::changed false\n"));
+    assert_eq!(run(&lab, dns, &[]).status.code(), Some(1));
     assert_eq!(fs::read_to_string(&unit).unwrap(), "[Unit]\nDescription=mine\n");
-    lab.says(k3s, &[]);
-    assert!(lab.says(k3s, &["--delete"]).contains("::changed false\n"));
+    says(&lab, k3s, &[]);
+    assert!(says(&lab, k3s, &["--delete"]).contains("::changed false\n"));
     assert!(lab.path(".lab/k3s").exists());
-    assert!(lab.run_with(k3s, &["--delete"], &[("K3S_UNINSTALL", "true")]).status.success());
+    assert!(run_with(&lab, k3s, &["--delete"], &[("K3S_UNINSTALL", "true")]).status.success());
     assert!(!lab.path(".lab/k3s").exists());
 }
 
 #[test]
 fn every_target_of_make_has_a_line_of_help() {
-    let lab = Lab::new();
-    let output = match Command::new("make").arg("help").current_dir(lab.root.path()).output() {
+    let lab = Homelab::new();
+    let output = match Command::new("make").arg("help").current_dir(lab.root()).output() {
         Ok(output) => String::from_utf8(output.stdout).unwrap(),
         Err(_) => return eprintln!("make is not installed: the Makefile was not checked with it"),
     };

@@ -188,7 +188,7 @@ fn every_problem_of_every_file_is_told_at_once() {
             "intent/file ../x.yaml",
             "intent/path a.yaml",
             "intent/path b.yaml",
-            "intent/file broken.yaml:2:1",
+            "intent/file broken.yaml:2:2",
             "intent/file bytes.yaml:1:4",
             "intent/file dir.yaml",
             "intent/file missing.yaml",

@@ -197,7 +197,7 @@ fn public(step: &Step, what: &str, text: &At<Text>, values: &Values, problems: &
         }
         Ok(expanded) => expanded.text,
         Err(problem) => {
-            problems.push(problem);
+            problems.push(*problem);
             String::new()
         }
     }

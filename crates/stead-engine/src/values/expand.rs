@@ -34,7 +34,7 @@ enum Found<'v> {
     Undefined,
 }
 
-/// What a name is in while names are expanded.
+/// How far the expansion of a name is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     Open,
@@ -47,7 +47,7 @@ struct Frame {
     /// The candidate to expand next; those below it that count are in `below`.
     candidate: usize,
     below: Option<Expanded>,
-    /// Names that must be expanded first.
+    /// Names that must be expanded first, from the last to the first.
     pending: Vec<String>,
 }
 
@@ -60,6 +60,7 @@ pub(super) fn expand_all(values: &mut Values, diagnostics: &mut Diagnostics) {
         .map(|(name, _)| name.clone())
         .collect();
     let mut marks: BTreeMap<String, Mark> = BTreeMap::new();
+    let mut circular: BTreeSet<String> = BTreeSet::new();
     for name in names {
         if marks.contains_key(&name) {
             continue;
@@ -69,10 +70,13 @@ pub(super) fn expand_all(values: &mut Values, diagnostics: &mut Diagnostics) {
             if let Some(next) = frame.pending.pop() {
                 match marks.get(&next) {
                     None => stack.push(open(values, next, &mut marks)),
-                    Some(Mark::Open) => report_cycle(values, &stack, &next, diagnostics),
+                    Some(Mark::Open) => report_cycle(values, &stack, &next, &mut circular, diagnostics),
                     Some(Mark::Done) => {}
                 }
                 continue;
+            }
+            if circular.contains(&frame.name) {
+                give_up(values, &frame.name);
             }
             if advance(values, frame, diagnostics) {
                 marks.insert(frame.name.clone(), Mark::Done);
@@ -144,7 +148,7 @@ fn advance(values: &mut Values, frame: &mut Frame, diagnostics: &mut Diagnostics
 /// What comes of expanding one candidate.
 pub(super) enum Outcome {
     Done(Expanded),
-    /// These names must be expanded first.
+    /// These names must be expanded first, from the last to the first.
     Waiting(Vec<String>),
     /// Nothing; what has not been reported before.
     Broken(Vec<Diagnostic>),
@@ -170,7 +174,7 @@ pub(super) fn expand_candidate(
     let mut expansion = Expansion::new(values, Some((name, below)), candidate.is_secret);
     expansion.text(text);
     if !expansion.pending.is_empty() {
-        return Outcome::Waiting(expansion.pending.into_iter().collect());
+        return Outcome::Waiting(expansion.pending.into_iter().rev().collect());
     }
     let mut problems: Vec<Diagnostic> = Vec::new();
     let mut told = BTreeSet::new();
@@ -189,22 +193,23 @@ pub(super) fn expand_candidate(
 }
 
 /// Returns a text of the catalogue with its references replaced.
-pub(super) fn expand_text(values: &Values, text: &catalogue::At<Text>) -> Result<Expanded, Diagnostic> {
+pub(super) fn expand_text(values: &Values, text: &catalogue::At<Text>) -> Result<Expanded, Box<Diagnostic>> {
     let mut expansion = Expansion::new(values, None, false);
     expansion.text(&text.value);
+    let place = || text.place.clone();
     if expansion.is_too_long {
         let message = format!("it has more than {MAX_BYTES} bytes after expansion");
-        return Err(Diagnostic::error("value/rule", text.place.clone(), message));
+        return Err(Box::new(Diagnostic::error("value/rule", place(), message)));
     }
     let undefined: BTreeSet<&str> = expansion.undefined.iter().map(|(name, _)| *name).collect();
     let Some(first) = undefined.first() else { return Ok(expansion.out) };
     if undefined.len() == 1 {
-        return Err(undefined_name(first, text.place.clone()));
+        return Err(Box::new(undefined_name(first, place())));
     }
     let names: Vec<String> = undefined.iter().map(|name| format!("`{name}`")).collect();
     let message = format!("{} are set in no layer and not in the environment", names.join(", "));
-    Err(Diagnostic::error(UNDEFINED, text.place.clone(), message)
-        .help(format!("set them, or write `${{{first}:-}}` where nothing will do")))
+    let help = format!("set them, or write `${{{first}:-}}` where nothing will do");
+    Err(Box::new(Diagnostic::error(UNDEFINED, place(), message).help(help)))
 }
 
 /// One expansion.
@@ -283,13 +288,13 @@ impl<'v> Expansion<'v> {
                 Some(effective) => Found::Value { text: &effective.value, secret: effective.secret },
                 None if !entry.candidates.is_empty() => Found::Pending,
                 None if entry.is_declared => Found::Nothing,
-                None => self.from_environment(name, entry.is_secret),
+                None => self.of_environment(name, entry.is_secret),
             },
-            None => self.from_environment(name, false),
+            None => self.of_environment(name, false),
         }
     }
 
-    fn from_environment(&self, name: &str, secret: bool) -> Found<'v> {
+    fn of_environment(&self, name: &str, secret: bool) -> Found<'v> {
         match self.values.environment.get(name).filter(|value| !value.is_empty()) {
             Some(text) => Found::Value { text, secret },
             None => Found::Undefined,
@@ -336,28 +341,35 @@ fn too_long(name: &str, place: Place) -> Diagnostic {
     Diagnostic::error("value/rule", place, message).help("keep it in a file and set the path")
 }
 
-/// Reports that the names from `name` to the top of the stack wait for each other; none of them has a value.
-fn report_cycle(values: &mut Values, stack: &[Frame], name: &str, diagnostics: &mut Diagnostics) {
+/// Reports that the names from `name` to the top of the stack wait for each other, unless that is known of all of them.
+fn report_cycle(
+    values: &Values,
+    stack: &[Frame],
+    name: &str,
+    circular: &mut BTreeSet<String>,
+    diagnostics: &mut Diagnostics,
+) {
     let chain: Vec<&str> =
         stack.iter().map(|frame| frame.name.as_str()).skip_while(|open| *open != name).collect();
-    let is_new = chain.iter().any(|name| values.entries.get(*name).is_some_and(|entry| !entry.is_broken));
-    if is_new {
-        let winner = |name: &str| values.candidates(name).last();
-        let link = |name: &str| match winner(name) {
-            Some(winner) => format!("{name} ({})", winner.source),
-            None => name.to_owned(),
-        };
-        let links: Vec<String> = chain.iter().map(|name| link(name)).collect();
-        let place =
-            winner(name).map_or_else(|| Place::Named(name.to_owned()), |winner| winner.place(values, true));
-        let message = format!("values refer to each other: {} -> {name}", links.join(" -> "));
-        diagnostics.push(
-            Diagnostic::error("value/cycle", place, message).help("write the value of one of them out"),
-        );
+    if chain.iter().all(|name| circular.contains(*name)) {
+        return;
     }
-    for name in chain {
-        if let Some(entry) = values.entries.get_mut(name) {
-            entry.is_broken = true;
-        }
+    let winner = |name: &str| values.candidates(name).last();
+    let link = |name: &&str| match winner(name) {
+        Some(winner) => format!("{name} ({})", winner.source),
+        None => (*name).to_owned(),
+    };
+    let links: Vec<String> = chain.iter().map(link).collect();
+    let place =
+        winner(name).map_or_else(|| Place::Named(name.to_owned()), |winner| winner.place(values, true));
+    let message = format!("values refer to each other: {} -> {name}", links.join(" -> "));
+    diagnostics
+        .push(Diagnostic::error("value/cycle", place, message).help("write the value of one of them out"));
+    circular.extend(chain.into_iter().map(str::to_owned));
+}
+
+fn give_up(values: &mut Values, name: &str) {
+    if let Some(entry) = values.entries.get_mut(name) {
+        entry.is_broken = true;
     }
 }

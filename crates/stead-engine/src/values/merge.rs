@@ -8,7 +8,7 @@ use stead_model::catalogue::{
     Catalogue, Control, ControlKind, LayerOrigin, ProfileFlag, Undeclared, Var, VarKind,
 };
 use stead_model::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span, nearest, suggest};
-use stead_model::layer::{Assignment, LayerFile, Piece, Text};
+use stead_model::layer::{Assignment, LayerFile, Text};
 use stead_model::plan_file::keys::is_env_name;
 
 use super::{Effective, Inputs, LayerInput, LayerState, RowState, SET, ValueSource, Values};
@@ -187,26 +187,11 @@ impl Candidate {
             source: ValueSource::Default,
             layer: None,
             at: At::Catalogue(default.place.clone()),
-            raw: written(&default.value),
+            raw: default.value.written(),
             value: Said::Text(default.value.clone()),
             is_secret,
         }
     }
-}
-
-/// Returns `text` as one writes it.
-fn written(text: &Text) -> String {
-    let mut out = String::new();
-    for piece in &text.0 {
-        match piece {
-            Piece::Literal(literal) => out.push_str(literal),
-            Piece::Reference { name, default: None, .. } => out.push_str(&format!("${{{name}}}")),
-            Piece::Reference { name, default: Some(default), .. } => {
-                out.push_str(&format!("${{{name}:-{}}}", written(default)));
-            }
-        }
-    }
-    out
 }
 
 struct Merge<'a, 'd> {

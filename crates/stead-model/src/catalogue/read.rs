@@ -19,7 +19,7 @@ use crate::id::{PlanName, is_lower_word};
 use crate::layer::Text;
 use crate::plan_file::api_version;
 use crate::plan_file::keys::{MAX_PARALLEL, is_env_name};
-use crate::yaml::{self, Codes, Fields, Keys, Node, Walk};
+use crate::yaml::{self, Codes, Fields, Node, Walk};
 
 mod inputs;
 mod intents;
@@ -189,8 +189,8 @@ impl Reader<'_, '_> {
                 self.walk.report(problem.help("use a control with `in_layers: false`"));
             }
         }
-        let secret = self.flag(fields, "secret", false);
-        let optional = self.flag(fields, "optional", true);
+        let secret = self.boolean(fields, "secret", false);
+        let optional = self.boolean(fields, "optional", true);
         let origin = match (fields.get("file"), fields.get("flag")) {
             (Some(file), None) => LayerOrigin::File(self.relative_or_absolute(file)?),
             (None, Some(flag)) => {
@@ -276,15 +276,11 @@ impl Reader<'_, '_> {
             .collect()
     }
 
-    fn map<'t>(&mut self, node: Node<'t>, keys: &Keys) -> Option<Fields<'t>> {
-        self.walk.map(node, keys)
-    }
-
     fn text(&mut self, fields: Fields<'_>, key: &str) -> Option<String> {
         fields.get(key).and_then(|node| self.walk.full_text(node)).map(str::to_owned)
     }
 
-    fn flag(&mut self, fields: Fields<'_>, key: &str, default: bool) -> bool {
+    fn boolean(&mut self, fields: Fields<'_>, key: &str, default: bool) -> bool {
         fields.get(key).and_then(|node| self.walk.boolean(node)).unwrap_or(default)
     }
 
@@ -351,8 +347,10 @@ impl Reader<'_, '_> {
         name: &str,
         known: impl IntoIterator<Item = &'a str>,
     ) {
-        let help = suggest(name, known);
-        self.walk.report(node.bad(format!("there is no {what} `{name}`")).help(help));
+        let known: Vec<&str> = known.into_iter().collect();
+        let problem =
+            node.bad(format!("there is no {what} `{name}`")).help(suggest(name, known.iter().copied()));
+        self.walk.report(problem.candidates(known.into_iter().map(str::to_owned).collect()));
     }
 }
 

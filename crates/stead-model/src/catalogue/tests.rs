@@ -111,6 +111,7 @@ apply:
             "11:15 `d` has no mode `apply` (remove it from `apply`, or add `apply` to its `modes`)",
         ]
     );
+    assert_eq!(read(text).unwrap_err().0[2].candidates, ["FEAT_VERIFY"]);
 }
 
 #[test]

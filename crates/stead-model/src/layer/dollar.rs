@@ -161,9 +161,8 @@ impl Dollar {
                     return Err(problem(cursor, at, SYNTAX, message, help));
                 }
                 Some('~') if is_tilde_special => return Err(tilde(cursor)),
-                Some('<' | '>')
-                    if self.inside == Inside::Unquoted && (cursor.is_at("<(") || cursor.is_at(">(")) =>
-                {
+                // Bash takes it for the start of a command in double quotes, too.
+                Some('<' | '>') if self.inside != Inside::Catalogue && is_process(cursor) => {
                     cursor.advance();
                     return Err(self.refused(cursor, at, "`<(…)` and `>(…)` are not substituted in a value"));
                 }
@@ -218,6 +217,10 @@ pub(super) fn problem(
     help: impl Into<String>,
 ) -> Problem {
     Problem { code, span: cursor.span_from(start), message: message.into(), help: help.into() }
+}
+
+fn is_process(cursor: &Cursor<'_>) -> bool {
+    cursor.is_at("<(") || cursor.is_at(">(")
 }
 
 pub(super) fn is_name_start(c: char) -> bool {

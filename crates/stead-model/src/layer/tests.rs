@@ -120,8 +120,8 @@ fn references_with_and_without_braces_and_with_a_default() {
     assert_eq!(value("A=\"$B.${C}\""), "<B>.<C>");
     assert_eq!(value("A=${B:-text}"), "<B|text>");
     assert_eq!(value("A=${B:-}"), "<B|>");
-    assert_eq!(value("A=${B:-a b;c&d|e<f>(g)#h}"), "<B|a b;c&d|e<f>(g)#h>");
-    assert_eq!(value("A=\"${B:-<(x) a:~}\""), "<B|<(x) a:~>");
+    assert_eq!(value("A=${B:-a b;c&d|e<f> (g)#h}"), "<B|a b;c&d|e<f> (g)#h>");
+    assert_eq!(value("A=\"${B:-< (x) a:~}\""), "<B|< (x) a:~>");
     assert_eq!(value("A=${B:-$C-${D:-${E}}$}x"), "<B|<C>-<D|<E>>$>x");
     assert_eq!(value("A=${B:-a{b}c}"), "<B|a{b>c}");
     assert_eq!(value("A=$B\\\nC"), "<BC>");
@@ -189,7 +189,7 @@ fn substitutions_are_refused_in_double_quotes_too() {
             assert_eq!(error(&text).0, SUBSTITUTION, "{text}");
         }
     }
-    for text in ["A=$'x'", "A=$\"x\"", "A=${B:-<(x)}", "A=${B:->(x)}"] {
+    for text in ["A=$'x'", "A=$\"x\"", "A=${B:-<(x)}", "A=${B:->(x)}", "A=\"${B:-<(x)}\""] {
         assert_eq!(error(text).0, SUBSTITUTION, "{text}");
     }
 }
@@ -401,7 +401,17 @@ fn no_problem_shows_a_value() {
 #[test]
 fn a_problem_shows_the_key_and_where_in_the_value() {
     let (_, diagnostics) = read("TOKEN=abc def\n");
-    insta::assert_snapshot!(diagnostics.render(false), @"");
+    insta::assert_snapshot!(diagnostics.render(false), @r#"
+    error[layer/syntax]: the value ends at this blank, and more follows
+     --> config.env:1:10
+      |
+    1 | TOKEN=*** ***
+      |          ^
+      |
+      = help: put the value in quotes: `TOKEN="…"`
+
+    1 problem in config.env
+    "#);
 }
 
 #[test]
@@ -420,6 +430,7 @@ fn strings_of_a_catalogue() {
         ("`x` 5$ $. $'a'", "`x` 5$ $. $'a'"),
         ("a\r\nb", "a\r\nb"),
         ("$A\\\nB", "<A>\\\nB"),
+        ("${A:-<(`x`)}", "<A|<(`x`)>"),
     ] {
         let (shown, diagnostics) = parse(text);
         assert_eq!((shown.as_str(), diagnostics.0.len()), (expected, 0), "{text:?}");

@@ -123,7 +123,7 @@ impl<'a> Outcome<'a> {
             lines.push("No local file was edited: all is set already.".to_owned());
         } else if self.stays {
             let failed = self.report.exit_code != ExitCode::Success;
-            let stay = if failed { " They stay edited, although a step failed." } else { "" };
+            let stay = if failed { " The edit stays, although a step failed." } else { "" };
             match &self.commit {
                 Commit::Made(id) => {
                     let id = id.as_deref().map(|id| format!(" as {}", id.get(..12).unwrap_or(id)));
@@ -133,7 +133,8 @@ impl<'a> Outcome<'a> {
                 }
                 Commit::NotAsked | Commit::NotMade => {
                     lines.push(format!("Edited {count}.{stay}"));
-                    lines.push("Nothing is applied until they are committed and pushed.".to_owned());
+                    let they = if files.len() == 1 { "it is" } else { "they are" };
+                    lines.push(format!("Nothing is applied until {they} committed and pushed."));
                     let message = self.intended.asked(false).message();
                     lines.push(format!(
                         "Next: {}",

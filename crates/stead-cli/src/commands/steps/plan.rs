@@ -118,7 +118,7 @@ fn sink_path(configured: &Configured, text: &At<Text>, problems: &mut Diagnostic
         Diagnostic::error("steps/catalogue", text.place.clone(), message).help(help)
     };
     let problem = match configured.values.expand(text) {
-        Err(problem) => problem,
+        Err(problem) => *problem,
         Ok(expanded) if expanded.secret => refuse(
             "the path of a file sink holds a secret".to_owned(),
             "paths are shown: name the file otherwise",
@@ -154,7 +154,7 @@ fn own_env(configured: &Configured, step: &Step, problems: &mut Diagnostics) -> 
             Ok(expanded) => {
                 env.insert(name.clone(), Secret::new(expanded.text));
             }
-            Err(problem) => problems.push(problem),
+            Err(problem) => problems.push(*problem),
         }
     }
     env

@@ -69,7 +69,7 @@ fn expanded(text: &At<Text>, values: &Values, problems: &mut Diagnostics) -> Str
             problems.push(refuse("the target has no name", "it would confirm anything: give it a value"));
         }
         Ok(expanded) => return expanded.text,
-        Err(problem) => problems.push(problem),
+        Err(problem) => problems.push(*problem),
     }
     UNKNOWN.to_owned()
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use serde_json::{Value, json};
 
-use super::{INFRASTRUCTURE, PLATFORM, SMALL, git, small, tree};
+use super::{INFRASTRUCTURE, PLATFORM, SMALL, small, tree};
 use crate::cases_17_32::lab::wait_until;
 use crate::steps::homelab::{Homelab, steps_in};
 
@@ -95,7 +95,7 @@ fn what_follows_fails_and_the_edit_stays() {
     let lab = Homelab::new();
     lab.script("scripts/32_reconcile_flux_stack.sh", "exit 7\n");
     let before = lab.read(INFRASTRUCTURE);
-    lab.stead(&["intent", "platform-certs", "CERT_ENV=prod"]).exits(1).says("They stay edited");
+    lab.stead(&["intent", "platform-certs", "CERT_ENV=prod"]).exits(1).says("The edit stays");
     assert_ne!(lab.read(INFRASTRUCTURE), before);
 }
 
@@ -185,5 +185,4 @@ fn numbers_booleans_and_one_document_of_several() {
     lab.stead(&["intent", "other", "V=z"]).exits(0);
     let wanted = two.replace("count: 1", "count: 2").replace("a.b: false", "a.b: true").replace("r/x", "r/z");
     assert_eq!(lab.read("m.yaml"), format!("{one}---\n{wanted}"));
-    git(&lab, &["--version"]);
 }

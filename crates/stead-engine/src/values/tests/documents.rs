@@ -59,7 +59,7 @@ fn a_rule_acts_only_while_its_when_holds() {
             Vec::new()
         } else {
             vec![format!(
-                "value/rule steps.yaml:46: the input `OAUTH_COOKIE_SECRET` ({length} bytes, from --set) must have 16 or 24 or 32 bytes"
+                "value/rule steps.yaml:41: the input `OAUTH_COOKIE_SECRET` ({length} bytes, from --set) must have 16 or 24 or 32 bytes"
             )]
         };
         assert_eq!(told(&diagnostics, Severity::Error), expected);

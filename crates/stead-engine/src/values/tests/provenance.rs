@@ -1,5 +1,7 @@
 //! What is shown of values: the configuration and explanations.
 
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -51,7 +53,17 @@ fn an_explanation_has_a_row_per_source() {
             "references": ["HOST"], "referenced_by": ["URL"],
         })
     );
-    insta::assert_snapshot!(explanation.text(), @"");
+    insta::assert_snapshot!(explanation.text(), @r"
+    HOST=lab.low.high  # high.env:2
+      default      set      ${NAME}.default  ->  lab.default
+      low.env      set      line 1  $NAME.low  ->  lab.low
+    * high.env     set      line 2  ${HOST}.high  ->  lab.low.high
+      secrets.env  missing
+      environment  ignored  ignored
+      --set        unset
+    refers to: HOST
+    referred to by: URL
+    ");
 }
 
 #[test]
@@ -61,7 +73,15 @@ fn an_explanation_of_a_secret_is_stars() {
         .env("S", "held-secret");
     let explanation = world.values().explain("S").unwrap();
     assert_eq!((explanation.value.as_deref(), explanation.secret), (Some("***"), true));
-    insta::assert_snapshot!(explanation.text(), @"");
+    insta::assert_snapshot!(explanation.text(), @r"
+    S=***  # low.env:1
+      default      set      ***
+    * low.env      set      line 1  ***
+      high.env     missing
+      secrets.env  missing
+      environment  ignored  ***
+      --set        unset
+    ");
 }
 
 #[test]
@@ -104,4 +124,31 @@ fn debug_shows_no_secret_and_no_environment() {
         .env("HOME", "/home/me");
     let text = format!("{:?}", world.values());
     assert_eq!(text, r#"{"O": "open" from low.env:2, "S": "***" from low.env:1}"#);
+}
+
+proptest! {
+    /// Whatever the layers hold, nothing panics, and what is explained is what counts.
+    #[test]
+    fn explanations_agree_with_the_values_of_any_layers(
+        low in "([A-D]=([a-z]|[$][A-E]|[$][{][A-E]:-[$]?[A-E][}]|\"[$]A b\"){0,3}\n){0,6}",
+        high in "([A-D]=([a-z]|[$][A-E]|[$][{][A-E]:-[$]?[A-E][}]){0,3}\n){0,4}",
+        held in "[a-z]{0,2}",
+    ) {
+        let world = World::of_vars("vars: { A: { default: \"$B\" }, B: { env: true }, C: { secret: true } }")
+            .file("low.env", &low)
+            .file("high.env", &high)
+            .env("B", &held)
+            .env("E", &held);
+        let Resolved { values, diagnostics } = world.resolve();
+        for key in ["A", "B", "C", "D", "E"] {
+            let explained = values.explain(key);
+            prop_assert_eq!(explained.is_some(), values.get(key).is_some() || values.is_broken(key) || "ABC".contains(key));
+            let Some(explained) = explained else { continue };
+            let effective = values.get(key);
+            prop_assert_eq!(explained.value.as_deref(), effective.map(Effective::shown));
+            let winner = explained.layers.iter().find(|row| row.wins);
+            prop_assert_eq!(winner.and_then(|row| row.value.as_deref()), effective.map(Effective::shown));
+            prop_assert!(effective.is_some() || !values.is_broken(key) || diagnostics.has_errors());
+        }
+    }
 }

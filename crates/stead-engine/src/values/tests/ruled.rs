@@ -145,14 +145,14 @@ fn a_required_value_must_be_there_while_its_gate_holds_and_its_step_is_selected(
     let bare = World::cluster();
     assert_eq!(
         required(&bare, &["access"]),
-        ["value/required steps.yaml:17: `BASE_DOMAIN` has no value, and it is required"]
+        ["value/required steps.yaml:16: `BASE_DOMAIN` has no value, and it is required"]
     );
     assert_eq!(required(&World::cluster().file("config.env", "BASE_DOMAIN=\n"), &[]).len(), 1);
     assert_eq!(required(&fine(), &["access"]), Vec::<String>::new());
     assert_eq!(
         required(&fine(), &["config-inputs"]),
         [
-            "value/required steps.yaml:25: `OIDC_CLIENT_SECRET` has no value, and it is required for the step `config-inputs` while FEAT_OAUTH2_PROXY: true from default"
+            "value/required steps.yaml:24: `OIDC_CLIENT_SECRET` has no value, and it is required for the step `config-inputs` while FEAT_OAUTH2_PROXY: true from default"
         ]
     );
     assert_eq!(required(&fine().set("FEAT_OAUTH2_PROXY", "false"), &["config-inputs"]), Vec::<String>::new());

@@ -23,7 +23,7 @@ impl Reader<'_, '_> {
     }
 
     fn one_inputs(&mut self, key: Node<'_>, node: Node<'_>, must_be_declared: bool) -> Option<Inputs> {
-        let fields = self.map(node, &INPUTS_KEYS)?;
+        let fields = self.walk.map(node, &INPUTS_KEYS)?;
         let sink = fields.get("sink").and_then(|node| self.sink(node));
         let is_env = matches!(&sink, Some(Sink::File { format: SinkFormat::Env, .. }));
         let keys = fields.get("keys").map(|node| self.input_keys(node, is_env, must_be_declared));
@@ -43,7 +43,7 @@ impl Reader<'_, '_> {
     }
 
     fn file_sink(&mut self, node: Node<'_>) -> Option<Sink> {
-        let fields = self.map(node, &FILE_SINK_KEYS)?;
+        let fields = self.walk.map(node, &FILE_SINK_KEYS)?;
         let formats = [("manifest", true), ("env", false)];
         let is_manifest =
             fields.get("format").map_or(Some(true), |node| self.walk.choice(node, &formats)).unwrap_or(true);
@@ -75,7 +75,7 @@ impl Reader<'_, '_> {
     }
 
     fn kubectl_sink(&mut self, node: Node<'_>) -> Option<Sink> {
-        let fields = self.map(node, &KUBECTL_SINK_KEYS)?;
+        let fields = self.walk.map(node, &KUBECTL_SINK_KEYS)?;
         let command = self.text(fields, "command").unwrap_or_else(|| Sink::KUBECTL.to_owned());
         let namespace = self.text(fields, "namespace");
         let document = self.document(fields);
@@ -135,7 +135,7 @@ impl Reader<'_, '_> {
     }
 
     fn input_key(&mut self, key: Node<'_>, node: Node<'_>, must_be_declared: bool) -> Option<InputKey> {
-        let fields = self.map(node, &INPUT_KEYS)?;
+        let fields = self.walk.map(node, &INPUT_KEYS)?;
         let source = fields.get("from").unwrap_or(key);
         let variable = self.walk.text(source)?;
         if !is_env_name(variable) {
@@ -155,7 +155,7 @@ impl Reader<'_, '_> {
         Some(InputKey {
             variable: At { value: variable.to_owned(), place: source.place() },
             when: fields.get("when").and_then(|node| self.gate(node)),
-            required: self.flag(fields, "required", false),
+            required: self.boolean(fields, "required", false),
             length: self.lengths(fields),
             pattern: self.pattern(fields),
             fallback,

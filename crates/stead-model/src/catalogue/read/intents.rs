@@ -29,7 +29,7 @@ impl Reader<'_, '_> {
     }
 
     fn intent(&mut self, key: Node<'_>, node: Node<'_>, catalogue: &Catalogue) -> Option<Intent> {
-        let fields = self.map(node, &INTENT_KEYS)?;
+        let fields = self.walk.map(node, &INTENT_KEYS)?;
         let mut params = Params::new();
         for (key, node) in self.entries(fields, "params", "parameters", NameKind::Variable) {
             if let Some(param) = self.param(key, node) {
@@ -49,7 +49,7 @@ impl Reader<'_, '_> {
     }
 
     fn param(&mut self, key: Node<'_>, node: Node<'_>) -> Option<IntentParam> {
-        let fields = self.map(node, &PARAM_KEYS)?;
+        let fields = self.walk.map(node, &PARAM_KEYS)?;
         let allowed = fields.get("enum").and_then(|node| self.choices(node));
         let default = fields.get("default").and_then(|node| Some((node, self.walk.text_of_scalar(node)?)));
         if let (Some((node, default)), Some(allowed)) = (default, &allowed)
@@ -92,7 +92,7 @@ impl Reader<'_, '_> {
     }
 
     fn edit(&mut self, node: Node<'_>, params: &Params, declared: &[&str]) -> Option<Edit> {
-        let fields = self.map(node, &EDIT_KEYS)?;
+        let fields = self.walk.map(node, &EDIT_KEYS)?;
         let file = fields.get("file").and_then(|node| self.relative(node));
         let select = fields.get("select").map(|node| self.select(node)).unwrap_or_default();
         let path = fields.get("path").and_then(|node| self.key_path(node));
@@ -101,7 +101,7 @@ impl Reader<'_, '_> {
             .and_then(|node| self.walk.choice(node, &ScalarKind::WORDS))
             .unwrap_or_default();
         let value = self.edit_value(node, fields, params, declared, kind);
-        let must_exist = self.flag(fields, "must_exist", false);
+        let must_exist = self.boolean(fields, "must_exist", false);
         Some(Edit { file: file?, select, path: path?, value: value?, kind, must_exist, place: node.place() })
     }
 
@@ -214,7 +214,7 @@ impl Reader<'_, '_> {
     }
 
     fn then(&mut self, node: Node<'_>, catalogue: &Catalogue) -> Option<Then> {
-        let fields = self.map(node, &THEN_KEYS)?;
+        let fields = self.walk.map(node, &THEN_KEYS)?;
         let node = fields.get("only")?;
         let items = self.walk.list(node, "steps")?;
         if items.len() == 0 {

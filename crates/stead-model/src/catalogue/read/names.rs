@@ -81,7 +81,9 @@ impl<'t> Names<'t> {
         let known = &name.value;
         let Some(declared) = self.values.get(known.as_str()) else {
             let help = suggest(known, self.values.keys().copied());
-            problems.push(error(format!("there is no control or variable `{known}`")).help(help));
+            let candidates = self.values.keys().map(|name| (*name).to_owned()).collect();
+            let problem = error(format!("there is no control or variable `{known}`")).help(help);
+            problems.push(problem.candidates(candidates));
             return;
         };
         match (word, &declared.allowed) {

@@ -26,7 +26,7 @@ impl Reader<'_, '_> {
     }
 
     fn step(&mut self, id: StepId, key: Node<'_>, node: Node<'_>) -> Option<Step> {
-        let fields = self.map(node, &STEP_KEYS)?;
+        let fields = self.walk.map(node, &STEP_KEYS)?;
         let modes = self.modes(fields, "modes");
         if let Some(node) =
             fields.get("modes").filter(|node| node.as_list().is_some_and(|items| items.len() == 0))
@@ -48,7 +48,7 @@ impl Reader<'_, '_> {
             cwd: fields.get("cwd").and_then(|node| self.cwd(node)),
             timeout: fields.get("timeout").and_then(|node| self.walk.duration(node)),
             retry: fields.get("retry").and_then(|node| retry(&mut self.walk, node)).unwrap_or_default(),
-            idempotent: self.flag(fields, "idempotent", true),
+            idempotent: self.boolean(fields, "idempotent", true),
             place: key.place(),
             action: action?,
             modes,

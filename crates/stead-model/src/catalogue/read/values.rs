@@ -22,7 +22,7 @@ impl Reader<'_, '_> {
     }
 
     fn control(&mut self, name: &str, key: Node<'_>, node: Node<'_>) -> Option<Control> {
-        let fields = self.map(node, &CONTROL_KEYS)?;
+        let fields = self.walk.map(node, &CONTROL_KEYS)?;
         let built_in = match name {
             "ONLY" => Some(ControlKind::Only),
             "DRY_RUN" => Some(ControlKind::DryRun),
@@ -53,7 +53,7 @@ impl Reader<'_, '_> {
         };
         Some(Control {
             default: fields.get("default").and_then(|node| self.expanded(node)),
-            in_layers: self.flag(fields, "in_layers", true),
+            in_layers: self.boolean(fields, "in_layers", true),
             doc,
             place: key.place(),
             kind: kind?,
@@ -79,10 +79,10 @@ impl Reader<'_, '_> {
     }
 
     fn var(&mut self, key: Node<'_>, node: Node<'_>) -> Option<Var> {
-        let fields = self.map(node, &VAR_KEYS)?;
+        let fields = self.walk.map(node, &VAR_KEYS)?;
         let kind =
             fields.get("type").and_then(|node| self.walk.choice(node, &VarKind::WORDS)).unwrap_or_default();
-        let required = self.flag(fields, "required", false);
+        let required = self.boolean(fields, "required", false);
         for name in ["when", "for"] {
             if let Some(key) = node.key(name).filter(|_| !required) {
                 let problem = key.bad(format!("`{name}` has no use without `required: true`"));
@@ -92,8 +92,8 @@ impl Reader<'_, '_> {
         Some(Var {
             kind,
             default: fields.get("default").and_then(|node| self.expanded(node)),
-            env: self.flag(fields, "env", false),
-            secret: self.flag(fields, "secret", false),
+            env: self.boolean(fields, "env", false),
+            secret: self.boolean(fields, "secret", false),
             rules: self.rules(fields, kind),
             required,
             when: fields.get("when").and_then(|node| self.gate(node)),
