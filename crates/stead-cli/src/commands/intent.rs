@@ -6,7 +6,7 @@
 
 mod act;
 mod list;
-mod recover;
+pub(super) mod recover;
 mod shown;
 
 use stead_drivers::intent::{self, Prepared};

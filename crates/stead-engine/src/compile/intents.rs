@@ -11,7 +11,7 @@ use stead_model::diagnostic::{Place, suggest};
 use stead_model::intent::FileEdit;
 use stead_model::layer::{Piece, Text};
 use stead_model::plan::{Action, Digest, Op, Param, Part, Plan, Section, Settings, Task, TaskIndex};
-use stead_model::yaml::edit::Wanted;
+use stead_model::yaml::edit::{Spot, Wanted};
 use stead_model::{Diagnostic, Diagnostics, OperationName, PlanName, TaskName};
 
 use super::{Catalogue, CompiledPlan, Explicit, check};
@@ -39,8 +39,10 @@ pub fn find<'c>(
         let message = format!("there is no intent `{name}`");
         let known = catalogues.iter().flat_map(|catalogue| catalogue.intents.keys());
         let place = Place::Named(name.to_owned());
-        let problem = Diagnostic::error("intent/unknown", place, message);
-        Diagnostics(vec![problem.help(suggest(name, known.map(String::as_str)))])
+        let known: Vec<&str> = known.map(String::as_str).collect();
+        let candidates = known.iter().map(|known| (*known).to_owned()).collect();
+        let problem = Diagnostic::error("intent/unknown", place, message).candidates(candidates);
+        Diagnostics(vec![problem.help(suggest(name, known))])
     })
 }
 
@@ -69,33 +71,35 @@ pub fn repeated(catalogues: &[catalogue::Catalogue]) -> Diagnostics {
 pub fn choose(name: &str, intent: &Intent, given: &[String]) -> Result<Choice, Diagnostics> {
     let mut problems = Diagnostics::default();
     let mut choice = Choice::new();
-    let mut bad = |place: &str, message: String, help: String| {
-        problems.push(Diagnostic::error("intent/param", Place::Named(place.to_owned()), message).help(help));
+    let mut bad = |place: &str, message: String, help: String, candidates: Vec<String>| {
+        let problem = Diagnostic::error("intent/param", Place::Named(place.to_owned()), message);
+        problems.push(problem.help(help).candidates(candidates));
     };
     for typed in given {
         let Some((key, value)) = typed.split_once('=') else {
-            bad(typed, format!("`{typed}` is not KEY=VALUE"), usage(name, intent));
+            bad(typed, format!("`{typed}` is not KEY=VALUE"), usage(name, intent), Vec::new());
             continue;
         };
         let Some(param) = intent.params.get(key) else {
-            let keys = intent.params.keys().map(String::as_str);
-            bad(typed, format!("`{name}` has no parameter `{key}`"), suggest(key, keys));
+            let keys: Vec<String> = intent.params.keys().cloned().collect();
+            let help = suggest(key, keys.iter().map(String::as_str));
+            bad(typed, format!("`{name}` has no parameter `{key}`"), help, keys);
             continue;
         };
         if !param.allowed.iter().any(|allowed| allowed == value) {
-            let allowed = param.allowed.join(", ");
-            bad(typed, format!("`{value}` is not a value of `{key}`"), format!("allowed: {allowed}"));
+            let help = format!("allowed: {}", param.allowed.join(", "));
+            bad(typed, format!("`{value}` is not a value of `{key}`"), help, param.allowed.clone());
         }
         if choice.insert(key.to_owned(), value.to_owned()).is_some() {
-            bad(typed, format!("`{key}` is given twice"), "give it once".to_owned());
+            bad(typed, format!("`{key}` is given twice"), "give it once".to_owned(), Vec::new());
         }
     }
     for (key, param) in intent.params.iter().filter(|(key, _)| !given.iter().any(|typed| is_of(typed, key))) {
         match &param.default {
             Some(default) => drop(choice.insert(key.clone(), default.clone())),
             None => {
-                let allowed = param.allowed.join(", ");
-                bad(name, format!("`{key}` is missing"), format!("give {key}=VALUE; allowed: {allowed}"));
+                let help = format!("give {key}=VALUE; allowed: {}", param.allowed.join(", "));
+                bad(name, format!("`{key}` is missing"), help, param.allowed.clone());
             }
         }
     }
@@ -118,13 +122,10 @@ pub fn edits(intent: &Intent, choice: &Choice) -> Result<Vec<FileEdit>, Diagnost
     let mut edits = Vec::with_capacity(intent.edits.len());
     for edit in &intent.edits {
         match wanted(edit, choice) {
-            Ok(value) => edits.push(FileEdit {
-                file: edit.file.value.clone(),
-                select: edit.select.iter().map(|(path, text)| (path.value.clone(), text.clone())).collect(),
-                path: edit.path.value.clone(),
-                value,
-                must_exist: edit.must_exist,
-            }),
+            Ok(value) => {
+                let (Spot { select, path }, must_exist) = (edit.spot(), edit.must_exist);
+                edits.push(FileEdit { file: edit.file.value.clone(), select, path, value, must_exist });
+            }
             Err(problem) => problems.push(problem),
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::At;
 use crate::diagnostic::Place;
 use crate::layer::Text;
+use crate::yaml::edit::Spot;
 
 pub use crate::yaml::edit::{KeyPath, PathPart};
 
@@ -53,6 +54,14 @@ pub struct Edit {
     pub must_exist: bool,
     /// Where the edit is written.
     pub place: Place,
+}
+
+impl Edit {
+    /// Returns which value of the file is meant.
+    pub fn spot(&self) -> Spot {
+        let select = self.select.iter().map(|(path, text)| (path.value.clone(), text.clone()));
+        Spot { select: select.collect(), path: self.path.value.clone() }
+    }
 }
 
 /// What an edit writes.

@@ -8,7 +8,6 @@ use stead_drivers::intent;
 use stead_engine::compile::intents::{self, Current};
 use stead_model::ExitCode;
 use stead_model::catalogue::{Catalogue, Intent};
-use stead_model::yaml::edit::Spot;
 
 use crate::args::IntentArgs;
 use crate::failure::{Failure, FailureKind};

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 
 use serde_json::json;
 
 use super::{INFRASTRUCTURE, PLATFORM, commit_all, git, small, tree};
+use crate::cases_17_32::lab::{Ended, kill, wait_until};
 use crate::steps::homelab::{Homelab, codes};
 
 const COMMIT: [&str; 4] = ["intent", "platform-certs", "CERT_ENV=prod", "--commit"];
@@ -90,6 +92,30 @@ fn a_refused_commit_puts_the_edit_back() {
     assert_eq!(lab.log(), Vec::<String>::new());
 }
 
+/// A signal while a hook runs: the edit is put back, and nothing is left running.
+#[test]
+fn a_signal_during_the_commit_puts_the_edit_back() {
+    let lab = small();
+    commit_all(&lab);
+    let hook = lab.path(".git/hooks/pre-commit");
+    fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    fs::write(&hook, "#!/bin/sh\ntouch .git/started\nsleep 60\n").unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &["intent", "flip", "--commit"]);
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the hook", || lab.path(".git/started").exists());
+    assert_eq!(lab.read("a.yaml"), "v: new # keep\n");
+    kill(running.id(), rustix::process::Signal::INT);
+    let ended: Ended = running.wait_with_output().unwrap().into();
+    ended.exits(130);
+    assert_eq!(
+        (lab.read("a.yaml"), lab.read("b.yaml")),
+        ("v: old # keep\n".to_owned(), "v: old # keep\n".to_owned())
+    );
+    assert_eq!(git(&lab, &["status", "--porcelain"]), "");
+    assert!(!lab.path(".stead/intents/switch.json").exists());
+}
+
 /// The catalogue may be below the top of the work tree.
 #[test]
 fn the_root_may_be_a_part_of_the_work_tree() {
@@ -101,7 +127,7 @@ fn the_root_may_be_a_part_of_the_work_tree() {
     }
     commit_all(&lab);
     let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &["intent", "flip", "--commit"]);
-    let ended: crate::cases_17_32::lab::Ended = command.current_dir(top.join("sub")).output().unwrap().into();
+    let ended: Ended = command.current_dir(top.join("sub")).output().unwrap().into();
     ended.exits(0);
     assert_eq!(git(&lab, &["show", "--format=", "--name-only", "HEAD"]), "sub/a.yaml\nsub/b.yaml\n");
 }

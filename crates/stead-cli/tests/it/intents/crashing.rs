@@ -136,6 +136,32 @@ fn a_switch_with_a_commit_killed_anywhere_is_committed_or_undone() {
     });
 }
 
+/// What undoes a half-done switch may be killed as well: the one after it goes on.
+#[test]
+fn an_undoing_killed_anywhere_is_gone_on_with() {
+    let Some(strace) = strace() else { return };
+    let mut kills = 0;
+    for call in ["openat", "write", "fsync", "renameat", "unlink", "unlinkat"] {
+        for count in 1.. {
+            let lab = small();
+            let half =
+                traced(&lab, &strace, "renameat", "signal=SIGKILL", 2, &["intent", "flip"]).output().unwrap();
+            assert!(!half.status.success());
+            assert_ne!(lab.read("a.yaml"), lab.read("b.yaml"));
+            let undoing =
+                traced(&lab, &strace, call, "signal=SIGKILL", count, &["steps", "check"]).output().unwrap();
+            if undoing.status.success() {
+                assert!(!is_whole(&lab, call));
+                break;
+            }
+            kills += 1;
+            lab.stead(&["steps", "check"]).exits(0);
+            assert!(!is_whole(&lab, &format!("killed at {call} {count}")));
+        }
+    }
+    assert!(kills > 8, "{kills} kills");
+}
+
 /// Section 10: a rename that fails puts all back, 1.
 #[test]
 fn a_failing_rename_puts_all_back() {

@@ -9,6 +9,7 @@ use stead_model::steps::lines::CheckLevel;
 use stead_model::yaml::edit::{Found, Spot, Wanted};
 
 use super::Checks;
+use crate::commands::intent::recover::words;
 use crate::settings::Settings;
 
 /// Undoes what a dead intent left half done, and says so.
@@ -17,17 +18,7 @@ pub(super) fn recover(catalogue: &Catalogue, settings: &Settings, checks: &mut C
     match intent::recover(&state_dir) {
         Ok(None) => {}
         Ok(Some(recovered)) => {
-            let what = match (recovered.committed, recovered.put_back.as_slice()) {
-                (true, _) => "its files are committed; it is done".to_owned(),
-                (false, []) => "nothing had to be put back".to_owned(),
-                (false, files) => format!("put back: {}", files.join(", ")),
-            };
-            let left = match recovered.left.as_slice() {
-                [] => String::new(),
-                files => format!("; changed since and left alone: {}", files.join(", ")),
-            };
-            let message = format!("a dead process left it half done; {what}{left}");
-            checks.add(CheckLevel::Warn, format!("intent.{}", recovered.intent), message);
+            checks.add(CheckLevel::Warn, format!("intent.{}", recovered.intent), words(&recovered));
         }
         Err(error) => {
             checks.add(
@@ -49,8 +40,7 @@ pub(super) fn check(catalogue: &Catalogue, checks: &mut Checks) {
 }
 
 fn check_edit(catalogue: &Catalogue, intent: &Intent, edit: &Edit, key: &str, checks: &mut Checks) {
-    let select = edit.select.iter().map(|(path, text)| (path.value.clone(), text.clone())).collect();
-    let spot = Spot { select, path: edit.path.value.clone() };
+    let spot = edit.spot();
     let found = match intent::current(&catalogue.root, &edit.file.value, &spot) {
         Ok(found) => found,
         Err(problems) => {
