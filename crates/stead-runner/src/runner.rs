@@ -10,7 +10,6 @@ use stead_bundle::Holder;
 use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
-use stead_model::base64;
 use stead_model::bundle::PlanMeta;
 use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
@@ -156,7 +155,7 @@ impl Runner {
 
     /// Masks further secrets, as they are and in base64, in everything the run records and shows.
     pub fn mask(mut self, secrets: impl IntoIterator<Item = String>) -> Self {
-        self.masked.extend(secrets.into_iter().flat_map(|secret| forms_of(&secret)));
+        self.masked.extend(secrets.into_iter().flat_map(|secret| secrets::forms_of(&secret)));
         self
     }
 
@@ -688,21 +687,6 @@ impl Runner {
     }
 }
 
-/// Returns the forms in which a secret is masked: as it is, and as programs print it in base64.
-fn forms_of(secret: &str) -> Vec<Secret> {
-    const COLUMNS: usize = 76;
-    let mut forms = vec![Secret::new(secret)];
-    for text in [secret.to_owned(), format!("{secret}\n")] {
-        let encoded = base64::encode(text.as_bytes());
-        forms.push(Secret::new(encoded.trim_end_matches('=')));
-        // Each line of a form is masked by itself.
-        let lines: Vec<&[u8]> = encoded.as_bytes().chunks(COLUMNS).collect();
-        forms.push(Secret::new(lines.join(&b'\n')));
-        forms.push(Secret::new(encoded));
-    }
-    forms
-}
-
 /// Why a run could not start.
 #[derive(Debug)]
 pub(crate) struct Refusal {
@@ -786,23 +770,4 @@ fn incomplete(report: &mut Report) {
 /// Returns the directory of runs in a state directory.
 pub(crate) fn path_of(state_dir: &Path, run_id: &RunId) -> PathBuf {
     stead_bundle::runs_directory(state_dir).join(run_id.as_str())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn secrets_are_masked_in_the_forms_in_which_programs_print_them() {
-        let secret =
-            "a secret that is long enough for more than one line of base64 as the usual program prints it";
-        let redactor = Redactor::new(forms_of(secret)).unwrap();
-        let encoded = base64::encode(secret.as_bytes());
-        let echoed = base64::encode(format!("{secret}\n").as_bytes());
-        let wrapped = format!("{}\n{}", &echoed[..76], &echoed[76..]);
-        for text in [secret, &encoded, encoded.trim_end_matches('='), &echoed] {
-            assert_eq!(redactor.redact_text(&format!("<{text}>")), "<***>", "{text}");
-        }
-        assert_eq!(redactor.redact_text(&wrapped), "***");
-    }
 }

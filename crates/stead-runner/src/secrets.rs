@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use stead_model::base64;
 use stead_model::plan::{Plan, SecretRef};
 use stead_model::transport::SecretSource;
 use stead_model::{Diagnostic, Diagnostics, diagnostic::Place};
@@ -115,4 +116,38 @@ fn read_file(path: &Path) -> std::io::Result<String> {
         text.pop();
     }
     Ok(text)
+}
+
+/// Returns the forms in which a secret is masked: as it is, and as programs print it in base64.
+pub(crate) fn forms_of(secret: &str) -> Vec<Secret> {
+    const COLUMNS: usize = 76;
+    let mut forms = vec![Secret::new(secret)];
+    for text in [secret.to_owned(), format!("{secret}\n")] {
+        let encoded = base64::encode(text.as_bytes());
+        forms.push(Secret::new(encoded.trim_end_matches('=')));
+        // Each line of a form is masked by itself.
+        let lines: Vec<&[u8]> = encoded.as_bytes().chunks(COLUMNS).collect();
+        forms.push(Secret::new(lines.join(&b'\n')));
+        forms.push(Secret::new(encoded));
+    }
+    forms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_masked_in_the_forms_in_which_programs_print_them() {
+        let secret =
+            "a secret that is long enough for more than one line of base64 as the usual program prints it";
+        let redactor = Redactor::new(forms_of(secret)).unwrap();
+        let encoded = base64::encode(secret.as_bytes());
+        let echoed = base64::encode(format!("{secret}\n").as_bytes());
+        let wrapped = format!("{}\n{}", &echoed[..76], &echoed[76..]);
+        for text in [secret, &encoded, encoded.trim_end_matches('='), &echoed] {
+            assert_eq!(redactor.redact_text(&format!("<{text}>")), "<***>", "{text}");
+        }
+        assert_eq!(redactor.redact_text(&wrapped), "***");
+    }
 }

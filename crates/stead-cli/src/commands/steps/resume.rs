@@ -158,6 +158,7 @@ fn go_on(
     }
     if dry_run {
         let done = done_tasks(&bundle, &acting)?;
+        acting.talk().0.print(&left_to_do(&acting, &done));
         return acting.predict(done);
     }
     let asking = if acting.is_for_programs() { Asking::Forbidden } else { Asking::Allowed };
@@ -244,6 +245,17 @@ fn done_tasks(bundle: &Path, acting: &Acting<'_>) -> Result<BTreeSet<TaskIndex>,
     let is_done = |name: &TaskName| matches!(ended.get(name), Some(Status::Changed | Status::Unchanged));
     let plan = &acting.planned.plan.compiled.plan;
     Ok(plan.indexed().filter(|(_, task)| is_done(&task.name)).map(|(index, _)| index).collect())
+}
+
+/// Returns the line that names the steps a resumed run would run.
+fn left_to_do(acting: &Acting<'_>, done: &BTreeSet<TaskIndex>) -> String {
+    let plan = &acting.planned.plan;
+    let tasks = plan.compiled.plan.indexed().zip(&plan.steps);
+    let left: Vec<&str> = tasks
+        .filter(|((index, _), _)| !done.contains(index))
+        .map(|(_, step)| step.basename.as_str())
+        .collect();
+    format!("Left to do: {}\n", if left.is_empty() { "nothing".to_owned() } else { left.join(", ") })
 }
 
 fn refused(error: ResumeError) -> Failure {

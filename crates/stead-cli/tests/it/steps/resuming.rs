@@ -55,6 +55,9 @@ fn a_killed_run_goes_on_where_it_stopped() {
     lab.stead(&["resume", "last"]).exits(6);
     let left = lab.stead(&["steps", "run", "--resume", "last", "--dry-run", "--json"]).exits(0).document();
     assert_eq!(statuses(&left), ["first.sh:skipped", "slow.sh:changed", "last.sh:changed"]);
+    lab.stead(&["steps", "run", "--resume", "last", "--dry-run"])
+        .exits(0)
+        .says("Left to do: slow.sh, last.sh\n");
     let ended = lab.stead(&["resume", "last", "--confirm", "box"]).exits(0);
     assert!(ended.stderr.contains("`COLOR` is not what it was when the run began"), "{}", ended.stderr);
     assert!(ended.stdout.ends_with("Done.\n"), "{}", ended.stdout);

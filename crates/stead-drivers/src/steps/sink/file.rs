@@ -38,7 +38,7 @@ impl Sink for FileSink<'_> {
 
     async fn look(&self, cx: &OpContext) -> Result<Option<Held>, OpError> {
         let spot = Disk::open(cx)?.locate(self.path, Last::Keep)?;
-        let Some((bytes, mode)) = read(&spot)? else { return Ok(None) };
+        let Some(Content { bytes, mode }) = read(&spot)? else { return Ok(None) };
         let text = String::from_utf8_lossy(&bytes);
         let wanted = manifest::to_file(self.document, self.format);
         Ok(Some(Held {
@@ -115,8 +115,15 @@ fn refuse_other_kinds(spot: &Spot, stat: &rustix::fs::Stat) -> Result<(), OpErro
     Err(OpError::operation(format!("`{}` is {what}; nothing was written there", spot.path.display())))
 }
 
-/// Returns the bytes and permissions of a file, if there is one.
-fn read(spot: &Spot) -> Result<Option<(Zeroizing<Vec<u8>>, u32)>, OpError> {
+/// What a file is.
+struct Content {
+    bytes: Zeroizing<Vec<u8>>,
+    /// Its permissions.
+    mode: u32,
+}
+
+/// Returns what a file is, if there is one.
+fn read(spot: &Spot) -> Result<Option<Content>, OpError> {
     let Some((directory, stat)) = look_at(spot)? else { return Ok(None) };
     refuse_other_kinds(spot, &stat)?;
     let says = |errno| io_error(&spot.path, "read", errno);
@@ -127,7 +134,7 @@ fn read(spot: &Spot) -> Result<Option<(Zeroizing<Vec<u8>>, u32)>, OpError> {
     let mut file = io::Read::take(std::fs::File::from(fd), LONGEST);
     io::Read::read_to_end(&mut file, &mut bytes)
         .map_err(|error| OpError::io(format_args!("cannot read `{}`", spot.path.display()), &error))?;
-    Ok(Some((bytes, mode & 0o7777)))
+    Ok(Some(Content { bytes, mode: mode & 0o7777 }))
 }
 
 /// Brings the directory's own entry to the disk.
