@@ -17,8 +17,6 @@ use crate::settings::Settings;
 /// A catalogue file that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
-    /// The catalogue's name.
-    pub(crate) name: String,
     /// The file, absolute.
     pub(crate) file: PathBuf,
     /// The file as messages call it: as it was typed, or relative to the directory it was found from.
@@ -39,7 +37,7 @@ pub(crate) fn all(settings: &Settings) -> Result<Found, Failure> {
     for directory in settings.current_dir.ancestors() {
         let files = catalogue_files(directory)?;
         if !files.is_empty() {
-            let catalogues = files.into_iter().map(|file| listed(file, settings)).collect();
+            let catalogues = files.into_iter().map(|file| Listed::new(file, settings)).collect();
             return Ok(Found { catalogues, directory: Some(directory.to_owned()) });
         }
     }
@@ -64,7 +62,9 @@ pub(crate) fn one_or_all(typed: Option<&str>, settings: &Settings) -> Result<Vec
     if found.catalogues.is_empty() {
         return Err(nothing_found());
     }
-    refuse_doubles(&found)?;
+    if found.catalogues.len() > 1 {
+        found.names()?;
+    }
     Ok(found.catalogues)
 }
 
@@ -87,7 +87,7 @@ fn by_path(path: &str, settings: &Settings) -> Result<Listed, Failure> {
     let file = settings.current_dir.join(path);
     // Without links: the root is where the file is, not where it is named.
     match fs::canonicalize(&file) {
-        Ok(file) if file.is_file() => Ok(Listed { name: name_of(&file), file, shown: path.to_owned() }),
+        Ok(file) if file.is_file() => Ok(Listed { file, shown: path.to_owned() }),
         Ok(_) => Err(missing(path, "it is not a file")),
         Err(error) => Err(missing(path, &error.to_string())),
     }
@@ -103,36 +103,32 @@ fn missing(path: &str, why: &str) -> Failure {
 }
 
 fn by_name(name: &str, found: &Found) -> Result<Listed, Failure> {
-    refuse_doubles(found)?;
-    if let Some(listed) = found.catalogues.iter().find(|listed| listed.name == name) {
-        return Ok(listed.clone());
+    let names = found.names()?;
+    if let Some(at) = names.iter().position(|known| known == name) {
+        return Ok(found.catalogues[at].clone());
     }
-    let known = || found.catalogues.iter().map(|listed| listed.name.as_str());
-    let help = match found.catalogues.as_slice() {
+    let help = match names.as_slice() {
         [] => NONE_HERE.to_owned(),
-        _ => format!(
-            "{}; there are: {}",
-            diagnostic::suggest(name, known()),
-            known().collect::<Vec<_>>().join(", ")
-        ),
+        names => {
+            let nearest = diagnostic::suggest(name, names.iter().map(String::as_str));
+            format!("{nearest}; there are: {}", names.join(", "))
+        }
     };
-    Err(unknown(format!("no catalogue is called `{name}`"), help, known()))
+    Err(unknown(format!("no catalogue is called `{name}`"), help, names))
 }
 
 fn the_one(found: &Found) -> Result<Listed, Failure> {
-    refuse_doubles(found)?;
     match found.catalogues.as_slice() {
         [] => Err(nothing_found()),
         [only] => Ok(only.clone()),
         several => {
-            if let Some(listed) =
-                several.iter().find(|listed| listed.file.ends_with("steps.yaml") && !in_steps(listed))
-            {
+            let is_single = |listed: &&Listed| listed.file.ends_with("steps.yaml") && !in_steps(listed);
+            if let Some(listed) = several.iter().find(is_single) {
                 return Ok(listed.clone());
             }
-            let names: Vec<&str> = several.iter().map(|listed| listed.name.as_str()).collect();
+            let names = found.names()?;
             let message = format!("there are {} catalogues and none was named", several.len());
-            Err(unknown(message, format!("name one of {}", names.join(", ")), names.into_iter()))
+            Err(unknown(message, format!("name one of {}", names.join(", ")), names))
         }
     }
 }
@@ -144,29 +140,34 @@ fn in_steps(listed: &Listed) -> bool {
 const NONE_HERE: &str = "neither here nor above is a `steps.yaml` or a `steps/*.yaml`; name a path";
 
 fn nothing_found() -> Failure {
-    unknown("there is no catalogue of steps".to_owned(), NONE_HERE.to_owned(), std::iter::empty())
+    unknown("there is no catalogue of steps".to_owned(), NONE_HERE.to_owned(), Vec::new())
 }
 
-fn unknown<'a>(message: String, help: String, candidates: impl Iterator<Item = &'a str>) -> Failure {
+fn unknown(message: String, help: String, candidates: Vec<String>) -> Failure {
     let place = Place::Named("CATALOGUE".to_owned());
-    let candidates = candidates.map(str::to_owned).collect();
     let problem =
         Diagnostic::error("steps/unknown-catalogue", place, message).help(help).candidates(candidates);
     Failure::of(FailureKind::Usage, Diagnostics(vec![problem]))
 }
 
-/// Two catalogues of one name cannot be told apart.
-fn refuse_doubles(found: &Found) -> Result<(), Failure> {
-    let mut problems = Diagnostics::default();
-    for (index, listed) in found.catalogues.iter().enumerate() {
-        if let Some(first) = found.catalogues[..index].iter().find(|first| first.name == listed.name) {
-            let message = format!("{} and {} are both called `{}`", first.shown, listed.shown, listed.name);
-            let place = Place::Named(listed.shown.clone());
-            let problem = Diagnostic::error("steps/catalogue", place, message);
-            problems.push(problem.help("give one of them another `name`"));
+impl Found {
+    /// Returns the names of all catalogues, in their order.
+    ///
+    /// # Errors
+    /// If two have one name: they cannot be told apart.
+    fn names(&self) -> Result<Vec<String>, Failure> {
+        let names: Vec<String> = self.catalogues.iter().map(|listed| name_of(&listed.file)).collect();
+        let mut problems = Diagnostics::default();
+        for (at, name) in names.iter().enumerate() {
+            if let Some(first) = names[..at].iter().position(|first| first == name) {
+                let (first, second) = (&self.catalogues[first].shown, &self.catalogues[at].shown);
+                let message = format!("{first} and {second} are both called `{name}`");
+                let problem = Diagnostic::error("steps/catalogue", Place::Named(second.clone()), message);
+                problems.push(problem.help("give one of them another `name`"));
+            }
         }
+        if problems.has_errors() { Err(Failure::invalid(problems)) } else { Ok(names) }
     }
-    if problems.has_errors() { Err(Failure::invalid(problems)) } else { Ok(()) }
 }
 
 /// Returns `steps.yaml` and `steps/*.yaml` of a directory, as far as they are there.
@@ -187,9 +188,12 @@ fn catalogue_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-fn listed(file: PathBuf, settings: &Settings) -> Listed {
-    let shown = file.strip_prefix(&settings.current_dir).unwrap_or(&file).display().to_string();
-    Listed { name: name_of(&file), file, shown }
+impl Listed {
+    /// Returns the file by its absolute path, called by where it is from here.
+    pub(crate) fn new(file: PathBuf, settings: &Settings) -> Self {
+        let shown = file.strip_prefix(&settings.current_dir).unwrap_or(&file).display().to_string();
+        Self { file, shown }
+    }
 }
 
 /// Returns what a catalogue calls itself, or its file's stem. What is wrong with the file is told when it is read.

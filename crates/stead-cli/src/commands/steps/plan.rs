@@ -12,7 +12,7 @@ use stead_model::steps::{ConfigRow, LeftOutRow, SelectionRow, StepRow, StepsRepo
 use stead_model::{Diagnostic, Diagnostics, StepMode, TaskName};
 use stead_runner::redact::Secret;
 
-use super::files;
+use super::files::StepFiles;
 use super::load::{self, Configured};
 use super::target::TargetOrigin;
 use crate::failure::Failure;
@@ -52,8 +52,9 @@ pub(crate) fn plan(configured: &Configured, wish: &Wish) -> Result<Planned, Fail
     let Configured { catalogue, values, target, .. } = configured;
     let request = Request { mode: wish.mode, selection: &wish.selection, only_from: wish.only_from };
     let selected = steps::select(catalogue, &request, &|gate| values.judge(gate)).map_err(load::refused)?;
+    let mut step_files = StepFiles::below(&catalogue.root);
     let files: BTreeMap<String, StepFile> =
-        selected.scripts().map(|path| (path.to_owned(), files::inspect(&catalogue.root, path))).collect();
+        selected.scripts().map(|path| (path.to_owned(), step_files.inspect(path))).collect();
     let registry = stead_drivers::Drivers::standard();
     let operations = stead_engine::compile::Catalogue::new(registry.descriptors());
     let around = Surroundings { values, files: &files, target: &target.name, operations: &operations };

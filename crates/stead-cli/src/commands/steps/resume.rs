@@ -54,7 +54,6 @@ pub(super) fn named(
     };
     let mut directories = vec![settings.state_dir.from(&start).runs()];
     directories.extend(run_directories(settings));
-    directories.dedup();
     let bundle =
         stead_bundle::resolve(run, &directories).map_err(|error| unresolved(error, FailureKind::Usage))?;
     let meta = stead_bundle::load_meta(&bundle).map_err(unreadable)?;
@@ -133,8 +132,7 @@ fn go_on(
             );
         }
     };
-    let file = PathBuf::from(&steps.file);
-    let listed = Listed { name: steps.catalogue.clone(), shown: shown_path(&file, settings), file };
+    let listed = Listed::new(PathBuf::from(&steps.file), settings);
     let catalogue = find::load(&listed)?;
     let given = given(steps, said.values, &catalogue, settings)?;
     let mut configured = load::configure_loaded(listed, catalogue, given, settings)?;
@@ -171,10 +169,6 @@ fn go_on(
     let asking = if acting.is_for_programs() { Asking::Forbidden } else { Asking::Allowed };
     confirm::confirm(said.confirm, asking, &acting.configured, &acting.planned, settings, output)?;
     acting.resume(bundle, meta.plan.clone(), options)?.map_err(refused)
-}
-
-fn shown_path(file: &Path, settings: &Settings) -> String {
-    file.strip_prefix(&settings.current_dir).unwrap_or(file).display().to_string()
 }
 
 /// Returns what the run was given, with what is given anew over it. A secret has to be given again.

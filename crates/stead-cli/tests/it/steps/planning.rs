@@ -276,3 +276,51 @@ fn catalogues_are_found_from_below_and_by_name() {
     lab.write("steps/other.yaml", "api_version: v1\nname: cluster\nlayers: []\nsteps: {}\napply: []\n");
     from_below(&["steps", "run", "cluster"]).exits(3).says("both called `cluster`");
 }
+
+/// Section 2: the target is read from kubeconfigs, the first that names a context; what nothing names is not deleted.
+#[test]
+fn the_target_is_read_from_kubeconfigs() {
+    let lab = Homelab::with(
+        "api_version: v1\nname: t\ntarget: {from: kubeconfig}\nlayers: []\nsteps: {a: {run: a.sh}}\n\
+         apply: [{steps: [a]}]\ndelete: [{steps: [a]}]\n",
+    );
+    lab.script("a.sh", "echo \"on $STEAD_TARGET\"\n");
+    let run = |kubeconfig: Option<&str>, args: &[&str]| -> Ended {
+        let args: Vec<&str> = ["steps", "run"].into_iter().chain(args.iter().copied()).collect();
+        let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &args);
+        match kubeconfig {
+            Some(files) => command.env("KUBECONFIG", files),
+            None => command.env_remove("KUBECONFIG"),
+        };
+        command.output().unwrap().into()
+    };
+    let unknown = run(None, &["--dry-run"]).exits(0);
+    assert!(unknown.stdout.contains(", target unknown, "), "{}", unknown.stdout);
+    let refused = run(None, &["--delete", "--confirm", "unknown"]).exits(3);
+    assert!(refused.stdout.starts_with("Plan: t delete"), "{}", refused.stdout);
+    lab.write("one", "apiVersion: v1\nclusters: []\n");
+    lab.write("two", "{\"current-context\": \"second\"}");
+    lab.write("three", "current-context: third\n");
+    run(Some("missing:one:two:three"), &[]).exits(0).says("on second\n");
+    lab.write("broken", "current-context: [\n");
+    let warned = run(Some("broken:three"), &["--delete", "--confirm", "third"]).exits(0);
+    assert!(warned.stderr.contains("steps/kubeconfig") && warned.stdout.contains("on third\n"), "{warned:?}");
+    fs::create_dir(lab.home().join(".kube")).unwrap();
+    fs::write(lab.home().join(".kube/config"), "current-context: of-home\n").unwrap();
+    run(None, &[]).exits(0).says("on of-home\n");
+    lab.replace("steps.yaml", "target: {from: kubeconfig}\n", "");
+    let root = lab.root().canonicalize().unwrap();
+    run(None, &[]).exits(0).says(&format!("on t@{}\n", root.display()));
+    lab.replace(
+        "steps.yaml",
+        "layers: []",
+        "layers: [{file: s.env, secret: true}]\nvars: {S: {}}\ntarget: {from: value, value: \"${S}\"}",
+    );
+    lab.write("s.env", "S=hidden-name\n");
+    let secret = run(None, &[]).exits(3);
+    assert!(
+        secret.stderr.contains("the target holds a secret") && !secret.stderr.contains("hidden-name"),
+        "{}",
+        secret.stderr
+    );
+}

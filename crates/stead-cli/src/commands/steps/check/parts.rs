@@ -13,9 +13,10 @@ use stead_model::steps::lines::CheckLevel;
 use stead_model::{Diagnostic, Diagnostics, StepId, StepMode, argv};
 
 use super::Checks;
+use crate::commands::steps::files::StepFiles;
 use crate::commands::steps::find::Listed;
 use crate::commands::steps::load::{self, Given};
-use crate::commands::steps::{files, target};
+use crate::commands::steps::target;
 use crate::failure::Failure;
 use crate::settings::Settings;
 
@@ -100,11 +101,11 @@ fn steps(catalogue: &Catalogue, checks: &mut Checks) {
             .into_iter()
             .any(|mode| catalogue.listed(mode).any(|(_, step)| step.id == *id))
     };
+    let mut step_files = StepFiles::below(&catalogue.root);
     for step in catalogue.steps.values() {
         let key = format!("step.{}", step.id);
         if let StepAction::Run(path) = &step.action
-            && let Some((_, message, help)) =
-                files::inspect(&catalogue.root, &path.value).problem(&path.value)
+            && let Some((_, message, help)) = step_files.inspect(&path.value).problem(&path.value)
         {
             checks.add(CheckLevel::Bad, key.clone(), format!("{message} ({help})")).place(&path.place);
             if help.starts_with("chmod ") {
