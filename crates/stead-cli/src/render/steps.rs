@@ -216,8 +216,9 @@ impl Observer for StepsShown {
     }
 }
 
-/// Returns what stands at the end of a run on standard output: remedies, summary, bundle, and `Done.` if all is well.
-pub fn ending(report: &Report, paint: Paint) -> String {
+/// Returns what stands at the end of a run on standard output: remedies, summary, bundle, how to go on (`again`, or by
+/// resuming), and `Done.` if all is well.
+pub fn ending(report: &Report, paint: Paint, again: Option<&str>) -> String {
     let mut lines = String::new();
     let mut say = |line: &str| writeln!(lines, "{line}").expect("writing to memory does not fail");
     let suggestions = report.steps.as_ref().map(|steps| steps.suggestions.as_slice()).unwrap_or_default();
@@ -233,7 +234,8 @@ pub fn ending(report: &Report, paint: Paint) -> String {
     if let Some(bundle) = &report.bundle {
         say(&format!("Bundle: {}", text::one_line(bundle)));
         if let Some(run) = report.run_id.as_ref().filter(|_| report.status != RunStatus::Success) {
-            say(&format!("{} stead resume {run}", paint.apply(Style::Strong, "hint:")));
+            let again = again.map_or_else(|| format!("stead resume {run}"), str::to_owned);
+            say(&format!("{} {again}", paint.apply(Style::Strong, "hint:")));
         }
     }
     if report.exit_code == ExitCode::Success {

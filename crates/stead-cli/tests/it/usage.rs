@@ -17,6 +17,7 @@ const COMMANDS: &[&[&str]] = &[
     &["steps", "explain"],
     &["steps", "history"],
     &["steps", "check"],
+    &["intent"],
     &["resume"],
     &["exec"],
     &["bundle"],

@@ -167,7 +167,7 @@ impl Acting<'_> {
         self.output.err.print(&render::errors(report, self.settings.stderr_paint));
         if !outcome.dry_run {
             talk.print(&outcome.text(self.settings));
-            talk.print(&render::ending(report, paint));
+            talk.print(&render::ending(report, paint, Some(&self.intended.command())));
         }
         if self.args.json {
             self.output.out.print(&outcome.document(self.recovered.iter().chain(&self.warnings)));

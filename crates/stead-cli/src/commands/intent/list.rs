@@ -121,13 +121,13 @@ fn to_text(intents: &[IntentRow]) -> String {
             let value = file.value.as_ref().map_or_else(|| "?".to_owned(), Value::to_string);
             say(format!("  {} {}: {value}", file.file, file.path));
         }
-        let current = match &intent.current {
-            Value::Object(choice) => {
-                let pairs =
-                    choice.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-                pairs.collect::<Vec<_>>().join(" ")
+        let current = match intent.current.as_object() {
+            Some(choice) => {
+                let pair =
+                    |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
+                choice.iter().map(pair).collect::<Vec<_>>().join(" ")
             }
-            other => other.as_str().unwrap_or_default().to_owned(),
+            None => intent.current.as_str().unwrap_or_default().to_owned(),
         };
         say(format!("  current: {current}"));
     }

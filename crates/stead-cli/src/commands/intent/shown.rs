@@ -104,10 +104,8 @@ impl<'a> Outcome<'a> {
 
     /// Returns what the process exits with.
     pub(super) fn exit_code(&self) -> ExitCode {
-        match self.report.exit_code {
-            ExitCode::Success if !self.problems.is_empty() => ExitCode::Failed,
-            code => code,
-        }
+        let is_well = self.report.exit_code == ExitCode::Success;
+        if is_well && !self.problems.is_empty() { ExitCode::Failed } else { self.report.exit_code }
     }
 
     fn changed(&self) -> Vec<&PreparedFile> {

@@ -188,7 +188,7 @@ impl Acting<'_> {
     fn finish(&self, report: &Report) -> ExitCode {
         let (talk, paint) = self.talk();
         self.output.err.print(&render::errors(report, self.settings.stderr_paint));
-        talk.print(&render::ending(report, paint));
+        talk.print(&render::ending(report, paint, None));
         if self.shown.json {
             self.output.out.print(&json::report(report));
         }

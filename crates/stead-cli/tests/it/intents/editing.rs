@@ -96,7 +96,8 @@ fn what_follows_fails_and_the_edit_stays() {
     let lab = Homelab::new();
     lab.script("scripts/32_reconcile_flux_stack.sh", "exit 7\n");
     let before = lab.read(INFRASTRUCTURE);
-    lab.stead(&["intent", "platform-certs", "CERT_ENV=prod"]).exits(1).says("The edit stays");
+    let ended = lab.stead(&["intent", "platform-certs", "CERT_ENV=prod"]).exits(1).says("The edit stays");
+    ended.says("hint: stead intent platform-certs CERT_ENV=prod\n");
     assert_ne!(lab.read(INFRASTRUCTURE), before);
 }
 
@@ -137,6 +138,19 @@ fn nothing_is_edited_while_another_run_has_the_target() {
         crate::cases_17_32::lab::kill(pid, rustix::process::Signal::KILL);
     }
     wait_until("nothing runs", || lab.processes().is_empty());
+}
+
+/// Two intents of one place do not edit at once.
+#[test]
+fn an_intent_beside_another_one_waits_for_nothing_and_exits_5() {
+    let lab = small();
+    lab.write(".stead/intents/lock", "");
+    let held = fs::File::open(lab.path(".stead/intents/lock")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    lab.stead(&["intent", "flip"]).exits(5).says("another intent is at work");
+    assert_eq!(lab.read("a.yaml"), "v: old # keep\n");
+    drop(held);
+    lab.stead(&["intent", "flip"]).exits(0);
 }
 
 /// Section 10: `ONLY` means nothing to an intent, and a value that it never sets is a warning.
