@@ -92,7 +92,7 @@ pub enum Command {
     /// Run, list and check numbered scripts with layered values
     #[command(subcommand)]
     Steps(StepsCommand),
-    /// Edit files in Git by a named intent, commit them if asked to, and run the steps that follow
+    /// Edit files in Git by a named intent and run the steps that follow
     #[command(after_long_help = intent::EXAMPLES)]
     Intent(Box<IntentArgs>),
     /// Go on with a run that stopped before its end

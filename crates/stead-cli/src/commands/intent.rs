@@ -21,6 +21,7 @@ use crate::args::IntentArgs;
 use crate::commands::steps::find::{self, Listed};
 use crate::commands::steps::load::{self, Configured, Given};
 use crate::commands::steps::plan::{self, Planned, Wish};
+use crate::commands::steps::tell_warnings;
 use crate::failure::{Failure, FailureKind, Source};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -41,14 +42,13 @@ pub(super) fn run(args: &IntentArgs, settings: &Settings, output: &mut Output) -
     if args.name == IntentArgs::LIST {
         return list::run(args, settings, output);
     }
-    let mut catalogues = catalogues(settings)?;
-    let all: Vec<Catalogue> = catalogues.iter().map(|(_, catalogue)| catalogue.clone()).collect();
+    let catalogues = catalogues(settings)?;
+    let all: Vec<&Catalogue> = catalogues.iter().map(|(_, catalogue)| catalogue).collect();
     let usage = |problems| Failure::of(FailureKind::Usage, problems);
-    let (found, intent) = intents::find(&all, &args.name).map_err(usage)?;
+    let (index, intent) = intents::find(&all, &args.name).map_err(usage)?;
     let choice = intents::choose(&args.name, intent, &args.params).map_err(usage)?;
     let edits = intents::edits(intent, &choice).map_err(Failure::invalid)?;
-    let index = all.iter().position(|catalogue| std::ptr::eq(catalogue, found)).unwrap_or_default();
-    let (listed, catalogue) = catalogues.swap_remove(index);
+    let (listed, catalogue) = catalogues[index].clone();
 
     let mut warnings = Vec::new();
     let (configured, dry_run) = match &intent.then {
@@ -62,14 +62,16 @@ pub(super) fn run(args: &IntentArgs, settings: &Settings, output: &mut Output) -
     };
     let dry_run = args.dry_run || dry_run;
     let state_dir = settings.state_dir.from(&catalogue.root).path;
-    warnings.extend(recover::recover(&state_dir, dry_run)?);
+    // Said at once: what follows may yet be refused.
+    let recovered: Vec<Diagnostic> = recover::recover(&state_dir, dry_run)?.into_iter().collect();
+    tell_warnings(&recovered, settings, output);
 
     let following = configured.map(|configured| follow(configured, intent)).transpose()?;
     let prepared = prepare(args, &catalogue, &edits, following.as_ref())?;
     warnings.extend(unlisted(intent, &prepared));
     let name = args.name.clone();
     let intended = Intended { listed, catalogue, name, choice, edits, prepared };
-    Acting { args, intended, following, warnings, state_dir, settings, output }.act(dry_run)
+    Acting { args, intended, following, recovered, warnings, state_dir, settings, output }.act(dry_run)
 }
 
 /// Returns the catalogues there are. Every one is read: an intent's name means one of them.
@@ -83,7 +85,7 @@ fn catalogues(settings: &Settings) -> Result<Vec<(Listed, Catalogue)>, Failure> 
             Err(failure) => return Err(failure),
         }
     }
-    let all: Vec<Catalogue> = catalogues.iter().map(|(_, catalogue)| catalogue.clone()).collect();
+    let all: Vec<&Catalogue> = catalogues.iter().map(|(_, catalogue)| catalogue).collect();
     problems.0.extend(intents::repeated(&all).0);
     if problems.has_errors() { Err(Failure::invalid(problems)) } else { Ok(catalogues) }
 }

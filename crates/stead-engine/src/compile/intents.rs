@@ -26,16 +26,16 @@ pub const COMMIT: &str = "intent.commit";
 /// Values of all parameters of an intent.
 pub type Choice = BTreeMap<String, String>;
 
-/// Returns the catalogue that has the intent `name`, and the intent.
+/// Returns which of the catalogues has the intent `name`, and the intent.
 ///
 /// # Errors
-/// `intent/unknown` with the nearest or all names; `steps/catalogue` if two catalogues have one of the name.
+/// `intent/unknown` with the nearest or all names.
 pub fn find<'c>(
-    catalogues: &'c [catalogue::Catalogue],
+    catalogues: &[&'c catalogue::Catalogue],
     name: &str,
-) -> Result<(&'c catalogue::Catalogue, &'c Intent), Diagnostics> {
-    let with_it = |catalogue: &'c catalogue::Catalogue| Some((catalogue, catalogue.intents.get(name)?));
-    catalogues.iter().find_map(with_it).ok_or_else(|| {
+) -> Result<(usize, &'c Intent), Diagnostics> {
+    let mut with_it = catalogues.iter().enumerate();
+    with_it.find_map(|(index, catalogue)| Some((index, catalogue.intents.get(name)?))).ok_or_else(|| {
         let message = format!("there is no intent `{name}`");
         let known = catalogues.iter().flat_map(|catalogue| catalogue.intents.keys());
         let place = Place::Named(name.to_owned());
@@ -47,7 +47,7 @@ pub fn find<'c>(
 }
 
 /// Returns every intent that several of the catalogues have: a name means one.
-pub fn repeated(catalogues: &[catalogue::Catalogue]) -> Diagnostics {
+pub fn repeated(catalogues: &[&catalogue::Catalogue]) -> Diagnostics {
     let mut seen: BTreeMap<&str, &Place> = BTreeMap::new();
     let mut problems = Diagnostics::default();
     for (name, intent) in catalogues.iter().flat_map(|catalogue| &catalogue.intents) {

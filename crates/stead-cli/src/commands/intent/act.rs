@@ -39,6 +39,8 @@ pub(super) struct Acting<'a> {
     pub(super) args: &'a IntentArgs,
     pub(super) intended: Intended,
     pub(super) following: Option<Following>,
+    /// Said already.
+    pub(super) recovered: Vec<Diagnostic>,
     pub(super) warnings: Vec<Diagnostic>,
     pub(super) state_dir: PathBuf,
     pub(super) settings: &'a Settings,
@@ -168,7 +170,7 @@ impl Acting<'_> {
             talk.print(&render::ending(report, paint));
         }
         if self.args.json {
-            self.output.out.print(&outcome.document(&self.warnings));
+            self.output.out.print(&outcome.document(self.recovered.iter().chain(&self.warnings)));
         }
         outcome.exit_code()
     }

@@ -75,9 +75,7 @@ fn row(name: &str, intent: &Intent, catalogue: &Catalogue) -> IntentRow {
         .edits
         .iter()
         .map(|edit| {
-            let select = edit.select.iter().map(|(path, text)| (path.value.clone(), text.clone())).collect();
-            let spot = Spot { select, path: edit.path.value.clone() };
-            intent::current(&catalogue.root, &edit.file.value, &spot).ok().map(|found| found.value)
+            intent::current(&catalogue.root, &edit.file.value, &edit.spot()).ok().map(|found| found.value)
         })
         .collect();
     let current = match intents::current(intent, &found) {

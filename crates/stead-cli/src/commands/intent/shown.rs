@@ -159,7 +159,7 @@ impl<'a> Outcome<'a> {
     }
 
     /// Returns the one document of `--json`.
-    pub(super) fn document(&self, warnings: &[Diagnostic]) -> String {
+    pub(super) fn document<'d>(&self, warnings: impl Iterator<Item = &'d Diagnostic>) -> String {
         let files = self.intended.prepared.files.iter().flat_map(|file| {
             file.values.iter().map(|value| FileRow {
                 file: &file.name,
@@ -190,7 +190,7 @@ impl<'a> Outcome<'a> {
             bundle: self.report.bundle.as_deref(),
             exit_code: self.exit_code(),
             errors: errors.chain(self.problems.iter().map(String::as_str)).collect(),
-            diagnostics: warnings.iter().map(Diagnostic::to_json).collect(),
+            diagnostics: warnings.map(Diagnostic::to_json).collect(),
         })
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{INFRASTRUCTURE, PLATFORM, SMALL, small, tree};
 use crate::cases_17_32::lab::wait_until;
-use crate::steps::homelab::{Homelab, codes, steps_in};
+use crate::steps::homelab::{Homelab, steps_in};
 
 fn document(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap()
@@ -69,7 +69,7 @@ fn edit_and_steps_are_one_run_and_the_diff_is_kept() {
         (&json!(1), &json!("local"), &json!(0))
     );
     assert_eq!(said["committed"], false);
-    assert_eq!(codes(&said), ["value/fallback"]);
+    assert_eq!(said["diagnostics"][0]["code"], "value/fallback");
     let row = &said["files"][0];
     assert_eq!((&row["path"], &row["changed"]), (&json!("spec.path"), &json!(true)));
     assert_eq!(row["new"], "./tenants/overlays/app-prod-le-prod");
