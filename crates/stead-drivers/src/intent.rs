@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use stead_runner::operation::{OpError, Registry};
 
 pub use git::ready_to_commit;
-pub use prepared::{Prepared, PreparedFile, PreparedValue, check_existence, current, prepare};
+pub use prepared::{Prepared, PreparedFile, PreparedValue, current, missing_path, prepare};
 pub use switch::{Recovered, is_half_done, recover};
 
 use switch::{Foreign, Switch};

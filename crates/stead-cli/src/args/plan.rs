@@ -167,7 +167,7 @@ pub struct ResumeArgs {
     /// Wait so long for targets another run holds [default: do not wait]
     #[arg(long, value_name = "D", value_parser = value::duration)]
     pub wait_lock: Option<Duration>,
-    /// Of a run of steps: say yes to what destroys, by naming what it is done to
+    /// Confirm a run of steps that destroys, by its target's name
     #[arg(long, value_name = "TARGET")]
     pub confirm: Option<String>,
     /// What configures the steps of a run of steps, given anew.

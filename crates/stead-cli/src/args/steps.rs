@@ -88,7 +88,7 @@ pub struct StepsRunArgs {
     /// Run the delete order
     #[arg(long)]
     pub delete: bool,
-    /// Say yes to what destroys, by naming what it is done to
+    /// Confirm what destroys, by the target's name
     #[arg(long, value_name = "TARGET")]
     pub confirm: Option<String>,
     /// Go on with this run, as `stead resume` does

@@ -97,9 +97,14 @@ fn refuse_step_flags(args: &ResumeArgs) -> Result<(), Failure> {
         ("--host-env", args.values.host_env.is_some()),
         ("--set", !args.values.set.is_empty()),
     ];
-    match flags.into_iter().find(|(_, given)| *given) {
+    refuse_flags(&flags, "runs of steps", "a run of a plan")
+}
+
+/// Refuses the first flag that is given and means nothing to the run.
+pub(super) fn refuse_flags(flags: &[(&str, bool)], of: &str, this: &str) -> Result<(), Failure> {
+    match flags.iter().find(|(_, given)| *given) {
         Some((flag, _)) => {
-            let message = format!("{flag} is for runs of steps, and this is a run of a plan");
+            let message = format!("{flag} is for {of}, and this is {this}");
             Err(Failure::new(FailureKind::Usage, message).hint(format!("leave {flag} out")))
         }
         None => Ok(()),

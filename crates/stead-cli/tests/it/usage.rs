@@ -11,6 +11,12 @@ const COMMANDS: &[&[&str]] = &[
     &["plan", "run"],
     &["plan", "show"],
     &["plan", "graph"],
+    &["steps"],
+    &["steps", "run"],
+    &["steps", "list"],
+    &["steps", "explain"],
+    &["steps", "history"],
+    &["steps", "check"],
     &["resume"],
     &["exec"],
     &["bundle"],
@@ -41,7 +47,7 @@ fn long_help() {
 /// `--help` has examples for every command that does something.
 #[test]
 fn long_help_has_examples() {
-    for command in COMMANDS.iter().filter(|command| !matches!(command, ["plan" | "bundle"])) {
+    for command in COMMANDS.iter().filter(|command| !matches!(command, ["plan" | "bundle" | "steps"])) {
         assert!(transcript(&with(command, &["--help"])).contains("Examples:"), "{command:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::Path;
 
 use serde_json::json;
 use stead_model::operation::{Effect, ParamKind, ParamSpec, RootSupport};
@@ -79,7 +79,7 @@ fn commit(cx: &OpContext, switch: Switch, message: &str) -> Result<Outcome, OpEr
     Ok(Outcome { changed: true, data: Some(data), ..Outcome::default() })
 }
 
-fn run_git(cx: &OpContext, switch: &Switch, top: &PathBuf, message: &str) -> Result<(), OpError> {
+fn run_git(cx: &OpContext, switch: &Switch, top: &Path, message: &str) -> Result<(), OpError> {
     let mut args: Vec<OsString> = ["--literal-pathspecs", "commit", "--quiet", "--only", "-m", message, "--"]
         .map(OsString::from)
         .into();
@@ -89,7 +89,7 @@ fn run_git(cx: &OpContext, switch: &Switch, top: &PathBuf, message: &str) -> Res
         env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let mut cx = cx.clone();
     cx.hidden_env = cx.hidden_env.iter().cloned().chain(git::FOREIGN.map(str::to_owned)).collect();
-    let said = blocking::run(&cx, Program { name: "git".to_owned(), args, cwd: top.clone(), env })?;
+    let said = blocking::run(&cx, Program { name: "git".to_owned(), args, cwd: top.to_owned(), env })?;
     if said.is_ok() {
         return Ok(());
     }

@@ -104,9 +104,7 @@ pub fn prepare(root: &Path, edits: &[FileEdit]) -> Result<Prepared, Diagnostics>
     let mut places: BTreeMap<PathBuf, usize> = BTreeMap::new();
     let mut unreadable: Vec<&str> = Vec::new();
     for (number, edit) in edits.iter().enumerate() {
-        if let Err(problem) = check_existence(root, edit) {
-            problems.push(problem);
-        }
+        problems.0.extend(missing_path(root, edit));
         if unreadable.contains(&edit.file.as_str()) {
             continue;
         }
@@ -213,11 +211,11 @@ fn read(real: &Path, file: &str) -> Result<String, Diagnostics> {
     yaml::source(file, bytes, CODES).map(|source| source.text.to_string())
 }
 
-/// Refuses a value that should be a path and leads nowhere, or out of the root.
-pub fn check_existence(root: &Path, edit: &FileEdit) -> Result<(), Diagnostic> {
-    let Wanted::Text(value) = &edit.value else { return Ok(()) };
+/// Returns why a value that should be a path leads nowhere, or out of the root.
+pub fn missing_path(root: &Path, edit: &FileEdit) -> Option<Diagnostic> {
+    let Wanted::Text(value) = &edit.value else { return None };
     if !edit.must_exist {
-        return Ok(());
+        return None;
     }
     let wrong = |message: String| {
         let place = Place::Named(edit.file.clone());
@@ -226,12 +224,12 @@ pub fn check_existence(root: &Path, edit: &FileEdit) -> Result<(), Diagnostic> {
     };
     let climbs = Path::new(value).components().any(|part| matches!(part, Component::ParentDir));
     if climbs || Path::new(value).is_absolute() {
-        return Err(wrong(format!("`{value}` is not a path under the root")));
+        return Some(wrong(format!("`{value}` is not a path under the root")));
     }
     let there = root.canonicalize().and_then(|root| Ok(root.join(value).canonicalize()?.starts_with(&root)));
     match there {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(wrong(format!("`{value}` leads outside the root"))),
-        Err(_) => Err(wrong(format!("`{value}` does not exist"))),
+        Ok(true) => None,
+        Ok(false) => Some(wrong(format!("`{value}` leads outside the root"))),
+        Err(_) => Some(wrong(format!("`{value}` does not exist"))),
     }
 }

@@ -126,14 +126,14 @@ pub fn edits(intent: &Intent, choice: &Choice) -> Result<Vec<FileEdit>, Diagnost
                 let (Spot { select, path }, must_exist) = (edit.spot(), edit.must_exist);
                 edits.push(FileEdit { file: edit.file.value.clone(), select, path, value, must_exist });
             }
-            Err(problem) => problems.push(problem),
+            Err(problem) => problems.push(*problem),
         }
     }
     if problems.has_errors() { Err(problems) } else { Ok(edits) }
 }
 
 /// Returns what an edit writes by this choice.
-fn wanted(edit: &Edit, choice: &Choice) -> Result<Wanted, Diagnostic> {
+fn wanted(edit: &Edit, choice: &Choice) -> Result<Wanted, Box<Diagnostic>> {
     let text = match &edit.value {
         EditValue::Template(text) => expand(&text.value, choice),
         EditValue::By { param, values } => {
@@ -146,8 +146,9 @@ fn wanted(edit: &Edit, choice: &Choice) -> Result<Wanted, Diagnostic> {
             ScalarKind::Int => "a whole number",
             ScalarKind::Bool => "`true` or `false`",
         };
-        Diagnostic::error("steps/catalogue", edit.place.clone(), format!("`{text}` is not {kind}"))
-            .help("change the value, or `type`")
+        let message = format!("`{text}` is not {kind}");
+        let problem = Diagnostic::error("steps/catalogue", edit.place.clone(), message);
+        Box::new(problem.help("change the value, or `type`"))
     })
 }
 

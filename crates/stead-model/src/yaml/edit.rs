@@ -17,7 +17,7 @@ use serde_saphyr::granit_parser::{Event, ScalarStyle};
 
 use self::documents::{Documents, Kind};
 use super::scalar::{self, Scalar};
-use crate::diagnostic::{Diagnostic, Diagnostics, Source, Span};
+use crate::diagnostic::{Diagnostics, Source, Span};
 
 pub use path::{KeyPath, PathError, PathPart};
 
@@ -153,11 +153,6 @@ fn says_the_same(old: &Event<'_>, new: &Event<'_>) -> bool {
         (Event::Comment(old, _), Event::Comment(new, _)) => old == new,
         (old, new) => old == new,
     }
-}
-
-/// Returns a problem with a path.
-fn problem_at(documents: &Documents<'_>, node: usize, path: &str, message: String) -> Diagnostic {
-    documents.problem(node, super::Codes::INTENT.bad_value, message).path(path)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use super::plan::{self, Wish};
 use super::run::{refuse_unknown_target, shown};
 use crate::args::{OutputArgs, ResumeArgs, StepValueArgs, StepsRunArgs};
 use crate::commands::bundle::{run_directories, unreadable, unresolved};
-use crate::commands::resume::names;
+use crate::commands::resume::{names, refuse_flags};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -87,6 +87,13 @@ pub(crate) fn recorded(
     settings: &Settings,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
+    let flags = [
+        ("--yes", args.yes),
+        ("--inventory", !args.inventory.inventory.is_empty()),
+        ("--agents", !args.inventory.agents.is_empty()),
+        ("--limit", args.inventory.limit.is_some()),
+    ];
+    refuse_flags(&flags, "runs of plans", "a run of steps")?;
     let said = Said {
         values: &args.values,
         confirm: args.confirm.as_deref(),

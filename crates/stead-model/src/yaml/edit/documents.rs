@@ -67,7 +67,7 @@ pub(super) fn read(source: &Source) -> Result<Documents<'_>, Diagnostics> {
         open: Vec::new(),
         problems: Diagnostics::default(),
     };
-    reader.read().map_err(|problem| Diagnostics(vec![problem]))?;
+    reader.read()?;
     if reader.problems.has_errors() { Err(reader.problems) } else { Ok(reader.documents) }
 }
 
@@ -98,7 +98,7 @@ struct Reader<'s> {
 }
 
 impl<'s> Reader<'s> {
-    fn read(&mut self) -> Result<(), Diagnostic> {
+    fn read(&mut self) -> Result<(), Diagnostics> {
         let source = self.documents.source;
         let mut options = Options::default();
         options.max_buffered_comment_events = MAX_BYTES;
@@ -109,8 +109,8 @@ impl<'s> Reader<'s> {
                 let start = error.marker().byte_offset().unwrap_or(0);
                 let span = span_at(&source.text, start, start);
                 let place = Place::Text { source: source.clone(), span };
-                Diagnostic::error(CODES.syntax, place, error.info().to_string())
-                    .help("the file is not edited until it is YAML again")
+                let problem = Diagnostic::error(CODES.syntax, place, error.info().to_string());
+                Diagnostics(vec![problem.help("the file is not edited until it is YAML again")])
             })?;
             self.take(&event, &marks);
             self.documents.events.push(event);

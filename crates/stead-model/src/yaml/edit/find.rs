@@ -2,9 +2,9 @@
 
 use serde_saphyr::granit_parser::ScalarStyle;
 
+use super::Spot;
 use super::documents::{Documents, Kind};
 use super::path::{self, KeyPath, PathPart};
-use super::{Spot, problem_at};
 use crate::diagnostic::{Diagnostic, Diagnostics, Place, suggest};
 use crate::yaml::Codes;
 
@@ -17,10 +17,12 @@ struct Lost {
 
 /// Returns the node of the scalar at `spot`.
 pub(super) fn scalar(documents: &Documents<'_>, spot: &Spot) -> Result<usize, Diagnostics> {
-    let only = |problem: Diagnostic| Diagnostics(vec![problem]);
-    let root = document(documents, spot).map_err(only)?;
+    let root = document(documents, spot)?;
     let path = spot.path.to_string();
-    let told = |lost: Lost| only(problem_at(documents, lost.node, &path, lost.message).help(lost.help));
+    let told = |lost: Lost| {
+        let problem = documents.problem(lost.node, Codes::INTENT.bad_value, lost.message);
+        Diagnostics(vec![problem.path(&path).help(lost.help)])
+    };
     let way = follow(documents, root, &spot.path).map_err(|lost| {
         let help = elsewhere(documents, root, &spot.path).unwrap_or(lost.help);
         told(Lost { help, ..lost })
@@ -33,7 +35,7 @@ pub(super) fn scalar(documents: &Documents<'_>, spot: &Spot) -> Result<usize, Di
 }
 
 /// Returns the top of the document that is meant.
-fn document(documents: &Documents<'_>, spot: &Spot) -> Result<usize, Diagnostic> {
+fn document(documents: &Documents<'_>, spot: &Spot) -> Result<usize, Diagnostics> {
     let fits = |root: &usize| {
         spot.select.iter().all(|(path, wanted)| {
             let way = follow(documents, *root, path).ok();
@@ -42,34 +44,31 @@ fn document(documents: &Documents<'_>, spot: &Spot) -> Result<usize, Diagnostic>
         })
     };
     let fitting: Vec<usize> = documents.roots.iter().copied().filter(fits).collect();
+    let (first, second) = match fitting.as_slice() {
+        [one] => return Ok(*one),
+        [first, second, ..] => (Some(*first), Some(*second)),
+        [] => (None, None),
+    };
     let wish: Vec<String> = spot.select.iter().map(|(path, text)| format!("{path}: {text}")).collect();
-    let whole = || Place::Named(documents.source.name.to_string());
-    let path = spot.path.to_string();
-    let code = Codes::INTENT.bad_value;
-    match fitting.as_slice() {
-        [one] => Ok(*one),
-        [] if documents.roots.is_empty() => {
-            Err(Diagnostic::error(code, whole(), "the file holds no document").path(path))
-        }
-        [] => {
-            let message = format!("no document has {}", wish.join(", "));
-            Err(Diagnostic::error(code, whole(), message).path(path).help("correct `select`, or the file"))
-        }
-        [first, second, ..] if wish.is_empty() => Err(problem_at(
-            documents,
-            *second,
-            &path,
-            format!("the file holds {} documents, and `select` does not say which is meant", fitting.len()),
-        )
-        .related(documents.place(*first), "the first is here")
-        .help("add `select: { kind: K, metadata.name: N }` to the edit")),
-        [first, second, ..] => {
-            let message = format!("{} documents have {}", fitting.len(), wish.join(", "));
-            Err(problem_at(documents, *second, &path, message)
-                .related(documents.place(*first), "the first is here")
-                .help("make `select` say more"))
-        }
+    let wish = wish.join(", ");
+    let (message, help) = match (documents.roots.len(), fitting.len()) {
+        (0, _) => ("the file holds no document".to_owned(), ""),
+        (_, 0) => (format!("no document has {wish}"), "correct `select`, or the file"),
+        (_, count) if wish.is_empty() => (
+            format!("the file holds {count} documents, and `select` does not say which is meant"),
+            "add `select: { kind: K, metadata.name: N }` to the edit",
+        ),
+        (_, count) => (format!("{count} documents have {wish}"), "make `select` say more"),
+    };
+    let place = match second {
+        Some(second) => documents.place(second),
+        None => Place::Named(documents.source.name.to_string()),
+    };
+    let mut problem = Diagnostic::error(Codes::INTENT.bad_value, place, message).path(spot.path.to_string());
+    if let Some(first) = first {
+        problem = problem.related(documents.place(first), "the first is here");
     }
+    Err(Diagnostics(vec![problem.help(help)]))
 }
 
 fn text<'d>(documents: &'d Documents<'_>, node: usize) -> Option<&'d str> {

@@ -68,7 +68,7 @@ fn missing(catalogue: &Catalogue, edit: &Edit, spot: Spot, found: &Found) -> Opt
         value: Wanted::Text(text.to_owned()),
         must_exist: edit.must_exist,
     };
-    intent::check_existence(&catalogue.root, &edit).err()
+    intent::missing_path(&catalogue.root, &edit)
 }
 
 fn place_of(edit: &Edit, found: &Found) -> Place {
