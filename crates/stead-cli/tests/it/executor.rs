@@ -5,4 +5,5 @@ mod direct;
 mod faults;
 mod over_ssh;
 mod protocol;
+mod restarting;
 mod sessions;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stead_model::event::Mode;
-use stead_model::executor::{OpResult, OpStatus};
+use stead_model::executor::{OpResult, OpStatus, Restart};
 use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
 use stead_model::report::Warning;
@@ -39,6 +39,8 @@ pub struct Ran {
     pub inverse: Option<Op>,
     /// What a person should know.
     pub warnings: Vec<Warning>,
+    /// The machine is about to restart, and the operation is not done before it is back.
+    pub restart: Option<Restart>,
 }
 
 /// Carries out an operation as [`operate`] does; a panic in it is its failure.
@@ -117,6 +119,7 @@ pub(crate) fn from_outcome(outcome: Outcome, effect: Effect) -> Ran {
         signal: outcome.signal,
         data: outcome.data,
         warnings: outcome.warnings,
+        restart: outcome.restart,
         ..Ran::default()
     }
 }
@@ -205,6 +208,7 @@ pub fn to_result(ran: Result<Ran, OpError>) -> OpResult {
         signal: ran.signal,
         passed_over: ran.passed_over,
         warnings: ran.warnings,
+        restart: ran.restart,
     }
 }
 
@@ -234,6 +238,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         diff: result.diff,
         inverse: result.before,
         warnings: result.warnings,
+        restart: result.restart,
     })
 }
 
@@ -250,6 +255,7 @@ mod tests {
             Ok(Ran { changed: true, failure: Some(failure.clone()), exit_code: Some(3), ..Ran::default() }),
             Ok(Ran { stopped: true, signal: Some(15), ..Ran::default() }),
             Ok(Ran { passed_over: true, reason: Some("creates".to_owned()), ..Ran::default() }),
+            Ok(Ran { restart: Some(Restart { boot_id: "b".to_owned(), timeout_ms: 5 }), ..Ran::default() }),
             Err(failure),
             Err(OpError::unsupported("needs linux")),
             Err(OpError { not_known: true, ..OpError::invalid("later") }),
