@@ -7,3 +7,4 @@ mod over_ssh;
 mod protocol;
 mod restarting;
 mod sessions;
+mod sweep;
