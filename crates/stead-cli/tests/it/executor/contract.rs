@@ -171,7 +171,12 @@ impl Remote {
                         Frame::write(&mut frames, FrameKind::Bytes, id, rest).unwrap();
                         session.say(&frames).await;
                     }
-                    other => panic!("not expected: {other:?}"),
+                    other @ (Reply::Hello(_)
+                    | Reply::Out { .. }
+                    | Reply::Keep(_)
+                    | Reply::Lock { .. }
+                    | Reply::Beat
+                    | Reply::Error { .. }) => panic!("not expected: {other:?}"),
                 }
             }
         })
