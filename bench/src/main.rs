@@ -11,6 +11,7 @@ mod runner;
 mod sample;
 mod shape;
 mod shell;
+mod steps;
 mod table;
 mod targets;
 mod terraform;
@@ -44,7 +45,7 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 8] = [
+const PARTS: [(&str, Measure); 9] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
@@ -52,6 +53,7 @@ const PARTS: [(&str, Measure); 8] = [
     ("growth", growth::measure),
     ("targets", targets::measure),
     ("terraform", terraform::measure),
+    ("steps", steps::measure),
     ("reach", reach::measure),
 ];
 
