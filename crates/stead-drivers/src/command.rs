@@ -1,7 +1,7 @@
 //! `command.exec` and `command.shell`: run a program, say how it ended.
 //!
 //! They own the meaning of `creates`, `unless` and `ok_exit`. Starting, streaming and ending the process is
-//! [`process`]; nothing here builds a shell line: a script is one argument of `/bin/sh`.
+//! [`process`]; nothing here builds a shell line: a script is an argument of `/bin/sh`, or several if it is long.
 //!
 //! A command that ends normally may leave background children. What they still write is waited for at most one
 //! second after the command's own exit; then their pipe is closed and they live on. After a cancel nothing of the
@@ -32,6 +32,27 @@ use tail::Tail;
 use crate::disk::Disk;
 
 const SHELL: &str = "/bin/sh";
+
+/// The kernel takes no longer argument than 128 KiB, with the NUL at its end.
+const LONGEST_ARGUMENT: usize = (128 << 10) - 1;
+
+/// Runs the script that its arguments make together, without arguments and variables of its own.
+const JOINED: &str = r#"stead_script=; for stead_part; do stead_script=$stead_script$stead_part; done; set --; eval "unset stead_script stead_part; $stead_script""#;
+
+/// Returns the arguments by which `/bin/sh` runs `script`.
+fn shell_arguments(script: &str) -> Vec<OsString> {
+    if script.len() <= LONGEST_ARGUMENT {
+        return vec!["-c".into(), script.into()];
+    }
+    let mut arguments = vec!["-c".into(), JOINED.into(), SHELL.into()];
+    let mut rest = script;
+    while !rest.is_empty() {
+        let (part, after) = rest.split_at(rest.floor_char_boundary(LONGEST_ARGUMENT));
+        arguments.push(part.into());
+        rest = after;
+    }
+    arguments
+}
 
 const CWD: ParamSpec = ParamSpec::new(
     "cwd",
@@ -97,8 +118,8 @@ static SHELL_SCRIPT: Descriptor = Descriptor {
     params: &[
         ParamSpec::new(
             "script",
-            ParamKind::NonEmptyText,
-            "The script, given to `/bin/sh -c` as one argument.",
+            ParamKind::Script,
+            "The script, run by `/bin/sh -c`; at most 1 MiB, put a longer one into a file.",
         )
         .required(),
         CWD,
@@ -178,7 +199,8 @@ impl BareAction for Shell {
         params: &Params,
         mode: Mode,
     ) -> Result<Outcome, OpError> {
-        let argv = vec![SHELL.into(), "-c".into(), params.required("script")?.into()];
+        let mut argv = vec![SHELL.into()];
+        argv.extend(shell_arguments(params.required("script")?));
         over::act(transport, cx, params, mode, argv).await
     }
 }
@@ -194,7 +216,7 @@ impl Action for Shell {
     }
 
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
-        let args = vec!["-c".into(), params.required("script")?.into()];
+        let args = shell_arguments(params.required("script")?);
         Surroundings::new(cx, params)?.run(cx, params, SHELL, args).await
     }
 

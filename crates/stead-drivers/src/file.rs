@@ -23,7 +23,7 @@ mod directory;
 pub(crate) mod edit;
 pub(crate) mod entry;
 mod fetch;
-mod kept;
+pub(crate) mod kept;
 mod line;
 pub(crate) mod owner;
 pub(crate) mod params;

@@ -1,24 +1,37 @@
-//! `reboot`: the part on the target. It says which boot this is, arranges for the machine to restart and returns.
+//! `reboot`: the part on the target. It notes which boot this is, arranges for the machine to restart and returns;
+//! run once more after that, it says that the machine is back.
 //!
-//! Waiting until the machine is back is the driver's, over the transport: another `boot_id` than the one in the result
-//! means that it is. On the driver's own machine it is refused, because the run would end with it: there the registry
-//! is [`crate::Drivers::standard`]; the executor of a target uses [`crate::Drivers::on_target`].
+//! Waiting in between is the driver's, over the transport. The note (`BASE/undo/RUN/restart-…`) is what makes it safe
+//! to repeat: a run that is taken up again after a crash finds in it that the machine has restarted since, or is about
+//! to, and restarts nothing twice. On the driver's own machine it is refused, because the run would end with it: there
+//! the registry is [`crate::Drivers::standard`]; the executor of a target uses [`crate::Drivers::on_target`].
 
-use std::path::Path;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
+use sha2::{Digest, Sha256};
+use stead_model::executor::Restart;
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use crate::disk::Disk;
+use crate::file::kept;
 use crate::system::{Tool, has, need, need_root, off_thread};
 
 /// The answer has to be on its way before the connection goes.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// How long this boot has lasted, in seconds, before the first blank.
+const UPTIME: &str = "/proc/uptime";
+
+/// Where the program that restarts the machine is found.
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Waits, then becomes the program that restarts the machine. Arguments: seconds, program and its arguments.
 const LATER: &str = r#"sleep "$1"; shift; exec "$@""#;
@@ -27,7 +40,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "reboot",
     summary: "Restarts the machine; refused on the machine that runs the plan.",
     effect: Effect::Command,
-    idempotent: false,
+    idempotent: true,
     check: false,
     undo: false,
     platforms: &["linux"],
@@ -47,10 +60,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
     ],
     exclusive: &[],
     one_of: &[],
-    result: &[
-        ("boot_id", "The boot that ends; the machine is back when it has another."),
-        ("timeout", "How long to wait for that, in milliseconds."),
-    ],
+    result: &[("boot_id", "The boot the machine is in now."), ("before", "The boot that ended.")],
 };
 
 const REFUSAL: &str =
@@ -92,7 +102,53 @@ impl Action for Reboot {
     }
 }
 
+/// A restart that was arranged, as it is noted on the target.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    /// The boot that ends.
+    boot_id: String,
+    /// When it is not waited for any more, in seconds of that boot.
+    until: u64,
+}
+
+impl Note {
+    /// Returns where it is: one per task and host of the run.
+    fn path(cx: &OpContext) -> Result<PathBuf, OpError> {
+        let whose = Sha256::digest(format!("{} {}", cx.host, cx.task));
+        let whose: String = whose.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(kept::directory(cx, "the note of a restart")?.join(format!("restart-{whose}")))
+    }
+
+    fn read(path: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(path).ok()?).ok()
+    }
+
+    /// Writes it so that it outlives the machine's restart.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let temporary = path.with_extension("new");
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(serde_json::to_string(self)?.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        path.parent().map_or(Ok(()), |directory| fs::File::open(directory)?.sync_all())
+    }
+}
+
 fn schedule(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
+    let boot_id = line(BOOT_ID)?;
+    if let Some(before) = &cx.restarted {
+        return finish(&Note::path(cx)?, before, &boot_id);
+    }
+    let note = Note::path(cx)?;
+    let uptime = line(UPTIME)?;
+    let uptime = uptime.split('.').next().and_then(|seconds| seconds.parse::<u64>().ok()).unwrap_or_default();
+    match Note::read(&note) {
+        Some(Note { boot_id: before, .. }) if before != boot_id => return finish(&note, &before, &boot_id),
+        Some(Note { boot_id, until }) if uptime < until => {
+            return Ok(waiting(boot_id, Duration::from_secs(until - uptime)));
+        }
+        Some(_) | None => {}
+    }
     if let Some(path) = params.text("only_if_exists")
         && !Disk::open(cx)?.exists(Path::new(path))?
     {
@@ -103,24 +159,49 @@ fn schedule(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
     }
     need_root(DESCRIPTOR.name)?;
     need("setsid", "util-linux")?;
-    let boot_id = std::fs::read_to_string(BOOT_ID).map_err(|error| OpError::io(BOOT_ID, &error))?;
     let restart: &[&str] = if Path::new("/run/systemd/system").is_dir() && has("systemctl") {
         &["systemctl", "reboot"]
     } else {
         need("reboot", "systemd-sysv, openrc or busybox")?;
         &["reboot"]
     };
+    let delay = params.duration("delay", Duration::ZERO).max(SHORTEST);
+    let patience = delay.saturating_add(params.duration("timeout", Duration::from_secs(600)));
+    let noted = Note { boot_id: boot_id.clone(), until: uptime.saturating_add(patience.as_secs()) };
+    noted.write(&note).map_err(|error| OpError::io(format_args!("`{}`", note.display()), &error))?;
     if let Some(message) = params.text("message")
         && has("wall")
     {
         // Nobody logged in is no reason not to restart.
         Tool::new(cx, "wall").arg(message).run()?;
     }
-    let delay = params.duration("delay", Duration::ZERO).max(SHORTEST);
-    // In a session of its own: what ends this one must not end it.
-    let later = Tool::new(cx, "setsid").args(["--fork", "/bin/sh", "-c", LATER, "sh"]);
+    // In a session of its own and without the run's variables: what ends this one, and what a run left behind, must
+    // not end it.
+    let later = Tool::new(cx, "setsid").args(["--fork", "env", "-i", PATH, "/bin/sh", "-c", LATER, "sh"]);
     later.arg(format!("{:.3}", delay.as_secs_f64())).args(restart).without_output().must()?;
-    let timeout = params.duration("timeout", Duration::from_secs(600));
-    let data = json!({"boot_id": boot_id.trim(), "timeout": timeout.as_millis() as u64});
+    Ok(waiting(boot_id, patience))
+}
+
+/// Returns that the driver is to wait for another boot.
+fn waiting(boot_id: String, patience: Duration) -> Outcome {
+    let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+    Outcome { changed: true, restart: Some(Restart { boot_id, timeout_ms }), ..Outcome::default() }
+}
+
+/// Returns that the machine is back.
+fn finish(note: &Path, before: &str, boot_id: &str) -> Result<Outcome, OpError> {
+    match fs::remove_file(note) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(OpError::io(format_args!("`{}`", note.display()), &error));
+        }
+        Ok(()) | Err(_) => {}
+    }
+    let data = json!({"boot_id": boot_id, "before": before});
     Ok(Outcome { changed: true, data: Some(data), ..Outcome::default() })
+}
+
+/// Returns the first line of a file of the kernel.
+fn line(path: &str) -> Result<String, OpError> {
+    let text = fs::read_to_string(path).map_err(|error| OpError::io(path, &error))?;
+    Ok(text.trim().to_owned())
 }

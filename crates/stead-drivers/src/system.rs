@@ -95,14 +95,21 @@ impl<'a> Tool<'a> {
 
     /// Like [`Tool::must`], trying again while `is_busy` says that another program holds the lock, up to 60 s.
     pub(crate) fn must_when_free(&self, is_busy: fn(&Said) -> bool) -> Result<String, OpError> {
-        let deadline = Instant::now() + BUSY;
+        self.must_within(BUSY, is_busy)
+    }
+
+    fn must_within(&self, limit: Duration, is_busy: fn(&Said) -> bool) -> Result<String, OpError> {
+        let deadline = Instant::now() + limit;
         loop {
             let said = self.run()?;
             if said.is_ok() || !is_busy(&said) {
                 return self.checked(said);
             }
             if Instant::now() >= deadline {
-                return self.checked(said).map_err(|error| error.within("still locked after 60s"));
+                let after = stead_model::duration::to_exact(limit);
+                return self
+                    .checked(said)
+                    .map_err(|error| error.within(format_args!("still locked after {after}")));
             }
             pause(self.cx, LOOK_AGAIN)?;
         }
@@ -175,4 +182,39 @@ pub(crate) async fn off_thread<T: Send + 'static>(
 ) -> Result<T, OpError> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(OpError::operation(format!("the operation was stopped: {error}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::ErrorClass;
+    use stead_testkit::context::context;
+
+    use super::*;
+
+    /// Section 7, rule 6: a lock that is never free is waited for and then an error that says so.
+    #[test]
+    fn a_lock_that_stays_held_is_an_error_at_its_bound() {
+        assert_eq!(BUSY, Duration::from_secs(60));
+        let directory = tempfile::tempdir().unwrap();
+        let cx = context(directory.path());
+        let script = "echo try >>\"$1\"; echo 'cannot get lock' >&2; exit 100";
+        let tries = directory.path().join("tries");
+        let tool = Tool::new(&cx, "sh").args(["-c", script, "sh"]).arg(&tries);
+        let is_busy = |said: &Said| said.stderr.contains("cannot get lock");
+        let error = tool.must_within(Duration::from_millis(600), is_busy).unwrap_err();
+        assert_eq!(error.class, ErrorClass::Operation);
+        assert!(error.message.starts_with("still locked after 600ms: `sh`: "), "{}", error.message);
+        assert!(error.message.contains("cannot get lock"), "{}", error.message);
+        assert!(std::fs::read_to_string(&tries).unwrap().lines().count() > 2, "it was tried again and again");
+    }
+
+    #[test]
+    fn a_lock_that_becomes_free_is_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let cx = context(directory.path());
+        let script = "[ -e \"$1\" ] && { echo done; exit 0; }; touch \"$1\"; echo busy >&2; exit 1";
+        let tool = Tool::new(&cx, "sh").args(["-c", script, "sh"]).arg(directory.path().join("free"));
+        let said = tool.must_within(Duration::from_secs(30), |said| said.stderr.contains("busy")).unwrap();
+        assert_eq!(said, "done\n");
+    }
 }

@@ -18,7 +18,7 @@ pub use bytes::ByteText;
 pub use frame::{Frame, FrameBuffer, FrameError, FrameKind, HEADER, LONGEST, SHORTEST};
 pub use message::{
     Answer, EntryKind, Expressed, Hello, Holder, Keep, OpRequest, OpResult, OpStatus, Pipe, Received, Reply,
-    Request, SourceEntry, SourceTree, UnknownMessage, Welcome, write,
+    Request, Restart, SourceEntry, SourceTree, UnknownMessage, Welcome, write,
 };
 pub use names::target_arch;
 

@@ -202,6 +202,9 @@ impl ParamDefault {
     }
 }
 
+/// Bytes of the longest script.
+pub const LONGEST_SCRIPT: usize = 1 << 20;
+
 /// What a parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamKind {
@@ -209,6 +212,8 @@ pub enum ParamKind {
     Text,
     /// Text that is not empty.
     NonEmptyText,
+    /// A script, of at most [`LONGEST_SCRIPT`] bytes: systems take no more as arguments of a program.
+    Script,
     /// An absolute path on the target.
     AbsolutePath,
     /// A path on the driver, relative to the plan file.
@@ -274,6 +279,16 @@ impl ParamKind {
             }
             Self::NonEmptyText => match value.as_str() {
                 Some("") => Some("must not be empty".to_owned()),
+                Some(_) => None,
+                None => text("a text"),
+            },
+            Self::Script => match value.as_str() {
+                Some("") => Some("must not be empty".to_owned()),
+                Some(script) if script.len() > LONGEST_SCRIPT => Some(format!(
+                    "a script of {} bytes is too long, 1 MiB ({LONGEST_SCRIPT} bytes) at most: put it into a file with \
+                     `file.present` and run that",
+                    script.len()
+                )),
                 Some(_) => None,
                 None => text("a text"),
             },
@@ -415,6 +430,7 @@ impl ParamKind {
             Self::Any => json!({}),
             Self::Text | Self::SourcePath => json!({"type": "string"}),
             Self::NonEmptyText => json!({"type": "string", "minLength": 1}),
+            Self::Script => json!({"type": "string", "minLength": 1, "maxLength": LONGEST_SCRIPT}),
             Self::AbsolutePath => json!({"type": "string", "pattern": "^/"}),
             Self::Regex => json!({"type": "string", "format": "regex"}),
             Self::Url => json!({"type": "string", "pattern": "^https?://"}),

@@ -348,6 +348,7 @@ impl Executor {
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
+            restarted: None,
             predicted: predicted.entry(host.clone()).or_default().clone(),
             output,
             cancel,

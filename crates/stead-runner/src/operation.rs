@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use stead_model::event::{Mode, Stream};
+use stead_model::executor::Restart;
 use stead_model::report::Warning;
 use stead_model::{Descriptor, ErrorClass, HostName, Op, RunId, TaskName};
 use tokio::sync::{Notify, watch};
@@ -197,6 +198,8 @@ pub struct OpContext {
     pub hidden_env: Arc<[String]>,
     /// How long a cancelled command may take before it is killed.
     pub grace: Duration,
+    /// The boot that has ended, where the machine has restarted for this operation and it goes on.
+    pub restarted: Option<String>,
     /// What this dry run has predicted so far on this host.
     pub predicted: Predicted,
     /// Where output goes.
@@ -471,6 +474,8 @@ pub struct Outcome {
     pub warnings: Vec<Warning>,
     /// Dry run: whether it is only assumed that something would change.
     pub assumed: bool,
+    /// The machine is about to restart: the operation is run once more when it is back.
+    pub restart: Option<Restart>,
 }
 
 /// Why an operation failed.

@@ -3,6 +3,7 @@
 pub mod apt_repository;
 pub mod container;
 pub mod context;
+pub mod file_cases;
 pub mod flow;
 pub mod operation_contract;
 pub mod sshd;

@@ -14,15 +14,16 @@
 //! A case acts on a directory of its own, or on the whole system it runs in ([`World`]): the latter only inside a
 //! container (`container::inside`), where its functions get `/`, or under a root prefix, where they get that.
 //!
-//! [`violations`] returns what was not kept, so that the suite can be shown to fail.
+//! [`violations`] returns what was not kept, so that the suite can be shown to fail. [`violations_by`] has the
+//! operations carried out by another [`Carrier`], such as an executor behind SSH.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stead_model::operation::RootSupport;
-use stead_model::{Descriptor, Effect};
-use stead_runner::operation::{Entry, OpContext, Operation, Params, Predicted, Registry};
+use stead_model::{Descriptor, Effect, Op};
+use stead_runner::operation::{Diff, Entry, OpContext, OpError, Operation, Params, Predicted, Registry};
 
 use crate::context::{context, params};
 use crate::flow;
@@ -83,23 +84,92 @@ pub fn uncovered(registry: &Registry, cases: &[Case]) -> Vec<&'static str> {
         .collect()
 }
 
+/// How a run of an operation went, as the suite judges it.
+#[derive(Debug)]
+pub struct Went {
+    /// Whether something was applied.
+    pub changed: bool,
+    /// What differed before; none if nothing did.
+    pub diff: Option<Value>,
+    /// The operation that restores the state before.
+    pub inverse: Option<Op>,
+}
+
+/// Carries out operations for the suite.
+pub trait Carrier {
+    /// What follows happens in this context, and a dry run begins anew.
+    fn begin(&self, cx: &OpContext);
+
+    /// Returns what would change, if something would; nothing is written.
+    ///
+    /// # Errors
+    /// As the operation.
+    fn check(&self, operation: &str, cx: &OpContext, params: &Params) -> Result<Option<Value>, OpError>;
+
+    /// Brings the target to the described state.
+    ///
+    /// # Errors
+    /// As the operation.
+    fn run(&self, operation: &str, cx: &OpContext, params: &Params) -> Result<Went, OpError>;
+}
+
+/// Carries out operations in this process.
+struct Here<'a>(&'a Registry);
+
+impl Here<'_> {
+    fn operation(&self, name: &str) -> Result<&dyn Operation, OpError> {
+        match self.0.get(name) {
+            Some(Entry::State(operation)) => Ok(operation.as_ref()),
+            Some(Entry::Action(_)) | None => Err(OpError::invalid(format!("`{name}` describes no state"))),
+        }
+    }
+}
+
+fn shown(diff: &Diff) -> Option<Value> {
+    (!diff.is_empty()).then(|| diff.to_json())
+}
+
+impl Carrier for Here<'_> {
+    fn begin(&self, _: &OpContext) {}
+
+    fn check(&self, operation: &str, cx: &OpContext, params: &Params) -> Result<Option<Value>, OpError> {
+        flow::check(self.operation(operation)?, cx, params).map(|diff| shown(&diff))
+    }
+
+    fn run(&self, operation: &str, cx: &OpContext, params: &Params) -> Result<Went, OpError> {
+        let operation = self.operation(operation)?;
+        let ran = flow::run(operation, cx, params)?;
+        let inverse = operation.inverse(params, &ran.before);
+        Ok(Went { changed: ran.changed, diff: shown(&ran.diff), inverse })
+    }
+}
+
 /// Returns every way in which `case` shows the contract broken. Empty: it is kept.
 ///
 /// # Panics
 /// If the test machine does not let directories be made.
 pub fn violations(registry: &Registry, case: &Case) -> Vec<String> {
+    violations_by(&Here(registry), registry, case)
+}
+
+/// Like [`violations`], with the operations carried out by `carrier`.
+///
+/// # Panics
+/// As [`violations`].
+pub fn violations_by(carrier: &dyn Carrier, registry: &Registry, case: &Case) -> Vec<String> {
     let Some(Entry::State(operation)) = registry.get(case.operation) else {
         return vec![format!("{} is not an operation that describes a state", case.operation)];
     };
+    let descriptor = operation.descriptor();
     let mut placements = vec![Placement::Machine];
-    match (operation.descriptor().root, case.world) {
+    match (descriptor.root, case.world) {
         // A directory's case may show what only a running system has.
         (RootSupport::Full, _) | (RootSupport::Files, World::System(_)) => placements.push(Placement::Root),
         (RootSupport::Files, World::Directory) | (RootSupport::None, _) => {}
     }
     let mut found = Vec::new();
     for placement in placements {
-        let mut suite = Suite { registry, operation: operation.as_ref(), case, placement, found: Vec::new() };
+        let mut suite = Suite { carrier, descriptor, case, placement, found: Vec::new() };
         suite.walk_from("fresh", nothing);
         suite.walk_from("half-applied", case.half);
         for (field, drift) in case.drifts {
@@ -117,8 +187,8 @@ enum Placement {
 }
 
 struct Suite<'a> {
-    registry: &'a Registry,
-    operation: &'a dyn Operation,
+    carrier: &'a dyn Carrier,
+    descriptor: &'static Descriptor,
     case: &'a Case,
     placement: Placement,
     found: Vec<String>,
@@ -156,6 +226,7 @@ impl Suite<'_> {
             }
         };
         let values = fill((self.case.params)(), &shown, &sources);
+        self.carrier.begin(&cx);
         Target { _keep: keep, dir, cx, params: params(values) }
     }
 
@@ -184,23 +255,19 @@ impl Suite<'_> {
         let kept = (self.case.kept)(&target.dir);
         let before = self.state(&target);
         let Some(predicted) = self.check(&target, start) else { return };
-        if predicted.is_empty() {
+        if predicted.is_none() {
             self.broken(format!("{start}: check predicts no change"));
         }
         self.defaults(&target, start, &predicted);
-        let ran = match flow::run(self.operation, &target.cx, &target.params) {
+        let ran = match self.run(&target) {
             Ok(ran) => ran,
             Err(error) => return self.broken(format!("{start}: the run failed: {error}")),
         };
         if !ran.changed {
             self.broken(format!("{start}: the first run is unchanged"));
         }
-        if ran.diff.to_json() != predicted.to_json() {
-            self.broken(format!(
-                "{start}: check said {}, the run {}",
-                predicted.to_json(),
-                ran.diff.to_json()
-            ));
+        if ran.diff != predicted {
+            self.broken(format!("{start}: check said {}, the run {}", text(&predicted), text(&ran.diff)));
         }
         if (self.case.kept)(&target.dir) != kept {
             self.broken(format!("{start}: not kept: {kept:?} became {:?}", (self.case.kept)(&target.dir)));
@@ -211,24 +278,29 @@ impl Suite<'_> {
             self.broken(format!("{start}: left {leftovers:?}"));
         }
         self.converged(&target, start);
-        self.undo(&target, start, &ran.before, &before);
+        self.undo(&target, start, ran.inverse, &before);
     }
 
-    /// Checks without writing, twice: the second sees the prediction of the first.
-    fn check(&mut self, target: &Target, start: &str) -> Option<stead_runner::operation::Diff> {
+    fn run(&self, target: &Target) -> Result<Went, OpError> {
+        self.carrier.begin(&target.cx);
+        self.carrier.run(self.case.operation, &target.cx, &target.params)
+    }
+
+    /// Checks without writing, twice: the second sees the prediction of the first. Nothing if it failed.
+    fn check(&mut self, target: &Target, start: &str) -> Option<Option<Value>> {
         let before = self.everything(target, Depth::Everything);
-        let cx = OpContext { predicted: Predicted::default(), ..target.cx.clone() };
-        let predicted = match flow::check(self.operation, &cx, &target.params) {
+        let cx = self.dry_run(target);
+        let predicted = match self.carrier.check(self.case.operation, &cx, &target.params) {
             Ok(diff) => diff,
             Err(error) => {
                 self.broken(format!("{start}: check failed: {error}"));
                 return None;
             }
         };
-        match flow::check(self.operation, &cx, &target.params) {
-            Ok(diff) if diff.is_empty() => {}
+        match self.carrier.check(self.case.operation, &cx, &target.params) {
+            Ok(None) => {}
             Ok(diff) => {
-                self.broken(format!("{start}: a dry run does not see its own prediction: {}", diff.to_json()))
+                self.broken(format!("{start}: a dry run does not see its own prediction: {}", text(&diff)))
             }
             Err(error) => self.broken(format!("{start}: a second check failed: {error}")),
         }
@@ -238,16 +310,22 @@ impl Suite<'_> {
         Some(predicted)
     }
 
+    /// Returns the context of a dry run that has predicted nothing yet.
+    fn dry_run(&self, target: &Target) -> OpContext {
+        self.carrier.begin(&target.cx);
+        OpContext { predicted: Predicted::default(), ..target.cx.clone() }
+    }
+
     /// What is declared as a default is what happens without the parameter.
-    fn defaults(&mut self, target: &Target, start: &str, predicted: &stead_runner::operation::Diff) {
-        let cx = OpContext { predicted: Predicted::default(), ..target.cx.clone() };
-        let spelled = with_defaults(self.operation.descriptor(), &target.params);
-        match flow::check(self.operation, &cx, &spelled) {
-            Ok(diff) if diff.to_json() == predicted.to_json() => {}
+    fn defaults(&mut self, target: &Target, start: &str, predicted: &Option<Value>) {
+        let cx = self.dry_run(target);
+        let spelled = with_defaults(self.descriptor, &target.params);
+        match self.carrier.check(self.case.operation, &cx, &spelled) {
+            Ok(diff) if diff == *predicted => {}
             Ok(diff) => self.broken(format!(
                 "{start}: check says {}, with the defaults spelled out {}",
-                predicted.to_json(),
-                diff.to_json()
+                text(predicted),
+                text(&diff)
             )),
             Err(error) => {
                 self.broken(format!("{start}: check with the defaults spelled out failed: {error}"))
@@ -258,14 +336,12 @@ impl Suite<'_> {
     /// A converged target: check and run say unchanged and write nothing.
     fn converged(&mut self, target: &Target, start: &str) {
         let before = self.everything(target, Depth::Everything);
-        if let Some(diff) = self.check(target, "converged")
-            && !diff.is_empty()
-        {
-            self.broken(format!("{start}, converged: check predicts {}", diff.to_json()));
+        if let Some(diff @ Some(_)) = self.check(target, "converged") {
+            self.broken(format!("{start}, converged: check predicts {}", text(&diff)));
         }
-        match flow::run(self.operation, &target.cx, &target.params) {
+        match self.run(target) {
             Ok(ran) if ran.changed => {
-                self.broken(format!("{start}: the second run is changed: {}", ran.diff.to_json()))
+                self.broken(format!("{start}: the second run is changed: {}", text(&ran.diff)))
             }
             Ok(_) => {}
             Err(error) => self.broken(format!("{start}: the second run failed: {error}")),
@@ -275,25 +351,16 @@ impl Suite<'_> {
         }
     }
 
-    fn undo(
-        &mut self,
-        target: &Target,
-        start: &str,
-        seen: &stead_runner::operation::Observed,
-        before: &BTreeMap<String, String>,
-    ) {
-        if !self.operation.descriptor().undo {
+    fn undo(&mut self, target: &Target, start: &str, inverse: Option<Op>, before: &BTreeMap<String, String>) {
+        if !self.descriptor.undo {
             return;
         }
-        let Some(inverse) = self.operation.inverse(&target.params, seen) else {
+        let Some(inverse) = inverse else {
             return self.broken(format!("{start}: there is no inverse"));
-        };
-        let Some(Entry::State(operation)) = self.registry.get(inverse.operation.as_str()) else {
-            return self.broken(format!("{start}: the inverse `{}` is unknown", inverse.operation));
         };
         let values = flow::params_of(&inverse);
         for (round, changed) in [("first", true), ("second", false)] {
-            match flow::run(operation.as_ref(), &target.cx, &values) {
+            match self.carrier.run(inverse.operation.as_str(), &target.cx, &values) {
                 Ok(ran) if ran.changed == changed => {}
                 Ok(ran) => self.broken(format!("{start}: the {round} inverse has changed: {}", ran.changed)),
                 Err(error) => self.broken(format!("{start}: the {round} inverse failed: {error}")),
@@ -306,17 +373,17 @@ impl Suite<'_> {
 
     fn drift(&mut self, field: &str, drift: fn(&Path)) {
         let target = self.target();
-        if let Err(error) = flow::run(self.operation, &target.cx, &target.params) {
+        if let Err(error) = self.run(&target) {
             return self.broken(format!("drift in {field}: the first run failed: {error}"));
         }
         let converged = self.state(&target);
         drift(&target.dir);
         let Some(predicted) = self.check(&target, field) else { return };
-        match flow::run(self.operation, &target.cx, &target.params) {
-            Ok(ran) if ran.changed && !predicted.is_empty() => {}
+        match self.run(&target) {
+            Ok(ran) if ran.changed && predicted.is_some() => {}
             Ok(ran) => self.broken(format!(
                 "drift in {field}: check said {}, the run changed {}",
-                !predicted.is_empty(),
+                predicted.is_some(),
                 ran.changed
             )),
             Err(error) => self.broken(format!("drift in {field}: not repaired: {error}")),
@@ -325,6 +392,10 @@ impl Suite<'_> {
             self.broken(format!("drift in {field}: not repaired: {line}"));
         }
     }
+}
+
+fn text(diff: &Option<Value>) -> String {
+    diff.as_ref().map_or_else(|| "nothing".to_owned(), Value::to_string)
 }
 
 /// Returns `params` with every declared default that is neither given nor excluded by what is.

@@ -146,7 +146,7 @@ pub(super) fn line_of(kind: &EventKind) -> Option<String> {
         }
         EventKind::CancelRequested { why, task } => match (why, task) {
             (CancelReason::Failure, Some(task)) => format!("[cancel] {task} failed"),
-            (CancelReason::Failure, None) => "[cancel] a task failed".to_owned(),
+            (CancelReason::Failure, None) => "[cancel] the run cannot be recorded any more".to_owned(),
             (CancelReason::Signal, _) => "[cancel] signal".to_owned(),
             (CancelReason::Timeout, _) => "[cancel] timeout".to_owned(),
             (CancelReason::Api, _) => "[cancel] asked to stop".to_owned(),

@@ -330,7 +330,9 @@ impl Observer for Terminal {
             EventKind::CancelRequested { why, task } => {
                 let said = match (why, task) {
                     (CancelReason::Failure, Some(task)) => format!("{task} failed; nothing new starts"),
-                    (CancelReason::Failure, None) => "a task failed; nothing new starts".to_owned(),
+                    (CancelReason::Failure, None) => {
+                        "the run cannot be recorded any more; nothing new starts".to_owned()
+                    }
                     (CancelReason::Signal, _) => "signal; once more kills what is running".to_owned(),
                     (CancelReason::Timeout, _) => "the plan's timeout has passed".to_owned(),
                     (CancelReason::Api, _) => "asked to stop".to_owned(),

@@ -121,10 +121,7 @@ impl Work<'_> {
     fn failed(&self, error: &TransportError, begun: bool) -> OpError {
         let is_lost = error.class() == ErrorClass::Unreachable;
         // Whether it began is told by `changed`; the caller knows what that means for its task.
-        OpError {
-            changed: begun && is_lost,
-            ..OpError::new(error.class(), format!("{}: {error}", self.cx.host))
-        }
+        OpError { changed: begun && is_lost, ..OpError::new(error.class(), error.to_string()) }
     }
 
     async fn wait(

@@ -406,6 +406,7 @@ impl HostSession {
             sources: BTreeMap::new(),
             names: None,
             answers: BTreeMap::new(),
+            restarted: None,
         };
         self.begin(id, request);
     }

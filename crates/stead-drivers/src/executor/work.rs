@@ -126,6 +126,7 @@ async fn run(
         root: around.root,
         hidden_env: request.hidden_env.into(),
         grace: Duration::from_millis(request.grace_ms),
+        restarted: request.restarted,
         predicted: around.predicted,
         output,
         cancel,

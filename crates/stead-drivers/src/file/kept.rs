@@ -29,7 +29,7 @@ pub(super) fn keep(cx: &OpContext, entries: &[Entry]) -> Result<(), OpError> {
     if too_long.is_empty() {
         return Ok(());
     }
-    let directory = directory(cx)?;
+    let directory = directory(cx, "the copy that `undo: auto` needs of a large file")?;
     for entry in too_long {
         copy(entry, &directory).map_err(|error| {
             let (path, place) = (entry.spot.path.display(), directory.display());
@@ -56,8 +56,8 @@ pub(super) fn lost(cx: &OpContext, path: &Path, body: &Body) -> OpError {
     ))
 }
 
-/// Returns the run's own directory, in the first place where there can be one.
-fn directory(cx: &OpContext) -> Result<PathBuf, OpError> {
+/// Returns the run's own directory, in the first place where there can be one, for `what` is to be kept there.
+pub(crate) fn directory(cx: &OpContext, what: &str) -> Result<PathBuf, OpError> {
     let mut whys = Vec::new();
     for directory in cx.undo.directories() {
         match prepare(&directory) {
@@ -65,10 +65,7 @@ fn directory(cx: &OpContext) -> Result<PathBuf, OpError> {
             Err(error) => whys.push(format!("{}: {error}", directory.display())),
         }
     }
-    Err(OpError::operation(format!(
-        "there is no place for the copy that `undo: auto` needs of a large file: {}",
-        whys.join("; ")
-    )))
+    Err(OpError::operation(format!("there is no place for {what}: {}", whys.join("; "))))
 }
 
 /// Makes `BASE/undo/RUN`, each of the three the account's own.

@@ -142,6 +142,27 @@ async fn argv_environment_and_stdin_arrive_byte_for_byte() {
     assert_eq!(error.class, ErrorClass::Invalid);
 }
 
+/// The kernel takes no argument of 128 KiB or more; a script may be longer and means the same.
+#[tokio::test]
+async fn a_long_script_runs_as_a_short_one_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = context(dir.path());
+    let last = "read line; echo \"$0|$#|$line|${stead_part-unset}|${#word}\"; exit 3";
+    // Characters of two bytes, so that a piece would end inside one.
+    for size in [100, 131_070, 131_071, 131_072, 131_073, 300_001, 900_000] {
+        let script = format!("word='{}'\n{last}", "ä".repeat((size - last.len()) / 2));
+        let outcome = shell(&cx, json!({"script": script, "stdin": "given\n"})).await.unwrap();
+        let counted = stdout(&outcome).rsplit('|').next().unwrap().trim().parse::<usize>().unwrap();
+        let said = stdout(&outcome).rsplit_once('|').unwrap().0;
+        assert_eq!((said, outcome.exit_code), ("/bin/sh|0|given|unset", Some(3)), "{size}");
+        // Some shells count bytes.
+        assert!(
+            counted == (size - last.len()) / 2 || counted == (size - last.len()) / 2 * 2,
+            "{size}: {counted}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_command_that_does_not_read_its_input_does_not_hang() {
     let dir = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stead_model::operation::RootSupport;
 use stead_model::{Effect, ErrorClass};
-use stead_runner::operation::Entry;
+use stead_runner::operation::{Entry, OpContext};
 use stead_testkit::container::inside;
 use stead_testkit::context::{context, params};
 use stead_testkit::operation_contract::{Case, World};
@@ -173,34 +173,52 @@ fn a_reboot_of_this_machine_is_refused() {
     assert!(!descriptor.check && !descriptor.undo && descriptor.needs_root);
 }
 
-/// Case 24, the part on the target: it answers with its boot id first, and restarts after the delay.
+/// Case 24, the part on the target: it answers with its boot first and restarts after the delay, once however often
+/// it is asked; another boot is the end of it.
 #[test]
-fn a_target_answers_before_it_restarts() {
+fn a_target_answers_before_it_restarts_and_restarts_once() {
     inside(|| {
-        stand_in::program("reboot", "#!/bin/sh\necho \"$@\" >/run/restarted\n");
+        stand_in::program("reboot", "#!/bin/sh\necho restarted >>/run/restarted\n");
         stand_in::program("wall", "#!/bin/sh\necho \"$1\" >/run/wall\n");
         let registry = stead_drivers::Drivers::on_target();
         let Some(Entry::Action(reboot)) = registry.get("reboot") else { panic!("no reboot") };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let cx = context(Path::new("/"));
-        let go = |values: Value| runtime.block_on(reboot.run(&cx, &params(values))).unwrap();
-        let idle = go(json!({"only_if_exists": "/run/reboot-required"}));
-        assert!(!idle.changed && idle.reason.is_some());
+        let base = Path::new("/var/lib/stead").to_owned();
+        let undo = stead_runner::operation::UndoStore::new([base].into(), cx.run_id.clone().unwrap());
+        let cx = OpContext { undo, ..cx };
+        let go = |cx: &OpContext, values: Value| runtime.block_on(reboot.run(cx, &params(values))).unwrap();
+        let idle = go(&cx, json!({"only_if_exists": "/run/reboot-required"}));
+        assert!(!idle.changed && idle.reason.is_some() && idle.restart.is_none());
         write("/run/reboot-required", "");
-        let going =
-            go(json!({"only_if_exists": "/run/reboot-required", "message": "back soon", "timeout": "2m"}));
+        let wanted =
+            json!({"only_if_exists": "/run/reboot-required", "message": "back soon", "timeout": "2m"});
+        let restart = go(&cx, wanted.clone()).restart.unwrap();
         assert!(!Path::new("/run/restarted").exists(), "the answer comes first");
-        let data = going.data.unwrap();
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        assert_eq!(
-            (data["boot_id"].as_str(), data["timeout"].as_u64()),
-            (Some(boot_id.trim()), Some(120_000))
-        );
+        assert_eq!((restart.boot_id.as_str(), restart.timeout_ms), (boot_id.trim(), 121_000));
         assert_eq!(std::fs::read_to_string("/run/wall").unwrap(), "back soon\n");
+        let again = go(&cx, wanted.clone()).restart.unwrap();
+        assert!(again.boot_id == restart.boot_id && again.timeout_ms <= restart.timeout_ms);
         let deadline = Instant::now() + Duration::from_secs(10);
         while !Path::new("/run/restarted").exists() {
             assert!(Instant::now() < deadline, "it did not restart");
             std::thread::sleep(Duration::from_millis(20));
         }
+        write("/run/boot_id", "another-boot\n");
+        sh(Path::new("/"), "mount --bind /run/boot_id /proc/sys/kernel/random/boot_id");
+        let back = go(&cx, wanted.clone());
+        assert_eq!(back.data.unwrap(), json!({"boot_id": "another-boot", "before": boot_id.trim()}));
+        assert!(back.changed && back.restart.is_none());
+        let next = go(&cx, wanted).restart.unwrap();
+        assert_eq!(next.boot_id, "another-boot", "one that was seen to its end is not taken for the next");
+        let told = OpContext { restarted: Some("another-boot".to_owned()), ..cx };
+        assert!(go(&told, json!({})).restart.is_none(), "what the driver has seen is so");
+        let restarts = || std::fs::read_to_string("/run/restarted").unwrap().lines().count();
+        while restarts() < 2 {
+            assert!(Instant::now() < deadline, "it did not restart again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(restarts(), 2);
     });
 }

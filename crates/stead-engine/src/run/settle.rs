@@ -303,7 +303,10 @@ impl Run {
         }
         self.killed = true;
         if self.halt.is_none() {
-            self.halt_section(CancelReason::Signal, None, now, turn);
+            // Without a task it is what the run itself failed at.
+            let lost = self.lost_journal.is_some();
+            let why = if lost { CancelReason::Failure } else { CancelReason::Signal };
+            self.halt_section(why, None, now, turn);
         }
         turn.commands.push(Command::KillAll);
     }

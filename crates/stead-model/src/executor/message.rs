@@ -190,6 +190,9 @@ pub struct OpRequest {
     /// The values of its expressions.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub answers: BTreeMap<String, Answer>,
+    /// The boot that has ended, when this is the second half of a restart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<String>,
 }
 
 /// Names only: values may be secret.
@@ -437,6 +440,18 @@ pub struct OpResult {
     /// Dry run: whether it is only assumed that something would change.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub assumed: bool,
+    /// The machine is about to restart: the operation goes on when it is back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart: Option<Restart>,
+}
+
+/// A restart of the machine, to be waited for by the driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// The boot that ends; another means that the machine is back.
+    pub boot_id: String,
+    /// How long that may take.
+    pub timeout_ms: u64,
 }
 
 /// Why a body is no message.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use stead_model::event::Mode;
-use stead_model::executor::{OpResult, OpStatus};
+use stead_model::executor::{OpResult, OpStatus, Restart};
 use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
 use stead_model::report::Warning;
@@ -41,6 +41,8 @@ pub struct Ran {
     pub warnings: Vec<Warning>,
     /// Dry run: whether it is only assumed that something would change.
     pub assumed: bool,
+    /// The machine is about to restart, and the operation is not done before it is back.
+    pub restart: Option<Restart>,
 }
 
 /// Carries out an operation as [`operate`] does; a panic in it is its failure.
@@ -120,6 +122,7 @@ pub(crate) fn from_outcome(outcome: Outcome, effect: Effect) -> Ran {
         data: outcome.data,
         warnings: outcome.warnings,
         assumed: outcome.assumed,
+        restart: outcome.restart,
         ..Ran::default()
     }
 }
@@ -209,6 +212,7 @@ pub fn to_result(ran: Result<Ran, OpError>) -> OpResult {
         passed_over: ran.passed_over,
         warnings: ran.warnings,
         assumed: ran.assumed,
+        restart: ran.restart,
     }
 }
 
@@ -239,6 +243,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         inverse: result.before,
         warnings: result.warnings,
         assumed: result.assumed,
+        restart: result.restart,
     })
 }
 
@@ -256,6 +261,7 @@ mod tests {
             Ok(Ran { changed: true, failure: Some(failure.clone()), exit_code: Some(3), ..Ran::default() }),
             Ok(Ran { stopped: true, signal: Some(15), ..Ran::default() }),
             Ok(Ran { passed_over: true, reason: Some("creates".to_owned()), ..Ran::default() }),
+            Ok(Ran { restart: Some(Restart { boot_id: "b".to_owned(), timeout_ms: 5 }), ..Ran::default() }),
             Err(failure),
             Err(OpError::unsupported("needs linux")),
             Err(OpError { not_known: true, ..OpError::invalid("later") }),

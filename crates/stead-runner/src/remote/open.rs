@@ -59,9 +59,9 @@ struct Found {
     noise: usize,
 }
 
-/// Returns the error of a transport as an operation's.
-pub(crate) fn unreachable(host: &HostName, error: &TransportError) -> OpError {
-    OpError::new(error.class(), format!("{host}: {error}"))
+/// Returns the error of a transport as an operation's. Which host it is about is told by whose row it is.
+pub(crate) fn unreachable(error: &TransportError) -> OpError {
+    OpError::new(error.class(), error.to_string())
 }
 
 impl Opening<'_> {
@@ -77,10 +77,7 @@ impl Opening<'_> {
                 "present" => return self.hello(transport, running, inbox, found.noise, &binary).await,
                 "foreign" => {
                     let arch = target_arch(&found.system).ok_or_else(|| {
-                        OpError::permanent(format!(
-                            "{}: `{}` is no machine stead knows",
-                            self.host, found.system
-                        ))
+                        OpError::permanent(format!("`{}` is no machine stead knows", found.system))
                     })?;
                     binary = self.binaries.for_arch(&arch, self.host.as_str()).await?;
                     fits.clone_from(&found.system);
@@ -92,14 +89,13 @@ impl Opening<'_> {
                 "nowhere" => {
                     let places = found.bad.join("; ");
                     return Err(OpError::permanent(format!(
-                        "{}: no directory for the executor: {places}; set `workdir` on the host",
-                        self.host
+                        "no directory for the executor: {places}; set `workdir` on the host"
                     )));
                 }
                 _ => break,
             }
         }
-        Err(OpError::operation(format!("{}: the executor was brought there and is not found", self.host)))
+        Err(OpError::operation("the executor was brought there and is not found"))
     }
 
     /// Looks at the target. If the program is there it is running afterwards.
@@ -115,7 +111,7 @@ impl Opening<'_> {
         let arguments =
             ["/bin/sh", "-c", PROBE, "stead", workdir, &binary.sha256, fits, self.run.as_str(), clean];
         let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
-        let reached = transport.exec(command).await.map_err(|error| unreachable(self.host, &error))?;
+        let reached = transport.exec(command).await.map_err(|error| unreachable(&error))?;
         let mut running = reached;
         self.give(&mut running, &input).await?;
         let mut inbox = FrameBuffer::default();
@@ -146,8 +142,7 @@ impl Opening<'_> {
             }
             if found.noise + inbox.rest().len() > NOISE {
                 return Err(OpError::operation(format!(
-                    "{}: its login prints more than {NOISE} bytes before a command begins",
-                    self.host
+                    "its login prints more than {NOISE} bytes before a command begins"
                 )));
             }
             let read = tokio::time::timeout(PATIENCE, running.stdout.read(&mut buffer)).await;
@@ -155,7 +150,7 @@ impl Opening<'_> {
                 Ok(Ok(n)) if n > 0 => inbox.push(buffer.get(..n).unwrap_or_default()),
                 Ok(_) => return Err(self.silent(running, begun).await),
                 Err(_) => {
-                    let message = format!("{}: no answer within {} s", self.host, PATIENCE.as_secs());
+                    let message = format!("no answer within {} s", PATIENCE.as_secs());
                     return Err(OpError::new(ErrorClass::Unreachable, message));
                 }
             }
@@ -176,21 +171,20 @@ impl Opening<'_> {
     async fn silent(&self, mut running: Running, begun: bool) -> OpError {
         let said = last_lines(&mut running).await;
         match self.account {
-            Some(account) if !begun => account.refusal(&said).within(self.host),
-            _ if said.is_empty() => OpError::new(
-                ErrorClass::Unreachable,
-                format!("{}: the connection ended while it was looked at", self.host),
-            ),
-            _ => OpError::operation(format!("{}: {said}", self.host)),
+            Some(account) if !begun => account.refusal(&said),
+            _ if said.is_empty() => {
+                OpError::new(ErrorClass::Unreachable, "the connection ended while the host was looked at")
+            }
+            _ => OpError::operation(said),
         }
     }
 
     async fn upload(&self, transport: &dyn Transport, binary: &Binary, found: &Found) -> Result<(), OpError> {
         let packing = found.packing.as_deref().map_or(Packing::None, Packing::parse);
-        let bytes = self.binaries.packed(binary, packing).await?;
+        let program = self.binaries.packed(binary, packing).await?;
         let arguments = ["/bin/sh", "-c", UPLOAD, "stead", &found.base, &binary.sha256, packing.as_str()];
         let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
-        let mut running = transport.exec(command).await.map_err(|error| unreachable(self.host, &error))?;
+        let mut running = transport.exec(command).await.map_err(|error| unreachable(&error))?;
         let mut said = Vec::new();
         {
             let Running { stdin, stdout, .. } = &mut running;
@@ -198,7 +192,15 @@ impl Opening<'_> {
             let writing = async {
                 if let Some(mut stdin) = stdin {
                     stdin.write_all(&input).await?;
-                    stdin.write_all(&bytes).await?;
+                    let mut sent = 0;
+                    loop {
+                        let piece = program.piece(sent).await?;
+                        if piece.is_empty() {
+                            break;
+                        }
+                        stdin.write_all(&piece).await?;
+                        sent += piece.len() as u64;
+                    }
                     stdin.shutdown().await?;
                     // A pipe ends only when its writer is gone.
                     drop(stdin);
@@ -208,18 +210,16 @@ impl Opening<'_> {
             let mut limited = stdout.take(64 << 10);
             // What it says counts: a write fails when it has already given up.
             let (_, read) = tokio::join!(writing, limited.read_to_end(&mut said));
-            read.map_err(|error| OpError::new(ErrorClass::Unreachable, format!("{}: {error}", self.host)))?;
+            read.map_err(|error| OpError::new(ErrorClass::Unreachable, error.to_string()))?;
         }
         let said = String::from_utf8_lossy(&said).into_owned();
         let line = said.lines().rev().find_map(|line| line.strip_prefix("STEAD-UPLOAD "));
         match line.and_then(|line| line.split_once(' ')) {
             Some(("done", _)) => Ok(()),
-            Some((_, why)) => {
-                Err(OpError::operation(format!("{}: upload of the executor: {why}", self.host)))
-            }
+            Some((_, why)) => Err(OpError::operation(format!("upload of the executor: {why}"))),
             None => {
                 let last = last_lines(&mut running).await;
-                let message = format!("{}: the upload of the executor ended early: {last}", self.host);
+                let message = format!("the upload of the executor ended early: {last}");
                 Err(OpError::new(ErrorClass::Unreachable, message))
             }
         }
@@ -250,13 +250,13 @@ impl Opening<'_> {
         loop {
             if !has_banner && inbox.rest().len() >= BANNER.len() {
                 if !inbox.rest().starts_with(BANNER) {
-                    return Err(OpError::operation(format!("{}: what answers is no executor", self.host)));
+                    return Err(OpError::operation("what answers is no executor"));
                 }
                 inbox.skip(BANNER.len());
                 has_banner = true;
                 self.give(&mut running, &bytes).await?;
             }
-            let bad = |error: &dyn std::fmt::Display| OpError::operation(format!("{}: {error}", self.host));
+            let bad = |error: &dyn std::fmt::Display| OpError::operation(error.to_string());
             let frame = if has_banner { inbox.next_frame().map_err(|error| bad(&error))? } else { None };
             if let Some(frame) = frame.filter(|frame| frame.kind == FrameKind::Json) {
                 return match Reply::read(&frame.body).map_err(|error| bad(&error))? {
@@ -265,7 +265,6 @@ impl Opening<'_> {
                         Ok(Attached { running, inbox, welcome, noise, _transport: transport })
                     }
                     Reply::Error { message, class } => {
-                        let message = format!("{}: {message}", self.host);
                         Err(OpError::new(class.unwrap_or(ErrorClass::Operation), message))
                     }
                     other @ (Reply::Out { .. }
@@ -282,7 +281,7 @@ impl Opening<'_> {
                 Ok(Ok(n)) if n > 0 => inbox.push(buffer.get(..n).unwrap_or_default()),
                 Ok(_) | Err(_) => {
                     let said = last_lines(&mut running).await;
-                    let message = format!("{}: the executor did not answer {said}", self.host);
+                    let message = format!("the executor did not answer {said}");
                     return Err(OpError::new(ErrorClass::Unreachable, message.trim_end().to_owned()));
                 }
             }
@@ -295,8 +294,7 @@ impl Opening<'_> {
             return Ok(());
         }
         Err(OpError::permanent(format!(
-            "{}: {} is stead {}, and {own} is needed",
-            self.host,
+            "{} is stead {}, and {own} is needed",
             binary.path.display(),
             welcome.version
         )))

@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use stead_model::executor::{OpRequest, Received, Reply, Request};
+use stead_model::executor::{OpRequest, Received, Reply, Request, Restart};
 use stead_model::inventory::Host;
 use stead_model::report::Warning;
 use stead_model::transport::TransportSpec;
 use stead_model::{ErrorClass, HostName, RunId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::clock;
 use crate::executor::Message;
 use crate::operate::{Ran, from_result};
-use crate::operation::{OpContext, OpError};
+use crate::operation::{OpContext, OpError, Stop};
 use crate::secrets;
 use crate::transport::Transport;
 
@@ -27,6 +28,9 @@ use super::binary::Binaries;
 use super::open::{Attached, Opening, unreachable};
 use super::pending::{Allowed, Lost};
 use super::session::Session;
+
+/// How often a machine that restarts is looked at.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What all hosts of a run share.
 pub(crate) struct PoolSettings {
@@ -60,7 +64,7 @@ impl Target {
         let Some(to) = self.record.account().cloned() else { return Ok(None) };
         let password = self.record.account_password().map(|source| {
             secrets::read_source(source, &self.settings.environment, &self.settings.base_dir)
-                .map_err(|why| OpError::permanent(format!("{}: `become_password`: {why}", self.host)))
+                .map_err(|why| OpError::permanent(format!("`become_password`: {why}")))
         });
         Ok(Some(Account { to, password: password.transpose()? }))
     }
@@ -78,7 +82,7 @@ impl Target {
     /// Opens a connection.
     pub(super) async fn dial(&self) -> Result<Arc<dyn Transport>, OpError> {
         let connected = self.settings.reach.connect.connect(&self.record.transport).await;
-        connected.map_err(|error| unreachable(&self.host, &error))
+        connected.map_err(|error| unreachable(&error))
     }
 
     /// Connects and opens the session; `received` is what is known of an earlier connection.
@@ -151,6 +155,8 @@ impl HostPool {
     }
 
     /// Carries out an operation on a host; `begun` of the error says whether it may have begun there.
+    ///
+    /// One that restarts the machine is waited for and run once more when the machine is back.
     pub(crate) async fn operate(
         &self,
         record: &Host,
@@ -159,26 +165,88 @@ impl HostPool {
         allowed: Allowed,
         writes: bool,
     ) -> Result<Result<Ran, OpError>, Lost> {
+        let mut request = Box::new(request);
+        let ran = self.operate_once(record, cx, request.clone(), allowed, writes).await?;
+        let restart = match ran {
+            Ok(Ran { restart: Some(restart), failure: None, .. }) => restart,
+            ran => return Ok(ran),
+        };
+        if let Err(error) = self.await_restart(record, cx, &restart).await {
+            return Ok(Err(error));
+        }
+        request.restarted = Some(restart.boot_id);
+        self.operate_once(record, cx, request, Allowed::default(), writes).await
+    }
+
+    async fn operate_once(
+        &self,
+        record: &Host,
+        cx: &OpContext,
+        request: Box<OpRequest>,
+        allowed: Allowed,
+        writes: bool,
+    ) -> Result<Result<Ran, OpError>, Lost> {
         let not_begun = |error: OpError| Lost { error, begun: false };
         let session = self.session(record, &cx.host).await.map_err(not_begun)?;
         if let (true, Some(wait)) = (writes, self.settings.lock) {
             session.lock(&self.lock_message(wait), cx.host.as_str(), &cx.cancel).await?;
         }
-        let message = Request::Op(Box::new(request));
+        let message = Request::Op(request);
         match session.ask(&message, allowed, cx.output.clone(), &cx.cancel, cx.grace).await? {
             Reply::Result(result) => Ok(from_result(*result)),
-            Reply::Error { message, class } => Ok(Err(OpError::new(
-                class.unwrap_or(ErrorClass::Operation),
-                format!("{}: {message}", cx.host),
-            ))),
+            Reply::Error { message, class } => {
+                Ok(Err(OpError::new(class.unwrap_or(ErrorClass::Operation), message)))
+            }
             other @ (Reply::Hello(_)
             | Reply::Out { .. }
             | Reply::Want { .. }
             | Reply::Keep(_)
             | Reply::Lock { .. }
-            | Reply::Beat) => {
-                Ok(Err(OpError::operation(format!("{}: an answer out of turn: {other:?}", cx.host))))
+            | Reply::Beat) => Ok(Err(OpError::operation(format!("an answer out of turn: {other:?}")))),
+        }
+    }
+
+    /// Waits until the machine is in another boot and its executor answers.
+    async fn await_restart(&self, record: &Host, cx: &OpContext, restart: &Restart) -> Result<(), OpError> {
+        let timeout = Duration::from_millis(restart.timeout_ms);
+        let deadline = Instant::now() + timeout;
+        let target = self.target(record, &cx.host);
+        let mut last = "it has not gone down".to_owned();
+        loop {
+            self.leave_boot(&cx.host, &restart.boot_id);
+            target.hang_up().await;
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = cx.cancel.at_least(Stop::Ask) => {
+                    return Err(OpError { changed: true, ..OpError::operation("stopped while the machine restarted") });
+                }
             }
+            let opened = tokio::select! {
+                opened = tokio::time::timeout_at(deadline, self.session(record, &cx.host)) => opened,
+                // Said above, at the next look.
+                () = cx.cancel.at_least(Stop::Ask) => continue,
+            };
+            match opened {
+                Ok(Ok(session)) if session.boot_id() != restart.boot_id => return Ok(()),
+                Ok(Ok(_)) => last = format!("it is still in the boot {}", restart.boot_id),
+                Ok(Err(error)) => last = error.message,
+                Err(_) => {}
+            }
+            if Instant::now() >= deadline {
+                let after = stead_model::duration::to_exact(timeout);
+                let message = format!("the machine had not restarted {after} after it was told to: {last}");
+                return Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) });
+            }
+        }
+    }
+
+    /// Lets go of a session in a boot that ends. Whoever still waits for an answer there keeps it until it is lost.
+    fn leave_boot(&self, host: &HostName, boot_id: &str) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Slot::Open(session)) = slots.get(host)
+            && session.boot_id() == boot_id
+        {
+            slots.remove(host);
         }
     }
 
@@ -208,7 +276,7 @@ impl HostPool {
                 }
             }
         };
-        let gone = || Err(OpError::new(ErrorClass::Unreachable, format!("{host}: the run is ending")));
+        let gone = || Err(OpError::new(ErrorClass::Unreachable, "the run is ending"));
         match opening.wait_for(Option::is_some).await {
             Ok(opened) => opened.clone().unwrap_or_else(gone),
             Err(_) => gone(),

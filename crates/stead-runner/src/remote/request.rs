@@ -71,6 +71,7 @@ impl Sending<'_> {
             sources: trees,
             names: names.then(|| (self.names)()),
             answers: expressions.iter().map(|expression| (expression.clone(), answer(expression))).collect(),
+            restarted: None,
         };
         Ok((request, allowed))
     }

@@ -45,6 +45,7 @@ pub(crate) struct Session {
     asks: mpsc::UnboundedSender<Ask>,
     next_id: AtomicU32,
     lock: OnceCell<()>,
+    boot_id: String,
 }
 
 /// Tells the target to stop what nobody waits for any more.
@@ -65,14 +66,20 @@ impl Session {
     /// Begins the conversation in a task of `tasks`.
     pub(crate) fn begin(target: Target, attached: Attached, tasks: &mut JoinSet<()>) -> Self {
         let (asks, asked) = mpsc::unbounded_channel();
+        let boot_id = attached.welcome.boot_id.clone();
         let conversation = Conversation::new(target, asked, attached.welcome.clone());
         tasks.spawn(conversation.run(attached));
-        Self { asks, next_id: AtomicU32::new(1), lock: OnceCell::new() }
+        Self { asks, next_id: AtomicU32::new(1), lock: OnceCell::new(), boot_id }
     }
 
     /// Whether the conversation has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.asks.is_closed()
+    }
+
+    /// Returns the boot of the machine that it was begun in; in another boot it is over.
+    pub(crate) fn boot_id(&self) -> &str {
+        &self.boot_id
     }
 
     /// Says that the run is over.
@@ -136,7 +143,7 @@ impl Session {
                 Reply::Lock { holder, .. } => Err(Lost { error: held(holder), begun: false }),
                 Reply::Error { message, class } => {
                     let class = class.unwrap_or(ErrorClass::Operation);
-                    Err(Lost { error: OpError::new(class, format!("{host}: {message}")), begun: false })
+                    Err(Lost { error: OpError::new(class, message), begun: false })
                 }
                 other @ (Reply::Hello(_)
                 | Reply::Out { .. }
@@ -144,7 +151,7 @@ impl Session {
                 | Reply::Want { .. }
                 | Reply::Keep(_)
                 | Reply::Beat) => {
-                    let error = OpError::operation(format!("{host}: an answer out of turn: {other:?}"));
+                    let error = OpError::operation(format!("an answer out of turn: {other:?}"));
                     Err(Lost { error, begun: false })
                 }
             }
@@ -167,7 +174,8 @@ struct Conversation {
     target: Target,
     asked: mpsc::UnboundedReceiver<Ask>,
     welcome: Welcome,
-    pending: BTreeMap<u32, Pending>,
+    /// Boxed: an empty map keeps room for a few of them, in each of many sessions.
+    pending: BTreeMap<u32, Box<Pending>>,
     outbox: Vec<u8>,
     written: usize,
     heard: Instant,
@@ -215,7 +223,7 @@ impl Conversation {
     async fn serve(&mut self, attached: &mut Attached) -> Ended {
         let lease = self.target.lease();
         let mut beat = tokio::time::interval_at(Instant::now() + lease / 3, lease / 3);
-        let mut buffer = vec![0; 8 << 10];
+        let mut buffer = vec![0; 2 << 10];
         let mut errors = [0; 512];
         let mut said = String::new();
         let mut has_errors = true;
@@ -266,7 +274,7 @@ impl Conversation {
                     Ok(_) | Err(_) => has_errors = false,
                 },
                 ask = self.asked.recv(), if has_room => match ask {
-                    Some(Ask::Work(id, pending)) => self.begin(id, *pending),
+                    Some(Ask::Work(id, pending)) => self.begin(id, pending),
                     Some(Ask::Cancel { id, kill, grace }) => self.cancel(id, kill, grace),
                     Some(Ask::Bye) | None => {
                         self.say(0, &Request::Bye);
@@ -304,7 +312,7 @@ impl Conversation {
         write(&mut self.outbox, id, message).unwrap_or(());
     }
 
-    fn begin(&mut self, id: u32, mut pending: Pending) {
+    fn begin(&mut self, id: u32, mut pending: Box<Pending>) {
         self.outbox.extend_from_slice(&pending.message);
         pending.sent = true;
         self.pending.insert(id, pending);
@@ -422,13 +430,10 @@ impl Conversation {
         self.asked.close();
         while let Ok(ask) = self.asked.try_recv() {
             if let Ask::Work(id, pending) = ask {
-                self.pending.insert(id, *pending);
+                self.pending.insert(id, pending);
             }
         }
-        let message = format!(
-            "{}: the executor was lost and not found again within its lease: {why}",
-            self.target.host
-        );
+        let message = format!("the executor was lost and not found again within its lease: {why}");
         let ids: Vec<u32> = self.pending.keys().copied().collect();
         for id in ids {
             self.fail(id, OpError::new(ErrorClass::Unreachable, message.clone()));
@@ -451,7 +456,7 @@ impl Conversation {
             return;
         }
         self.welcome = welcome.clone();
-        let message = format!("{}: the executor's session ended: {why}", self.target.host);
+        let message = format!("the executor's session ended: {why}");
         let ids: Vec<u32> = self.pending.keys().copied().collect();
         for id in ids {
             self.fail(id, OpError::new(ErrorClass::Unreachable, message.clone()));

@@ -63,8 +63,10 @@ fn a_full_disk_is_told_and_the_run_goes_on_when_there_is_room() {
     let said = format!("{}{}", report["errors"], report["warnings"]);
     assert!(said.contains("No space left"), "{said}");
     assert_eq!(task(&report, "quiet")["status"], "changed");
+    assert!(!ended.stderr.contains("signal"), "nobody sent one: {ended:?}");
     if ended.code == 1 {
         assert!(report["errors"].to_string().contains("journal"), "{said}");
+        assert!(ended.stderr.contains("[cancel] the run cannot be recorded any more"), "{ended:?}");
     }
     disk.resize("20m");
     let report = run(&["resume", "r1", "--json"]).exits(0).document();

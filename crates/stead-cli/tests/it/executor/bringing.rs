@@ -27,7 +27,7 @@ fn cached(place: &Place) -> std::path::PathBuf {
 async fn the_program_is_brought_once() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::new();
-    for _ in 0..3 {
+    for _ in 0..=20 {
         let report = touch(&place).await;
         assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
         assert_eq!(place.uploads(), 1);
@@ -35,7 +35,7 @@ async fn the_program_is_brought_once() {
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let program = cached(&place);
     assert_eq!((mode(&program), mode(program.parent().unwrap()), mode(&place.base())), (0o700, 0o700, 0o700));
-    let runs: Vec<_> = (0..6)
+    let runs: Vec<_> = (0..10)
         .map(|number| {
             let path = place.target(&format!("y{number}"));
             let plan = place.plan(|plan| {
@@ -110,6 +110,26 @@ async fn a_place_that_cannot_hold_it_is_named() {
     let report = place.runner_for(&[("web1", host)]).run(plan()).await;
     let error = report.tasks[0].error.clone().unwrap();
     assert!(error.contains("noexec") && error.contains(&mount.0.display().to_string()), "{error}");
+}
+
+/// Case 8: without `workdir` the next place is taken.
+#[test]
+fn a_place_where_nothing_may_be_executed_is_passed_over() {
+    stead_testkit::container::inside(|| {
+        let place = Place::new();
+        fs::create_dir_all("/var/lib").unwrap();
+        drop(fs::remove_dir_all("/var/lib/stead"));
+        let mount = Mount::new(std::path::Path::new("/var/lib/stead"), "noexec,size=1m,mode=700");
+        let host = stead_model::inventory::Host { workdir: None, ..place.host() };
+        let plan = place.plan(|plan| {
+            plan.op("x", op("file.present", json!({"path": place.target("x")}))).on("web1");
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let report = runtime.block_on(place.runner_for(&[("web1", host)]).run(plan));
+        assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+        assert!(place.path("home/.cache/stead/bin").is_dir(), "the next place has it");
+        assert!(!mount.0.join("bin").exists());
+    });
 }
 
 /// A mount that is gone when dropped.

@@ -31,7 +31,10 @@ pub(super) fn stead() -> PathBuf {
         let whole = Path::new(env!("CARGO_BIN_EXE_stead"));
         let found = whole.metadata().unwrap();
         let name = format!("stead-{}-{}-{}", found.size(), found.mtime(), found.mtime_nsec());
-        let small = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        // In a container only what was built is there, and that cannot be written to.
+        let inside = stead_testkit::container::is_inside();
+        let place = Path::new(if inside { "/srv" } else { env!("CARGO_TARGET_TMPDIR") });
+        let small = place.join(name);
         if !small.exists() {
             let part = small.with_extension(std::process::id().to_string());
             let stripped = std::process::Command::new("strip").arg("-o").arg(&part).arg(whole).status();

@@ -11,24 +11,24 @@ use stead_testkit::sshd::{self, Sshd};
 use super::direct::Place;
 
 /// A server, an inventory that names it `web1`, and a place for plans and targets.
-struct Site {
-    sshd: Sshd,
+pub(super) struct Site {
+    pub(super) sshd: Sshd,
     dir: tempfile::TempDir,
 }
 
 impl Site {
     /// Nothing where there is no server to start; the test command installs one where it may.
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         sshd::available().then(|| Self::with(Sshd::start()))
     }
 
-    fn with(sshd: Sshd) -> Self {
+    pub(super) fn with(sshd: Sshd) -> Self {
         let site = Self { dir: tempfile::tempdir().unwrap(), sshd };
         site.inventory("");
         site
     }
 
-    fn inventory(&self, more: &str) {
+    pub(super) fn inventory(&self, more: &str) {
         let text = format!(
             "api_version: v1\nhosts:\n  web1: {{transport: \"{}\", workdir: {}{more}}}\n",
             self.sshd.spec_text(),
@@ -37,45 +37,49 @@ impl Site {
         fs::write(self.path("inventory.yaml"), text).unwrap();
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn plan(&self, tasks: &str) {
+    pub(super) fn plan(&self, tasks: &str) {
         let tasks = tasks.replace("@/", &format!("{}/", self.dir.path().display()));
         let text =
             format!("api_version: v1\nname: p\ngrace: 1s\ndefaults: {{target: web1}}\ntasks:\n{tasks}");
         fs::write(self.path("p.yaml"), text).unwrap();
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(super::direct::stead());
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
         command.env_remove("STEAD_DIR").env("HOME", self.path("driver-home"));
         command
     }
 
-    fn run(&self, more: &[&str]) -> (i32, Value) {
-        let args = [&["plan", "run", "p.yaml", "--json"], more].concat();
-        let output = self.command(&args).output().unwrap();
+    pub(super) fn run(&self, more: &[&str]) -> (i32, Value) {
+        self.report(&[&["plan", "run", "p.yaml", "--json"], more].concat())
+    }
+
+    /// Runs the command to its end; returns its exit code and the report it prints.
+    pub(super) fn report(&self, args: &[&str]) -> (i32, Value) {
+        let output = self.command(args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let report = serde_json::from_str(&text)
             .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
         (output.status.code().unwrap(), report)
     }
 
-    fn uploaded(&self) -> bool {
+    pub(super) fn uploaded(&self) -> bool {
         self.sshd.workdir().join("bin").exists()
     }
 
-    fn sessions_left(&self) -> usize {
+    pub(super) fn sessions_left(&self) -> usize {
         fs::read_dir(self.sshd.workdir().join("run"))
             .map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
     }
 }
 
 /// A driver that is killed and reaped when dropped.
-struct Driver(Child);
+pub(super) struct Driver(pub(super) Child);
 
 impl Drop for Driver {
     fn drop(&mut self) {
@@ -234,12 +238,97 @@ fn a_resumed_run_ends_what_the_killed_driver_left() {
     Place::until("the command runs", || is_running(&site.path("pid")));
     driver.0.kill().unwrap();
     driver.0.wait().unwrap();
-    let output = site.command(&["resume", "again", "--json"]).output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    assert_eq!(output.status.code(), Some(0), "{report:#}");
+    let (code, report) = site.report(&["resume", "again", "--json"]);
+    assert_eq!(code, 0, "{report:#}");
     assert!(!is_running(&site.path("pid")));
     assert_eq!(site.sessions_left(), 0);
+}
+
+/// Case 13: a second driver waits for the lock as long as it is told to.
+#[test]
+fn the_lock_of_a_target_is_waited_for() {
+    let Some(site) = Site::new() else { return };
+    site.plan(
+        "  - {name: lock, op: file.present, params: {path: @/x}}\n\
+         \x20 - {name: hold, depends_on: lock, shell: \"touch @/held; while [ ! -e @/go ]; do sleep 0.05; done\"}\n",
+    );
+    let mut command = site.command(&["plan", "run", "p.yaml", "--run-id", "holder"]);
+    let mut holder = Driver(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    Place::until("the lock is held", || site.path("held").exists());
+    site.plan("  - {name: file, op: file.present, params: {path: @/y}}\n");
+    // Its own state directory: only the target's lock is between the two.
+    let elsewhere = |more: &[&str]| {
+        let mut command = site.command(&[&["plan", "run", "p.yaml", "--json"], more].concat());
+        command.env("STEAD_DIR", site.path("other-state"));
+        command
+    };
+    let refused = elsewhere(&[]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert_eq!(refused.status.code(), Some(5), "{said}");
+    assert!(["web1", "holder", "since 2"].iter().all(|word| said.contains(word)), "{said}");
+    let waiting = elsewhere(&["--wait-lock", "30s"]).stdout(Stdio::piped()).spawn().unwrap();
+    Place::until("it is there and waits", || site.sessions_left() == 2);
+    assert!(!site.path("y").exists());
+    fs::write(site.path("go"), "").unwrap();
+    let waited = waiting.wait_with_output().unwrap();
+    assert_eq!(waited.status.code(), Some(0), "{}", String::from_utf8_lossy(&waited.stdout));
+    assert!(holder.0.wait().unwrap().success());
+    assert!(site.path("y").exists());
+}
+
+/// Case 13: two hosts of one run that are one machine share its lock.
+#[test]
+fn two_hosts_that_are_one_machine_share_its_lock() {
+    let Some(site) = Site::new() else { return };
+    let (spec, workdir) = (site.sshd.spec_text(), site.sshd.workdir().display().to_string());
+    let host = |name: &str| format!("  {name}: {{transport: \"{spec}\", workdir: {workdir}}}\n");
+    let inventory = format!("api_version: v1\nhosts:\n{}{}", host("web1"), host("web2"));
+    fs::write(site.path("inventory.yaml"), inventory).unwrap();
+    // Each waits for what the other has made, so both hold it at the same time.
+    site.plan(
+        "  - {name: one, op: file.present, params: {path: @/one}}\n\
+         \x20 - {name: two, target: web2, op: file.present, params: {path: @/two}}\n\
+         \x20 - {name: see-two, depends_on: one, op: wait.file, params: {path: @/two, timeout: 30s}}\n\
+         \x20 - {name: see-one, target: web2, depends_on: two, op: wait.file, params: {path: @/one, timeout: 30s}}\n\
+         \x20 - {name: again, depends_on: [see-one, see-two], target: [web1, web2], \
+         op: file.present, params: {path: '@/{{ host.name }}', content: x}}\n",
+    );
+    let (code, report) = site.run(&[]);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(site.path("web1").exists() && site.path("web2").exists());
+    assert_eq!(site.sessions_left(), 0);
+}
+
+/// Case 16, behind SSH: custom facts come from the target, below its root.
+#[test]
+fn custom_facts_come_from_the_target() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Some(site) = Site::new() else { return };
+    let facts = site.path("root/etc/stead/facts.d");
+    fs::create_dir_all(&facts).unwrap();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&facts, 0o755);
+    fs::write(facts.join("rack.json"), "{\"row\": 7}").unwrap();
+    fs::write(facts.join("said"), "#!/bin/sh\necho \"\\\"$SSH_CONNECTION\\\"\"\n").unwrap();
+    mode(&facts.join("said"), 0o755);
+    fs::write(facts.join("broken.json"), "{").unwrap();
+    fs::write(facts.join("open.json"), "1").unwrap();
+    mode(&facts.join("open.json"), 0o666);
+    site.inventory(&format!(", root: {}", site.path("root").display()));
+    site.plan(
+        "  - {name: look, op: facts, params: {only: [custom]}}\n\
+         \x20 - {name: use, depends_on: look, op: file.present, \
+         params: {path: /row, content: 'row {{ fact.custom.rack.row }}'}}\n",
+    );
+    let (code, report) = site.run(&[]);
+    assert_eq!(code, 0, "{report:#}");
+    let custom = &report["tasks"][0]["data"]["custom"];
+    assert_eq!(custom["rack"]["row"], 7, "{report:#}");
+    assert_eq!(custom.as_object().unwrap().len(), 2, "{report:#}");
+    assert!(custom["said"].as_str().is_some_and(|said| said.starts_with("127.0.0.1 ")), "{report:#}");
+    assert_eq!(fs::read_to_string(site.path("root/row")).unwrap(), "row 7");
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains("broken.json") && warnings.contains("open.json"), "{warnings}");
 }
 
 /// Connections that are killed again and again under a command.

@@ -223,3 +223,28 @@ fn what_writes_takes_the_lock_and_a_command_does_not() {
         assert_eq!(std::fs::read_to_string(site.file("code")).unwrap(), code, "{told}");
     }
 }
+
+/// A host that is not reached is named once in a line, and its address once.
+#[test]
+fn a_host_that_is_not_reached_is_named_once() {
+    let port = stead_testkit::sshd::free_port();
+    let host = |name: &str| {
+        format!("  {name}: \"ssh://ann@127.0.0.1:{port}?agent=false&connect_timeout=5s&ssh_config=none\"\n")
+    };
+    let site = Site::of(&(host("web1") + &host("web2")));
+    let plan = "api_version: v1\nname: p\ntasks: [{name: t, target: [web1, web2], op: file.absent, params: {path: /none}}]\n";
+    site.write("p.yaml", plan);
+    for words in [&["plan", "run", "p.yaml"][..], &["exec", "_all", "--", "true"]] {
+        let told = Told::of(site.command(words)).exits(7);
+        let lines: Vec<&str> =
+            told.stderr.lines().filter(|line| line.contains("Connection refused")).collect();
+        assert!(lines.len() >= 2, "{}", told.stderr);
+        for line in lines {
+            for name in ["web1", "web2"] {
+                assert!(line.matches(name).count() <= 1, "{line}");
+            }
+            let reasons = line.matches("Connection refused").count();
+            assert_eq!(line.matches(&format!("127.0.0.1:{port}")).count(), reasons, "{line}");
+        }
+    }
+}

@@ -19,8 +19,8 @@ use super::program::{self, Content, Input, OnDrop};
 use crate::transport::files::{self, Incoming};
 use crate::transport::random_name;
 
-const PUT: &str = include_str!("copying/put.sh");
-const GET: &str = include_str!("copying/get.sh");
+const PUT: &str = concat!(include_str!("copying/hash.sh"), include_str!("copying/put.sh"));
+const GET: &str = concat!(include_str!("copying/hash.sh"), include_str!("copying/get.sh"));
 /// As much as the scripts and their programs may say.
 const LONGEST_WORD: u64 = 8 << 10;
 

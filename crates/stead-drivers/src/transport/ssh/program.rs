@@ -23,7 +23,7 @@ use writing::{Order, Writing};
 pub(super) use writing::{Content, Input, copy};
 
 /// Between the user's writes and the channel: a few packets.
-const INPUT_BUFFER: usize = 128 << 10;
+const INPUT_BUFFER: usize = 64 << 10;
 
 /// How a program ended, once it has.
 type End = Option<Result<Exit, TransportError>>;

@@ -116,7 +116,11 @@ pub(super) async fn direct(settings: &Settings) -> Result<(Way, Cut), TransportE
                 stream.set_nodelay(true).map_err(|error| refused(&name, &error))?;
                 return Ok(Way::new(stream));
             }
-            Err(error) => last = Some(refused(&format!("{name} ({address})"), &error)),
+            Err(error) => {
+                let is_address = settings.host.parse::<std::net::IpAddr>().is_ok();
+                let tried = if is_address { name.clone() } else { format!("{name} ({address})") };
+                last = Some(refused(&tried, &error));
+            }
         }
     }
     Err(last.unwrap_or_else(|| unknown("none of the asked-for AddressFamily".to_owned())))

@@ -5,18 +5,7 @@ umask 077
 fail() { printf 'fail %s\n' "$1"; exit 1; }
 large=
 [ "$length" -gt 4194304 ] && large=1
-# openssl is five times faster where it is, and slower to start.
-if [ -n "$large" ] && command -v openssl >/dev/null 2>&1; then
-    hash() { openssl dgst -sha256 -r | cut -c 1-64; }
-elif command -v sha256sum >/dev/null 2>&1; then
-    hash() { sha256sum | cut -c 1-64; }
-elif command -v shasum >/dev/null 2>&1; then
-    hash() { shasum -a 256 | cut -c 1-64; }
-elif command -v openssl >/dev/null 2>&1; then
-    hash() { openssl dgst -sha256 -r | cut -c 1-64; }
-else
-    fail 'none of sha256sum, shasum and openssl is there to check it'
-fi
+make_hash "$length"
 [ -d "$dir" ] || fail "the directory $dir is not there"
 [ -d "$path" ] && fail 'it is a directory'
 show() { stat -c "$1" -- "$3" 2>/dev/null || stat -f "$2" -- "$3"; }

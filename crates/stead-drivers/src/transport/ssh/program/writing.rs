@@ -18,8 +18,10 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 /// How long the server may take to close the channel of an ended program. Something it left behind may hold it open.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
-/// What is read at once: several packets, so that reading a file does not hold them up.
-const PIECE: usize = 256 << 10;
+/// What is read at once while there is much: two packets.
+const PIECE: usize = 64 << 10;
+/// What is held ready while there is little: hundreds of programs may wait for a word at the same time.
+const LITTLE: usize = 2 << 10;
 
 /// A signal to be sent, and whom to tell.
 #[derive(Debug)]
@@ -169,9 +171,18 @@ pub(in crate::transport::ssh) async fn copy(
     mut from: impl AsyncRead + Unpin,
 ) -> Result<(), russh::Error> {
     loop {
-        let mut buffer = bytes::BytesMut::with_capacity(PIECE);
+        let mut buffer = bytes::BytesMut::with_capacity(LITTLE);
         if from.read_buf(&mut buffer).await? == 0 {
             return Ok(());
+        }
+        if buffer.len() == LITTLE {
+            buffer.reserve(PIECE);
+            tokio::select! {
+                biased;
+                more = from.read_buf(&mut buffer) => { more?; }
+                // What is there already goes along; nothing is waited for.
+                () = std::future::ready(()) => {}
+            }
         }
         writes.data_bytes(buffer.freeze()).await?;
     }
