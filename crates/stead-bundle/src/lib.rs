@@ -5,6 +5,7 @@
 //! is a value here, never a failed run: the caller decides what it means. The event log inside is
 //! written by `stead-runner`.
 
+pub mod analysis;
 mod directory;
 mod error;
 mod hashes;
