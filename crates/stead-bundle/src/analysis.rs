@@ -22,6 +22,7 @@ mod io_flows;
 mod packet;
 mod pcap;
 mod pcapng;
+mod report;
 mod samples;
 mod stream;
 mod summary;
@@ -29,7 +30,7 @@ mod tally;
 mod window;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -51,6 +52,7 @@ use io_flows::Expected;
 use packet::{Transport, decode};
 
 pub use compare::{RoleKind, summarize};
+pub use report::render_capture;
 pub(crate) use samples::rounded;
 pub use summary::{
     Capture, Cip, Comparison, Enip, Identity, Intervals, Io, IoFlow, Latency, PathCount, RoleCaptures,

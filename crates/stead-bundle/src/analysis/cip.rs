@@ -153,7 +153,7 @@ fn path_segment(order: ByteOrder, path: &[u8]) -> Option<(Segment<'_>, usize)> {
         // An electronic key.
         0x34 => (Segment::Other, 10),
         // Other logical segments: 8, 16 and 32 bits.
-        0x20..=0x3f => (Segment::Other, [2, 4, 6, 2][usize::from(kind & 3)]),
+        _ if kind & 0xe0 == 0x20 => (Segment::Other, [2, 4, 6, 2][usize::from(kind & 3)]),
         // A port: its number may follow in 16 bits, its address may have a length of its own.
         0x00..=0x1f => {
             let more = if kind & 0x0f == 0x0f { 2 } else { 0 };
