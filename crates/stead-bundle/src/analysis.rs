@@ -9,6 +9,7 @@
 //!
 //! Nothing is trusted: whatever the bytes are, the result is a summary or an error, and every table has a limit.
 
+mod bundle;
 mod bytes;
 mod capture_file;
 mod cip;
@@ -51,6 +52,7 @@ use decoder::Decoder;
 use io_flows::Expected;
 use packet::{Transport, decode};
 
+pub use bundle::analyze_bundle;
 pub use compare::{RoleKind, summarize};
 pub use report::render_capture;
 pub(crate) use samples::rounded;
@@ -102,7 +104,9 @@ pub struct CaptureSource {
 /// Returns what the capture at `path` holds; `name` is what the result calls it.
 pub fn analyze_file(path: &Path, name: &str, options: &AnalysisOptions) -> Result<Capture, CaptureError> {
     let file = File::open(path).map_err(RecordError::of("open", path))?;
-    analyze(file, name, options)
+    let bytes = file.metadata().map_err(RecordError::of("read", path))?.len();
+    // What follows a broken record is not read, but belongs to the file.
+    analyze(file, name, options).map(|capture| Capture { bytes, ..capture })
 }
 
 /// Returns what `captures` hold, in their order; at most `jobs` are read at a time.

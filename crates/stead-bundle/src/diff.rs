@@ -1,14 +1,15 @@
 //! Two runs compared: their captures, and everything else their bundles hold.
 //!
-//! Pure: the caller loads both [`Side`]s and prints what comes out. [`choose_roles`] and [`choose_capture`] say
-//! what to load, [`compare`] compares, [`Threshold`]s decide whether the difference fails, and
-//! [`render`] shows it.
+//! [`load_bundle`] and [`load_capture`] give the two [`Side`]s, [`choose_roles`] says whose captures are wanted
+//! and [`load_captures`] reads those. From there it is pure: [`compare`] compares, [`Threshold`]s decide whether
+//! the difference fails, and [`render_diff`] shows it.
 
 mod captures;
 mod generic;
 mod lines;
+mod load;
 mod metrics;
-pub mod render;
+mod render;
 mod sides;
 mod summary;
 mod threshold;
@@ -25,7 +26,9 @@ use serde_json::Value;
 pub use captures::{CaptureDiff, CaptureFigures, Service, Skipped};
 pub use generic::{Change, Generic, RoleChange, RunChange};
 pub use lines::TextChange;
+pub use load::{LoadedSide, load_bundle, load_capture, load_captures};
 pub use metrics::Metric;
+pub use render::{render_captures, render_diff};
 pub use sides::{RoleChoice, RoleError, RoleSide, Roles, Side, Which, choose_capture, choose_roles};
 pub use summary::DiffSummary;
 pub use threshold::{Threshold, ThresholdError, ThresholdResult};

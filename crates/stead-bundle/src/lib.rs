@@ -15,6 +15,7 @@ mod list;
 mod lock;
 mod log_file;
 mod resolve;
+mod roles;
 mod seal;
 mod sections;
 mod stored;

@@ -2,7 +2,6 @@
 
 use serde_json::json;
 
-use super::render::{render_captures, render_diff};
 use super::*;
 use crate::Style;
 use crate::analysis::testing::{golden_a, golden_b};
