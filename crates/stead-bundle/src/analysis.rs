@@ -54,7 +54,7 @@ use packet::{Transport, decode};
 
 pub use bundle::analyze_bundle;
 pub use compare::{RoleKind, summarize};
-pub use report::render_capture;
+pub use report::{render_capture, render_summary};
 pub(crate) use samples::rounded;
 pub use summary::{
     Capture, Cip, Comparison, Enip, Identity, Intervals, Io, IoFlow, Latency, PathCount, RoleCaptures,

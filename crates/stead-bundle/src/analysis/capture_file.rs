@@ -47,7 +47,7 @@ impl LinkType {
 /// One packet of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet<'a> {
-    /// When it was seen, in microseconds since the Unix epoch; some blocks do not say.
+    /// When it was seen, in whole microseconds since the Unix epoch; some blocks do not say.
     pub(crate) time: Option<i64>,
     /// What it begins with.
     pub(crate) link: LinkType,

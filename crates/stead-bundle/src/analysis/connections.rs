@@ -105,14 +105,13 @@ impl Connections {
         totals.tcp.resets += u64::from(segment.reset);
         let before = connection.held();
         if segment.syn {
-            let stream = connection.stream(sender);
             // The ends met before: what follows is another connection.
-            if !segment.ack && stream.is_other_than(segment.sequence) {
+            if !segment.ack && connection.parts(sender).0.is_other_than(segment.sequence) {
                 connection.close(totals, decoder);
                 *connection = Connection::new(time);
                 totals.tcp.flows += 1;
             }
-            connection.stream(sender).begin(segment.sequence);
+            connection.parts(sender).0.begin(segment.sequence);
         }
         connection.learn_client(sender, segment, roles);
         connection.take(sender, segment, time, totals, decoder);
@@ -156,11 +155,13 @@ impl Connection {
         Self { low: Stream::default(), high: Stream::default(), conversation, last_seen: time }
     }
 
-    fn stream(&mut self, sender: Side) -> &mut Stream {
-        match sender {
+    /// Returns the stream that `sender` fills, and what decoding it needs.
+    fn parts(&mut self, sender: Side) -> (&mut Stream, &mut Conversation) {
+        let stream = match sender {
             Side::Low => &mut self.low,
             Side::High => &mut self.high,
-        }
+        };
+        (stream, &mut self.conversation)
     }
 
     fn held(&self) -> usize {
@@ -185,32 +186,35 @@ impl Connection {
         totals: &mut StreamTotals,
         decoder: &mut Decoder,
     ) {
-        let Self { low, high, conversation, .. } = self;
-        let stream = match sender {
-            Side::Low => low,
-            Side::High => high,
-        };
+        // Replies behind a hole must be found before their requests expire, whoever speaks next.
+        for side in [Side::Low, Side::High] {
+            let (stream, conversation) = self.parts(side);
+            stream.expire(time, totals, &mut |header, body, time| {
+                decoder.frame(conversation, side, header, body, time);
+            });
+        }
+        let (stream, conversation) = self.parts(sender);
         stream.take(segment, time, totals, &mut |header, body, time| {
             decoder.frame(conversation, sender, header, body, time);
         });
     }
 
     fn drop_held(&mut self, totals: &mut StreamTotals, decoder: &mut Decoder) {
-        let Self { low, high, conversation, .. } = self;
-        for (stream, sender) in [(low, Side::Low), (high, Side::High)] {
+        for side in [Side::Low, Side::High] {
+            let (stream, conversation) = self.parts(side);
             stream.drop_held(totals, &mut |header, body, time| {
-                decoder.frame(conversation, sender, header, body, time);
+                decoder.frame(conversation, side, header, body, time);
             });
         }
     }
 
     fn close(&mut self, totals: &mut StreamTotals, decoder: &mut Decoder) {
-        let Self { low, high, conversation, .. } = self;
-        for (stream, sender) in [(low, Side::Low), (high, Side::High)] {
+        for side in [Side::Low, Side::High] {
+            let (stream, conversation) = self.parts(side);
             stream.flush(totals, &mut |header, body, time| {
-                decoder.frame(conversation, sender, header, body, time);
+                decoder.frame(conversation, side, header, body, time);
             });
         }
-        conversation.open.close(decoder.open_totals());
+        self.conversation.open.close(decoder.open_totals());
     }
 }

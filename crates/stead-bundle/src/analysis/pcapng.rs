@@ -20,8 +20,8 @@ const PACKET_OFFSET: u32 = 28;
 const INTERFACE_BYTES: usize = 64 * 1024;
 /// How many interfaces a section may have. Packets of further ones are counted and not decoded.
 const MOST_INTERFACES: usize = 4_096;
-/// Times are kept this far from the ends of their type, so that differences of any two fit.
-const FURTHEST: i128 = 1 << 60;
+/// The end of the year 9999 in microseconds, and as far in the past: a time beyond is none.
+const FURTHEST: i128 = 253_402_300_799 * 1_000_000;
 
 /// What the blocks so far say about those to come.
 #[derive(Debug)]
@@ -59,10 +59,10 @@ impl Resolution {
 }
 
 impl Interface {
-    fn time(self, high: u32, low: u32) -> i64 {
+    fn time(self, high: u32, low: u32) -> Option<i64> {
         let ticks = u64::from(high) << 32 | u64::from(low);
         let micros = self.resolution.micros(ticks) + i128::from(self.offset_micros);
-        i64::try_from(micros.clamp(-FURTHEST, FURTHEST)).unwrap_or(0)
+        i64::try_from(micros).ok().filter(|_| micros.abs() <= FURTHEST)
     }
 }
 
@@ -179,7 +179,7 @@ impl Pcapng {
         let interface = usize::try_from(index).ok().and_then(|index| self.interfaces.get(index));
         let (high, low, wire) = (number(12), number(16), number(24));
         let captured = number(20).min(room);
-        let time = interface.map(|interface| interface.time(high, low));
+        let time = interface.and_then(|interface| interface.time(high, low));
         let link = interface.map_or(LinkType::Other, |interface| interface.link);
         found(
             window,

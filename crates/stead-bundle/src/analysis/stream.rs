@@ -9,9 +9,11 @@ use super::summary::Tcp;
 
 /// How much may wait for a hole to be filled.
 const MOST_EARLY: usize = 1024 * 1024;
+/// In how many segments.
+const MOST_EARLY_SEGMENTS: usize = 16_384;
 /// How much of capture time a hole may stay open.
 const LONGEST_HOLE_MICROS: i64 = 5_000_000;
-/// What a waiting segment costs beyond its bytes, so that a million tiny ones are not free.
+/// About what a waiting segment takes beyond its bytes.
 const EARLY_OVERHEAD: usize = 96;
 
 /// Counters that all streams share.
@@ -38,16 +40,16 @@ pub(crate) struct Stream {
     initial: Option<u32>,
     framer: Framer,
     early: BTreeMap<u64, Early>,
-    early_cost: usize,
+    early_bytes: usize,
     /// When the stream last went on, while something waits.
     stuck_since: i64,
 }
 
 impl Stream {
-    /// Begins the stream behind a SYN of `sequence`. False if it has begun there already.
-    pub(crate) fn begin(&mut self, sequence: u32) -> bool {
+    /// Begins the stream behind a SYN of `sequence`, unless it has begun there already.
+    pub(crate) fn begin(&mut self, sequence: u32) {
         if self.initial == Some(sequence) {
-            return false;
+            return;
         }
         *self = Self {
             initial: Some(sequence),
@@ -55,7 +57,6 @@ impl Stream {
             ..Self::default()
         };
         self.framer.start();
-        true
     }
 
     /// Returns whether any segment was seen that is not behind a SYN of `sequence`.
@@ -65,7 +66,19 @@ impl Stream {
 
     /// Returns how many bytes are held.
     pub(crate) fn held(&self) -> usize {
-        self.framer.held() + self.early_cost
+        self.framer.held() + self.early_bytes + self.early.len() * EARLY_OVERHEAD
+    }
+
+    /// Gives up a hole that is still open after too long.
+    pub(crate) fn expire(
+        &mut self,
+        time: i64,
+        totals: &mut StreamTotals,
+        sink: &mut impl FnMut(Header, &[u8], i64),
+    ) {
+        if !self.early.is_empty() && time - self.stuck_since >= LONGEST_HOLE_MICROS {
+            self.give_up_hole(time, totals, sink);
+        }
     }
 
     /// Takes a segment seen at `time` and gives the frames it completes to `sink`.
@@ -81,16 +94,13 @@ impl Stream {
         if segment.wire_len == 0 {
             return;
         }
-        if !self.early.is_empty() && time - self.stuck_since >= LONGEST_HOLE_MICROS {
-            self.give_up_hole(time, totals, sink);
-        }
         let next = *self.next.get_or_insert_with(|| position_of(sequence));
         let ahead = sequence.wrapping_sub(low_half(next)).cast_signed();
         match u32::try_from(ahead) {
             Ok(0) => self.deliver(segment.payload, segment.wire_len, time, totals, sink),
             Ok(ahead) => {
                 self.keep(next + u64::from(ahead), segment, time, totals);
-                while self.early_cost > MOST_EARLY {
+                while self.early_bytes > MOST_EARLY || self.early.len() > MOST_EARLY_SEGMENTS {
                     self.give_up_hole(time, totals, sink);
                 }
                 return;
@@ -135,9 +145,9 @@ impl Stream {
             self.stuck_since = time;
         }
         let early = Early { time, data: segment.payload.into(), wire_len: segment.wire_len };
-        self.early_cost += early.data.len() + EARLY_OVERHEAD;
+        self.early_bytes += early.data.len();
         if let Some(shorter) = self.early.insert(position, early) {
-            self.early_cost -= shorter.data.len() + EARLY_OVERHEAD;
+            self.early_bytes -= shorter.data.len();
         }
     }
 
@@ -162,7 +172,7 @@ impl Stream {
             let next = self.next.unwrap_or(0);
             let Some(known) = next.checked_sub(*entry.key()) else { return };
             let early = entry.remove();
-            self.early_cost -= early.data.len() + EARLY_OVERHEAD;
+            self.early_bytes -= early.data.len();
             let Some(fresh_len) = u64::from(early.wire_len).checked_sub(known).filter(|len| *len > 0) else {
                 continue;
             };

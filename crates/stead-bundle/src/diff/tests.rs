@@ -1,5 +1,6 @@
 //! Whole comparisons, from golden captures and made-up bundles.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -264,4 +265,38 @@ fn all_roles_have_the_worst_summary_and_fail_together() {
     assert_eq!(json["roles"]["server"]["summary"]["diff_score"], 50);
     let text = render_diff(&RunDiff::All(Box::new(diff)), Style::Text);
     assert!(text.contains("server: Services") && text.contains("client: Captures"), "{text}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_condition_is_read_or_refused(expr in "[a-z_:.#/<>=!0-9 -]{0,40}|metric:.{0,20}\\.delta.{0,5}|\\PC{0,30}") {
+        if let Ok(threshold) = Threshold::parse(&expr) {
+            let (old, new) = (bundle("x", None, 0, 1), bundle("y", None, 0, 2));
+            let options = DiffOptions { thresholds: vec![threshold], ..DiffOptions::default() };
+            let diff = compare(&old, &new, Some("client"), &options).unwrap();
+            prop_assert_eq!(&diff.thresholds[0].expr, expr.trim());
+        }
+    }
+
+    #[test]
+    fn any_text_and_metadata_can_be_compared_and_shown(old in "\\PC{0,40}\n?\\PC{0,40}", new in any::<String>(), number in any::<f64>()) {
+        let side = |text: &str, number: f64| {
+            let mut side = bundle(text, None, 0, 1);
+            if let Some(client) = side.roles.get_mut("client") {
+                client.text.insert("t".to_owned(), text.to_owned());
+                client.json.insert("n.json".to_owned(), json!({ text: number }));
+                client.role_meta = Some(json!({"started_at": text, "finished_at": number, "argv": text}));
+            }
+            side.run_meta = Some(json!(text));
+            side
+        };
+        let diff = compare(&side(&old, number), &side(&new, 0.0), Some("client"), &DiffOptions::default()).unwrap();
+        let diff = RunDiff::One(Box::new(diff));
+        for style in [Style::Text, Style::Markdown] {
+            let shown = render_diff(&diff, style);
+            prop_assert!(shown.chars().all(|c| c == '\n' || !c.is_control()));
+        }
+    }
 }

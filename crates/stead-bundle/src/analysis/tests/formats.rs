@@ -254,3 +254,15 @@ fn packets_that_were_cut_are_counted_and_their_streams_go_on() {
     assert_eq!((found.cip.requests, found.cip.responses, found.latency_ms.count), (2, 3, 2));
     assert_eq!(found.tcp.lost_segments, 0);
 }
+
+#[test]
+fn times_beyond_the_calendar_are_none() {
+    let [first, second] = ip_packets().try_into().unwrap();
+    let mut file = Pcapng::new();
+    file.section(false);
+    file.interface(101, Some(0));
+    file.packet(0, u64::MAX, &first.1);
+    file.packet(0, 7, &second.1);
+    let found = analyzed(&file.file);
+    assert_eq!((found.packets, found.first), (2, Some(Timestamp::from_micros(7 * SECOND))));
+}

@@ -107,3 +107,32 @@ fn more_connections_than_are_followed_leave_their_counts() {
     let found = analyzed(&pcap(&packets));
     assert_eq!((found.tcp.flows, found.cip.requests, found.latency_ms.unanswered), (70_000, 70_000, 70_000));
 }
+
+#[test]
+fn replies_that_came_early_have_their_own_times() {
+    let [first, second] = [1, 2].map(|context| unconnected(context, &reply(0x0e)));
+    let split = u32::try_from(first.len()).unwrap();
+    let ask: Vec<u8> = [1, 2].iter().flat_map(|context| unconnected(*context, &request(0x0e, 4))).collect();
+    let packets = [
+        (SECOND, tcp_packet(SERVER, CLIENT, 99, SYN | ACK, &[])),
+        (SECOND, tcp_packet(CLIENT, SERVER, 0, ACK, &ask)),
+        (SECOND + 2_000, tcp_packet(SERVER, CLIENT, 100 + split, ACK, &second)),
+        (SECOND + 5_000, tcp_packet(SERVER, CLIENT, 100, ACK, &first)),
+    ];
+    let found = analyzed(&pcap(&packets));
+    assert_eq!((found.latency_ms.min, found.latency_ms.max), (Some(2.0), Some(5.0)));
+}
+
+#[test]
+fn replies_behind_a_hole_are_found_before_their_requests_expire() {
+    let answer = unconnected(1, &reply(0x0e));
+    let packets = [
+        (SECOND, tcp_packet(SERVER, CLIENT, 99, SYN | ACK, &[])),
+        (SECOND, tcp_packet(CLIENT, SERVER, 0, ACK, &unconnected(1, &request(0x0e, 4)))),
+        (SECOND + 3_000, tcp_packet(SERVER, CLIENT, 500, ACK, &answer)),
+        (12 * SECOND, tcp_packet(CLIENT, SERVER, 46, ACK, &unconnected(2, &request(0x0e, 4)))),
+    ];
+    let found = analyzed(&pcap(&packets));
+    assert_eq!((found.latency_ms.count, found.latency_ms.max, found.tcp.lost_segments), (1, Some(3.0), 1));
+    assert_eq!(found.latency_ms.unanswered, 1);
+}
