@@ -140,6 +140,11 @@ impl<'a> Items<'a> {
         Self::of_list(order, payload.get(6..)?)
     }
 
+    /// Returns how many items there should be.
+    pub(crate) fn announced(self) -> u16 {
+        self.left
+    }
+
     /// Returns whether all items that were announced are there.
     pub(crate) fn is_whole(mut self) -> bool {
         while self.next().is_some() {}

@@ -7,6 +7,9 @@ use super::enip::{Command, HEADER, Header, Items};
 /// Above this an empty buffer is given back: most connections never need it again.
 const KEPT_CAPACITY: usize = 512;
 
+/// Real messages have two to four items. Where each byte may begin a frame, more are not looked through.
+const MOST_ITEMS: u16 = 16;
+
 /// The state of one direction between two segments.
 #[derive(Debug, Default)]
 pub(crate) struct Framer {
@@ -127,7 +130,8 @@ fn is_frame(header: Header, rest: &[u8]) -> bool {
 fn has_items(header: Header, body: &[u8]) -> bool {
     match header.command {
         Command::SendRrData | Command::SendUnitData => {
-            Items::of_message(header.order, body).is_some_and(Items::is_whole)
+            let items = Items::of_message(header.order, body);
+            items.is_some_and(|items| items.announced() <= MOST_ITEMS && items.is_whole())
         }
         Command::ListServices
         | Command::ListIdentity
