@@ -1,10 +1,12 @@
 //! Stead's record: the bundle format, sealing, verification and listing.
 //!
 //! A bundle is the directory of one run. [`RunDirectory`] makes and fills it, [`seal`] closes it with
-//! hashes, [`verify`] checks it, [`list`], [`info`] and [`resolve`] find and show it. Failing to record
-//! is a value here, never a failed run: the caller decides what it means. The event log inside is
-//! written by `stead-runner`.
+//! hashes, [`verify`] checks it, [`list`], [`info`] and [`resolve`] find and show it. [`analysis`] reads the
+//! captures in it, and [`diff`] compares two of them. Failing to record is a value here, never a failed run: the
+//! caller decides what it means. The event log inside is written by `stead-runner`.
 
+pub mod analysis;
+pub mod diff;
 mod directory;
 mod error;
 mod hashes;
@@ -13,7 +15,9 @@ mod list;
 mod lock;
 mod log_file;
 mod resolve;
+mod roles;
 mod seal;
+mod sections;
 mod stored;
 mod verify;
 
@@ -29,5 +33,6 @@ pub use lock::{FileLock, Holder, LockError, holder_of};
 pub use log_file::LogFile;
 pub use resolve::{ResolveError, resolve};
 pub use seal::{SealError, is_sealed, seal, unseal};
+pub use sections::Style;
 pub use stored::{LoadError, load_meta, load_plan};
 pub use verify::{Finding, Signature, Verification, VerifyError, VerifyOptions, verify};

@@ -169,7 +169,7 @@ fn text(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
-fn read_json(bundle: &Path, name: &str) -> Result<Value, LoadError> {
+pub(crate) fn read_json(bundle: &Path, name: &str) -> Result<Value, LoadError> {
     let path = bundle.join(name);
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,

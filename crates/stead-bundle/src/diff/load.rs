@@ -1,0 +1,228 @@
+//! Loading the sides of a comparison from bundle directories and capture files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use globset::GlobSet;
+use serde_json::Value;
+
+use super::sides::{RoleSide, Roles, Side, choose_capture};
+use crate::analysis::{AnalysisOptions, CaptureError, analyze_file};
+use crate::hashes::HashLine;
+use crate::layout::{HASHES, RUN_META, VERSIONS};
+use crate::list::read_json;
+use crate::roles::{RoleFile, RoleFiles, role_files};
+use crate::stored::LoadError;
+
+/// Longer files are not compared by content: a bundle may hold gigabytes of output.
+const LONGEST_FILE: u64 = 64 * 1024 * 1024;
+
+/// A side, and what could not be compared on it.
+#[derive(Debug)]
+pub struct LoadedSide {
+    /// The side, without captures.
+    pub side: Side,
+    /// What a person should know.
+    pub warnings: Vec<String>,
+}
+
+/// Returns the side that the bundle at `bundle` is, called `name`; files that match `text`, by their path below
+/// the role's directory or with the role before it, are to be compared line by line.
+///
+/// Captures are not read: [`choose_roles`](super::choose_roles) says of which roles they are wanted, and
+/// [`load_captures`] reads those.
+pub fn load_bundle(bundle: &Path, name: &str, text: &GlobSet) -> Result<LoadedSide, LoadError> {
+    let run_meta = Some(read_json(bundle, RUN_META)?);
+    let versions = match read_json(bundle, VERSIONS) {
+        Err(LoadError::NotABundle { .. }) => None,
+        other => Some(other?),
+    };
+    let recorded = recorded_hashes(bundle);
+    let mut warnings = Vec::new();
+    let mut roles = BTreeMap::new();
+    for (role, files) in role_files(bundle)? {
+        roles.insert(role.clone(), load_role(&role, files, &recorded, text, &mut warnings));
+    }
+    let side = Side { name: name.to_owned(), run_meta, versions, roles, capture_alone: None };
+    Ok(LoadedSide { side, warnings })
+}
+
+/// Returns the side that the capture at `path` alone is, called `name`.
+pub fn load_capture(path: &Path, name: &str, options: &AnalysisOptions) -> Result<Side, CaptureError> {
+    let capture = analyze_file(path, name, options)?;
+    Ok(Side { name: name.to_owned(), capture_alone: Some(capture), ..Side::default() })
+}
+
+/// Analyses the capture of each of `roles` of the bundle at `bundle` into `side`.
+pub fn load_captures(
+    bundle: &Path,
+    side: &mut Side,
+    roles: &[String],
+    options: &AnalysisOptions,
+) -> Result<(), CaptureError> {
+    let files = role_files(bundle)?;
+    for role in roles {
+        let Some((files, loaded)) = files.get(role).zip(side.roles.get_mut(role)) else { continue };
+        let chosen = choose_capture(role, files.captures());
+        let Some((name, file)) = chosen.and_then(|name| Some((name, files.files.get(name)?))) else {
+            continue;
+        };
+        loaded.capture = Some(analyze_file(&file.path, &format!("roles/{role}/{name}"), options)?);
+    }
+    Ok(())
+}
+
+impl Side {
+    /// Returns the roles it has.
+    pub fn roles(&self) -> Roles {
+        match self.capture_alone {
+            Some(_) => Roles::Any,
+            None => Roles::Named(self.roles.keys().cloned().collect()),
+        }
+    }
+}
+
+fn load_role(
+    role: &str,
+    files: RoleFiles,
+    recorded: &BTreeMap<String, String>,
+    text: &GlobSet,
+    warnings: &mut Vec<String>,
+) -> RoleSide {
+    let mut side = RoleSide::default();
+    let in_meta = artifacts_of(files.meta.as_ref());
+    for name in files.artifacts() {
+        let hash = in_meta.get(name).or_else(|| recorded.get(&format!("roles/{role}/{name}")));
+        let Some(hash) = hash else {
+            warnings.push(format!("{role}/{name} has no recorded hash and is not compared"));
+            continue;
+        };
+        side.artifacts.insert(name.to_owned(), hash.clone());
+    }
+    for (name, file) in &files.files {
+        let is_text = text.is_match(name) || text.is_match(format!("{role}/{name}"));
+        if !is_text && !name.ends_with(".json") {
+            continue;
+        }
+        let bytes = match content(file) {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                warnings.push(format!("the content of {role}/{name} is not compared: {why}"));
+                continue;
+            }
+        };
+        if is_text {
+            side.text.insert(name.clone(), String::from_utf8_lossy(&bytes).into_owned());
+        }
+        if name.ends_with(".json") {
+            match serde_json::from_slice(&bytes) {
+                Ok(document) => drop(side.json.insert(name.clone(), document)),
+                Err(_) => {
+                    warnings.push(format!("{role}/{name} is not valid JSON; its numbers are not compared"))
+                }
+            }
+        }
+    }
+    side.role_meta = files.meta;
+    side
+}
+
+fn content(file: &RoleFile) -> Result<Vec<u8>, String> {
+    if file.bytes > LONGEST_FILE {
+        return Err(format!("it has {} bytes, more than {LONGEST_FILE}", file.bytes));
+    }
+    fs::read(&file.path).map_err(|error| error.to_string())
+}
+
+/// Returns the hashes that metadata of a role records.
+fn artifacts_of(meta: Option<&Value>) -> BTreeMap<String, String> {
+    let listed = meta.and_then(|meta| meta.get("artifacts")?.as_array()).into_iter().flatten();
+    let hash = |artifact: &Value| {
+        let text = |key: &str| Some(artifact.get(key)?.as_str()?.to_owned());
+        Some((text("path")?, text("sha256")?))
+    };
+    listed.filter_map(hash).collect()
+}
+
+/// Returns the hashes of `hashes.txt`, as far as there are any.
+fn recorded_hashes(bundle: &Path) -> BTreeMap<String, String> {
+    let bytes = fs::read(bundle.join(HASHES)).unwrap_or_default();
+    let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| HashLine::parse(line).ok());
+    lines.map(|line| (line.path.to_string_lossy().into_owned(), line.digest.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use globset::{Glob, GlobSetBuilder};
+
+    use super::*;
+    use crate::analysis::testing::{golden_a, golden_b};
+    use crate::diff::{DiffOptions, RoleChoice, choose_roles, compare};
+
+    fn globs(pattern: &str) -> GlobSet {
+        GlobSetBuilder::new().add(Glob::new(pattern).unwrap()).build().unwrap()
+    }
+
+    /// Writes a bundle of one role.
+    fn bundle(directory: &Path, name: &str, capture: &[u8], rps: u32) -> PathBuf {
+        let bundle = directory.join(name);
+        let write = |path: &str, bytes: &[u8]| {
+            let path = bundle.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
+        };
+        write("run_meta.json", br#"{"run_id": "x", "status": "success", "duration_seconds": 2.5}"#);
+        let meta = format!(
+            r#"{{"exit_code": 0, "artifacts": [{{"path": "out.json", "bytes": 1, "sha256": "{rps}"}}]}}"#
+        );
+        write("roles/client/role_meta.json", meta.as_bytes());
+        write("roles/client/client.pcap", capture);
+        write("roles/client/out.json", format!(r#"{{"rps": {rps}}}"#).as_bytes());
+        write("roles/client/broken.json", b"{");
+        write("roles/client/stdout.log", format!("rate {rps}\n").as_bytes());
+        let hashes = format!("{}  roles/client/client.pcap\n", stead_model::plan::Digest::of(capture));
+        write("hashes.txt", hashes.as_bytes());
+        bundle
+    }
+
+    /// Cases 29, 31: bundles are compared as they lie on disk, and with captures alone.
+    #[test]
+    fn bundles_are_loaded_and_compared() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = [
+            bundle(directory.path(), "a", &golden_a(), 1000),
+            bundle(directory.path(), "b", &golden_b(), 800),
+        ];
+        let options = AnalysisOptions::default();
+        let sides = paths.map(|path| {
+            let LoadedSide { mut side, warnings } = load_bundle(&path, "name", &globs("stdout.log")).unwrap();
+            assert_eq!(warnings.len(), 2, "{warnings:?}");
+            load_captures(&path, &mut side, &["client".to_owned()], &options).unwrap();
+            side
+        });
+        let [old, new] = sides;
+        let roles = choose_roles(&old.roles(), &new.roles(), &RoleChoice::Default).unwrap();
+        assert_eq!(roles, [Some("client".to_owned())]);
+        let diff = compare(&old, &new, Some("client"), &DiffOptions::default()).unwrap();
+        assert_eq!((diff.summary.diff_score, diff.summary.text_lines_changed), (50, 2));
+        assert_eq!(diff.generic.metrics["client/out.json#/rps"].delta_pct, Some(-20.0));
+        assert_eq!(diff.generic.files_changed, ["client/client.pcap", "client/out.json"]);
+        assert_eq!(diff.baseline_pcap.as_deref(), Some("roles/client/client.pcap"));
+
+        let file = directory.path().join("b.pcap");
+        fs::write(&file, golden_b()).unwrap();
+        let alone = load_capture(&file, "b.pcap", &options).unwrap();
+        let diff = compare(&old, &alone, Some("client"), &DiffOptions::default()).unwrap();
+        assert_eq!(diff.summary.diff_score, 50);
+    }
+
+    #[test]
+    fn what_is_no_bundle_is_said() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = load_bundle(directory.path(), "x", &GlobSet::empty()).unwrap_err();
+        assert!(matches!(error, LoadError::NotABundle { .. }), "{error}");
+    }
+}
