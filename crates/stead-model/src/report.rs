@@ -100,6 +100,31 @@ pub struct TaskRow {
     pub step: Option<Box<StepRow>>,
 }
 
+impl TaskRow {
+    /// Returns the row of a task that has not run.
+    pub fn not_run(name: TaskName, section: Section) -> Self {
+        Self {
+            name,
+            section,
+            status: Status::NotRun,
+            changed: false,
+            partial: false,
+            cause: None,
+            reason: None,
+            class: None,
+            error: None,
+            attempts: 0,
+            started_at: None,
+            duration: Duration::ZERO,
+            data: None,
+            undo: None,
+            prediction: None,
+            hosts: Vec::new(),
+            step: None,
+        }
+    }
+}
+
 /// One host's row of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostRow {

@@ -154,13 +154,6 @@ pub(crate) struct Talk {
 }
 
 impl Talk {
-    /// Both shake hands at `time`, the client beginning at `sequence`.
-    pub(crate) fn connect(&mut self, time: i64, sequence: u32) {
-        self.packets.push((time, tcp_packet(CLIENT, SERVER, sequence, SYN, &[])));
-        self.packets.push((time, tcp_packet(SERVER, CLIENT, sequence, SYN | ACK, &[])));
-        (self.client_sequence, self.server_sequence) = (sequence + 1, sequence + 1);
-    }
-
     /// The client sends `bytes` at `time`.
     pub(crate) fn client(&mut self, time: i64, bytes: &[u8]) {
         self.packets.push((time, tcp_packet(CLIENT, SERVER, self.client_sequence, ACK, bytes)));

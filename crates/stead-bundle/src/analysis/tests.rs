@@ -4,7 +4,6 @@ mod formats;
 mod hostile;
 mod protocol;
 mod streams;
-mod throughput;
 
 use std::collections::BTreeMap;
 

@@ -56,25 +56,7 @@ impl Run {
 
     fn task_row(&self, index: TaskIndex) -> TaskRow {
         let task = self.plan.task(index);
-        let mut row = TaskRow {
-            name: task.name.clone(),
-            section: task.section,
-            status: Status::NotRun,
-            changed: false,
-            partial: false,
-            cause: None,
-            reason: None,
-            class: None,
-            error: None,
-            attempts: 0,
-            started_at: None,
-            duration: Duration::ZERO,
-            data: None,
-            undo: None,
-            prediction: None,
-            hosts: Vec::new(),
-            step: None,
-        };
+        let mut row = TaskRow::not_run(task.name.clone(), task.section);
         if let TaskState::Undone(_, status) = self.states[index.get()] {
             row.undo = Some(status);
         }

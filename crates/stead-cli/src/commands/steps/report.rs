@@ -1,14 +1,13 @@
 //! What a report of steps has beyond that of every run, and what is shown of it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::json;
 use stead_model::event::Prediction;
 use stead_model::plan::Section;
 use stead_model::report::TaskRow;
 use stead_model::steps::{ConfigRow, StepOutcome, StepRow, StepsReport};
-use stead_model::{Diagnostics, Report, Status, TaskName};
+use stead_model::{Diagnostics, Report, TaskName};
 
 use super::load::Configured;
 use super::plan::Planned;
@@ -53,25 +52,7 @@ pub(crate) fn refused(
 }
 
 fn not_run(name: TaskName, step: StepRow) -> TaskRow {
-    TaskRow {
-        name,
-        section: Section::Main,
-        status: Status::NotRun,
-        changed: false,
-        partial: false,
-        cause: None,
-        reason: None,
-        class: None,
-        error: None,
-        attempts: 0,
-        started_at: None,
-        duration: Duration::ZERO,
-        data: None,
-        undo: None,
-        prediction: None,
-        hosts: Vec::new(),
-        step: Some(Box::new(step)),
-    }
+    TaskRow { step: Some(Box::new(step)), ..TaskRow::not_run(name, Section::Main) }
 }
 
 /// Returns the lines of `Config:`.
