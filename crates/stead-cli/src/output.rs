@@ -4,6 +4,7 @@
 //! other write error is kept and told at the end. Colours are applied here and nowhere else.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stead_model::{RunStatus, Status};
@@ -15,22 +16,36 @@ pub struct Output {
     pub out: Handle,
     /// Standard error: talk.
     pub err: Handle,
+    /// Files that are written as the work goes on, with their paths.
+    files: Arc<Mutex<Vec<(PathBuf, Handle)>>>,
 }
 
 impl Output {
     /// Returns the streams of this process.
     pub fn of_process() -> Self {
-        Self { out: Handle::new(io::stdout()), err: Handle::new(io::stderr()) }
+        Self::new(Handle::new(io::stdout()), Handle::new(io::stderr()))
     }
 
-    /// Flushes both streams and returns the first error of standard output that was not a closed pipe.
+    fn new(out: Handle, err: Handle) -> Self {
+        Self { out, err, files: Arc::default() }
+    }
+
+    /// Returns a handle to the file at `path`; an error of it is told at the end, like one of standard output.
+    pub fn file(&self, path: PathBuf, writer: impl Write + Send + 'static) -> Handle {
+        let handle = Handle::new(writer);
+        self.files.lock().unwrap_or_else(PoisonError::into_inner).push((path, handle.clone()));
+        handle
+    }
+
+    /// Flushes everything and returns the first error of standard output or a file that was not a closed pipe.
     pub fn finish(&mut self) -> io::Result<()> {
         self.err.flush()?;
-        self.out.flush()?;
-        match std::mem::replace(&mut self.out.lock().state, State::Closed) {
-            State::Failed(error) => Err(error),
-            State::Open | State::Closed => Ok(()),
-        }
+        self.out.end()?;
+        let files = std::mem::take(&mut *self.files.lock().unwrap_or_else(PoisonError::into_inner));
+        files.into_iter().try_for_each(|(path, mut file)| {
+            let told = |error: io::Error| format!("cannot write {}: {error}", path.display());
+            file.end().map_err(|error| io::Error::new(error.kind(), told(error)))
+        })
     }
 }
 
@@ -65,6 +80,15 @@ impl Handle {
     /// Writes `text` and a newline as a whole.
     pub fn print_line(&self, text: &str) {
         self.print(&format!("{text}\n"));
+    }
+
+    /// Flushes the stream and returns its first error that was not a closed pipe. Later writes are dropped.
+    fn end(&mut self) -> io::Result<()> {
+        self.flush()?;
+        match std::mem::replace(&mut self.lock().state, State::Closed) {
+            State::Failed(error) => Err(error),
+            State::Open | State::Closed => Ok(()),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -179,7 +203,7 @@ mod tests {
     }
 
     fn finish_after_writing_to(kind: io::ErrorKind) -> io::Result<()> {
-        let mut output = Output { out: Handle::new(Broken(kind)), err: Handle::new(io::sink()) };
+        let mut output = Output::new(Handle::new(Broken(kind)), Handle::new(io::sink()));
         output.out.print_line("a");
         output.out.print_line("b");
         output.finish()

@@ -40,6 +40,11 @@ pub(crate) fn surroundings(settings: &Settings) -> Surroundings {
     }
 }
 
+/// Returns the home of this process's account.
+pub(crate) fn home() -> Option<PathBuf> {
+    account().map(|(_, home)| home)
+}
+
 /// Returns name and home of this process's account.
 fn account() -> Option<(String, PathBuf)> {
     let own = rustix::process::getuid().as_raw().to_string();

@@ -35,6 +35,12 @@ impl Environment {
         self.0.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
     }
 
+    /// Returns the names of the variables whose values are not text.
+    pub fn not_text(&self) -> impl Iterator<Item = &str> {
+        let garbled = self.0.iter().filter(|(_, value)| value.to_str().is_none());
+        garbled.filter_map(|(name, _)| name.to_str())
+    }
+
     /// Returns all variables.
     pub fn to_os_map(&self) -> BTreeMap<OsString, OsString> {
         self.0.clone()
@@ -146,8 +152,9 @@ pub struct Settings {
     pub agents: Option<PathBuf>,
     /// Where the user keeps files for Stead: `$XDG_CONFIG_HOME/stead`, else `~/.config/stead`.
     pub config_dir: Option<PathBuf>,
-    /// Where the user's runs of steps lock what they act on: `$XDG_STATE_HOME/stead`, else `~/.local/state/stead`.
-    pub user_state_dir: PathBuf,
+    /// Where the user's runs of steps lock what they act on: `$XDG_STATE_HOME/stead`, else `~/.local/state/stead`. None
+    /// for who has no home.
+    pub user_state_dir: Option<PathBuf>,
     /// `$STEAD_RUN_ID`: the run whose task started this process.
     pub parent_run: Option<RunId>,
     /// Which streams are terminals.
@@ -181,7 +188,7 @@ impl Settings {
             inventory: environment.given("STEAD_INVENTORY").map(|path| current_dir.join(path)),
             agents: environment.given("STEAD_AGENTS").map(|path| current_dir.join(path)),
             config_dir: config_dir(&environment),
-            user_state_dir: user_state_dir(&environment),
+            user_state_dir: user_state_dir(&environment, crate::reach::home),
             parent_run: environment
                 .given("STEAD_RUN_ID")
                 .and_then(OsStr::to_str)
@@ -214,18 +221,15 @@ fn config_dir(environment: &Environment) -> Option<PathBuf> {
     base.map(|base| base.join("stead"))
 }
 
-/// Who has neither a state directory nor a home gets the place of Stead's own files.
-fn user_state_dir(environment: &Environment) -> PathBuf {
+/// Without `$HOME` it is the account's home that counts: another place would be another lock.
+fn user_state_dir(
+    environment: &Environment,
+    account_home: impl FnOnce() -> Option<PathBuf>,
+) -> Option<PathBuf> {
     let absolute = |name: &str| environment.given(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    let own = || {
-        let uid = rustix::process::geteuid().as_raw();
-        stead_runner::operation::base_places(uid, &environment.to_map())
-            .into_iter()
-            .next()
-            .unwrap_or_default()
-    };
-    base.map_or_else(own, |base| base.join("stead"))
+    let home = || absolute("HOME").or_else(|| account_home().filter(|home| home.is_absolute()));
+    let base = absolute("XDG_STATE_HOME").or_else(|| home().map(|home| home.join(".local/state")));
+    base.map(|base| base.join("stead"))
 }
 
 /// The rule for colours, usable before the arguments are known to be good.
@@ -306,6 +310,20 @@ mod tests {
             resolve(None, &empty),
             StateDir { path: root.path().join("a/.stead"), layer: Layer::Found }
         );
+    }
+
+    /// Section 8: a lock is the user's, also where nothing says where the user's home is.
+    #[test]
+    fn without_a_home_in_the_environment_the_accounts_home_counts() {
+        let dir = |pairs: &[(&str, &str)], home: Option<&str>| {
+            user_state_dir(&pairs.iter().copied().collect(), || home.map(PathBuf::from))
+        };
+        let at_home = Some(PathBuf::from("/home/ann/.local/state/stead"));
+        assert_eq!(dir(&[("HOME", "/home/ann")], None), at_home);
+        assert_eq!(dir(&[], Some("/home/ann")), at_home);
+        assert_eq!(dir(&[("HOME", "relative")], Some("/home/ann")), at_home);
+        assert_eq!(dir(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")], None), Some(PathBuf::from("/s/stead")));
+        assert_eq!(dir(&[], None), None);
     }
 
     #[test]

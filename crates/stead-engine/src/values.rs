@@ -27,6 +27,7 @@ mod warn;
 pub use explain::{Explanation, LayerRow, RowState};
 pub use gate::{Deciding, Verdict};
 pub use inputs::{InputValue, inputs};
+pub use merge::refuse_reserved;
 pub use require::require;
 
 use merge::{Candidate, Entry};
@@ -231,6 +232,19 @@ impl Values {
     /// Returns `text` with its references replaced by their values, or which of them have none.
     pub fn expand(&self, text: &At<Text>) -> Result<Expanded, Box<Diagnostic>> {
         expand::expand_text(self, text)
+    }
+
+    /// Returns the path that `text` is. It is absolute only if the text says so: by a slash of its own at the front, or
+    /// by a value there that is absolute. A value that is empty makes no root of what follows it.
+    pub fn expand_path(&self, text: &At<Text>) -> Result<Expanded, Box<Diagnostic>> {
+        let expanded = self.expand(text)?;
+        if expanded.text.starts_with('/') && !expand::is_absolute(self, &text.value) {
+            let message =
+                format!("`{}` becomes an absolute path: a value in it is empty", text.value.written());
+            let problem = Diagnostic::error("steps/catalogue", text.place.clone(), message);
+            return Err(Box::new(problem.help("give the value, or write `${NAME:-.}`")));
+        }
+        Ok(expanded)
     }
 
     /// Returns that no name `key` is known here, with the nearest that is.

@@ -222,10 +222,17 @@ impl std::error::Error for Diagnostics {}
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
-        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// Returns how many slips make one of the other. Writing all of it in the wrong case is one.
+fn distance(word: &str, candidate: &str) -> usize {
+    let exact = strsim::damerau_levenshtein(word, candidate);
+    let folded = strsim::damerau_levenshtein(&word.to_ascii_lowercase(), &candidate.to_ascii_lowercase()) + 1;
+    exact.min(folded)
 }
 
 /// Returns `did you mean `x`?` or the list of candidates (at most 20), for advice.
@@ -241,5 +248,18 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
             let more = if count > 20 { format!(" and {} more", count - 20) } else { String::new() };
             format!("known: {}{more}", shown.join(", "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wrong_case_is_one_slip() {
+        let known = ["BASE_DOMAIN", "access", "number"];
+        assert_eq!(nearest("base_domain", known), Some("BASE_DOMAIN"));
+        assert_eq!(nearest("ACCES", known), Some("access"));
+        assert_eq!(nearest("nothing", known), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Arguments of `stead steps …`.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -107,7 +108,7 @@ pub struct StepsRunArgs {
 }
 
 /// What configures steps besides their catalogue.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Default, Args)]
 pub struct StepValueArgs {
     /// The file of the catalogue's flag layer
     #[arg(long, value_name = "FILE", help_heading = "Values")]
@@ -118,6 +119,19 @@ pub struct StepValueArgs {
     /// Set a value over all layers; may be repeated, the last one wins
     #[arg(long = "set", value_name = "K=V", value_parser = value::pair, help_heading = "Values")]
     pub set: Vec<(String, String)>,
+}
+
+/// Names only: values may be secret.
+impl fmt::Debug for StepValueArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { profile, host_env, set } = self;
+        let names: Vec<&String> = set.iter().map(|(name, _)| name).collect();
+        f.debug_struct("StepValueArgs")
+            .field("profile", profile)
+            .field("host_env", host_env)
+            .field("set", &names)
+            .finish()
+    }
 }
 
 /// Arguments of `stead steps list`.

@@ -100,15 +100,15 @@ fn refuse_step_flags(args: &ResumeArgs) -> Result<(), Failure> {
     refuse_flags(&flags, "runs of steps", "a run of a plan")
 }
 
-/// Refuses the first flag that is given and means nothing to the run.
+/// Refuses flags that are given and mean nothing to the run.
 pub(super) fn refuse_flags(flags: &[(&str, bool)], of: &str, this: &str) -> Result<(), Failure> {
-    match flags.iter().find(|(_, given)| *given) {
-        Some((flag, _)) => {
-            let message = format!("{flag} is for {of}, and this is {this}");
-            Err(Failure::new(FailureKind::Usage, message).hint(format!("leave {flag} out")))
-        }
-        None => Ok(()),
+    let given: Vec<&str> = flags.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
+    if given.is_empty() {
+        return Ok(());
     }
+    let (names, is) = (given.join(", "), if given.len() == 1 { "is" } else { "are" });
+    let message = format!("{names} {is} for {of}, and this is {this}");
+    Err(Failure::new(FailureKind::Usage, message).hint(format!("leave {names} out")))
 }
 
 /// Returns the recorded plan. Checked against its hash first: a changed one is never run, not even by force.

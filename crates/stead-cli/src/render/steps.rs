@@ -10,6 +10,7 @@ use std::io::Write as _;
 use stead_model::catalogue::Order;
 use stead_model::duration::Short;
 use stead_model::event::Stream;
+use stead_model::report::ErrorRow;
 use stead_model::steps::lines::{self, LONGEST, Spoken};
 use stead_model::{Event, EventKind, ExitCode, HostName, Report, RunStatus, TaskName};
 use stead_runner::Observer;
@@ -247,8 +248,20 @@ pub fn ending(report: &Report, paint: Paint, again: Option<&str>) -> String {
 /// Returns what stands at the end of a run on standard error: errors of the run itself.
 pub fn errors(report: &Report, paint: Paint) -> String {
     let errors = report.errors.iter().filter(|error| error.task.is_none());
-    let line = |message: &str| format!("{} {}\n", paint.apply(Style::Bad, "error:"), text::one_line(message));
-    errors.map(|error| line(&error.message)).collect()
+    errors.map(|error| error_line(&error.message, paint)).collect()
+}
+
+/// Returns every error of a prediction: nothing has told of those of its steps.
+pub fn predicted_errors(report: &Report, paint: Paint) -> String {
+    let line = |error: &ErrorRow| match &error.task {
+        Some(task) => error_line(&format!("{task}: {}", error.message), paint),
+        None => error_line(&error.message, paint),
+    };
+    report.errors.iter().map(line).collect()
+}
+
+fn error_line(message: &str, paint: Paint) -> String {
+    format!("{} {}\n", paint.apply(Style::Bad, "error:"), text::one_line(message))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use stead_model::plan::{
 use stead_model::{Diagnostic, Diagnostics, ErrorClass, OperationName, StepId, StepMode, TaskName};
 
 use super::{CompiledPlan, Explicit, check};
-use crate::values::Values;
+use crate::values::{Expanded, Values};
 
 mod files;
 mod select;
@@ -153,17 +153,19 @@ pub fn compile(selected: &Selected<'_>, around: &Surroundings<'_>) -> Result<Ste
 fn args(step: &Step, mode: StepMode, values: &Values, problems: &mut Diagnostics) -> Vec<String> {
     let mut expanded = Vec::new();
     for text in step.args.get(mode) {
-        expanded.push(public(step, "an argument", text, values, problems));
+        let outcome = values.expand(text);
+        expanded.push(public(step, ("args", "an argument"), text, outcome, problems));
     }
     expanded
 }
 
 fn cwd(step: &Step, values: &Values, problems: &mut Diagnostics) -> Option<String> {
     let text = step.cwd.as_ref()?;
-    let expanded = public(step, "the `cwd`", text, values, problems);
+    let expanded = public(step, ("cwd", "the `cwd`"), text, values.expand_path(text), problems);
     if !stays_inside(&expanded) {
         let message = format!("the `cwd` of `{}`, `{expanded}`, does not stay inside the root", step.id);
-        let problem = Diagnostic::error("steps/catalogue", text.place.clone(), message);
+        let problem = Diagnostic::error("steps/catalogue", text.place.clone(), message)
+            .path(format!("steps.{}.cwd", step.id));
         problems.push(problem.help("write a path relative to the root of the catalogue, or an absolute one"));
     }
     Some(expanded)
@@ -183,13 +185,21 @@ fn stays_inside(path: &str) -> bool {
         })
 }
 
-/// Returns `text` expanded, which everyone may see: a secret in it is a problem.
-fn public(step: &Step, what: &str, text: &At<Text>, values: &Values, problems: &mut Diagnostics) -> String {
-    match values.expand(text) {
+/// Returns what `text` became, which everyone may see: a secret in it is a problem. It is the value of a key of the step,
+/// which also has a name in words.
+fn public(
+    step: &Step,
+    (key, what): (&str, &str),
+    text: &At<Text>,
+    outcome: Result<Expanded, Box<Diagnostic>>,
+    problems: &mut Diagnostics,
+) -> String {
+    let path = format!("steps.{}.{key}", step.id);
+    match outcome {
         Ok(expanded) if expanded.secret => {
             let message = format!("{what} of `{}` holds a secret", step.id);
             problems.push(
-                Diagnostic::error("steps/catalogue", text.place.clone(), message).help(
+                Diagnostic::error("steps/catalogue", text.place.clone(), message).path(path).help(
                     "everyone on the machine can see it there: grant the variable with `secrets` instead",
                 ),
             );
@@ -197,7 +207,7 @@ fn public(step: &Step, what: &str, text: &At<Text>, values: &Values, problems: &
         }
         Ok(expanded) => expanded.text,
         Err(problem) => {
-            problems.push(*problem);
+            problems.push(problem.path(path));
             String::new()
         }
     }

@@ -212,6 +212,22 @@ pub(super) fn expand_text(values: &Values, text: &catalogue::At<Text>) -> Result
     Err(Box::new(Diagnostic::error(UNDEFINED, place(), message).help(help)))
 }
 
+/// Whether a text that expands to an absolute path means one: what comes first in it, and is not empty, begins with `/`.
+pub(super) fn is_absolute(values: &Values, text: &Text) -> bool {
+    match text.0.first() {
+        None => false,
+        Some(Piece::Literal(literal)) => literal.starts_with('/'),
+        Some(Piece::Reference { name, default, .. }) => {
+            match Expansion::new(values, None, false).find(name) {
+                Found::Value { text, .. } if !text.is_empty() => text.starts_with('/'),
+                Found::Value { .. } | Found::Nothing | Found::Broken | Found::Pending | Found::Undefined => {
+                    default.as_ref().is_some_and(|default| is_absolute(values, default))
+                }
+            }
+        }
+    }
+}
+
 /// One expansion.
 struct Expansion<'v> {
     values: &'v Values,

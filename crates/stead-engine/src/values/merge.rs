@@ -248,7 +248,7 @@ impl Merge<'_, '_> {
     /// Returns why no layer may set `key`, if so.
     fn refused_in_layers(&self, key: &str) -> Option<String> {
         match reserved(key) {
-            Some(reserved) => Some(self.reason(reserved)),
+            Some(reserved) => Some(reserved.called(self.profile_flag()).reason()),
             None if self.catalogue.controls.get(key).is_some_and(|control| !control.in_layers) => {
                 Some("it is a control with `in_layers: false`".to_owned())
             }
@@ -256,25 +256,17 @@ impl Merge<'_, '_> {
         }
     }
 
-    fn reason(&self, reserved: Reserved) -> String {
-        match reserved {
-            Reserved::Flag(flag) => format!("it is what `{}` says", self.flag(flag)),
-            Reserved::Own => "names that begin with `STEAD_` are Stead's own".to_owned(),
-            Reserved::Code => "it makes programs run other code".to_owned(),
-        }
-    }
-
     fn is_declared(&self, name: &str) -> bool {
         self.entries.get(name).is_some_and(|entry| entry.is_declared)
     }
 
-    /// Returns `flag` as the catalogue calls it: the flag of the flag layer has two names.
-    fn flag(&self, flag: &'static str) -> &'static str {
+    /// Returns what the catalogue calls the flag of its flag layer.
+    fn profile_flag(&self) -> &'static str {
         let is_host = self.catalogue.layers.iter().any(|layer| match &layer.origin {
             LayerOrigin::Flag(ProfileFlag::HostEnv) => true,
             LayerOrigin::Flag(ProfileFlag::Profile) | LayerOrigin::File(_) => false,
         });
-        if flag == "--profile" && is_host { "--host-env" } else { flag }
+        if is_host { "--host-env" } else { PROFILE }
     }
 
     fn undeclared(&mut self, key: &str, place: Place) {
@@ -299,12 +291,7 @@ impl Merge<'_, '_> {
     /// Returns why `--set` may not set `name`, if so.
     fn refused_by_set(&self, name: &str) -> Option<Diagnostic> {
         if let Some(reserved) = reserved(name) {
-            let message = format!("`{name}` cannot be set with `{SET}`: {}", self.reason(reserved));
-            let help = match reserved {
-                Reserved::Flag(flag) => format!("use `{}`", self.flag(flag)),
-                Reserved::Own | Reserved::Code => "remove the flag".to_owned(),
-            };
-            return Some(Diagnostic::error("steps/reserved-set", set_place(name), message).help(help));
+            return Some(reserved.called(self.profile_flag()).refused(name));
         }
         if !is_env_name(name) {
             let message = format!("`{name}` is not a name");
@@ -356,6 +343,44 @@ enum Reserved {
     Own,
     /// It makes a child run other code.
     Code,
+}
+
+/// The flag of a flag layer, unless the catalogue calls it otherwise.
+const PROFILE: &str = "--profile";
+
+impl Reserved {
+    /// Returns this with the flag of the flag layer as its catalogue calls it.
+    fn called(self, profile_flag: &'static str) -> Self {
+        match self {
+            Self::Flag(PROFILE) => Self::Flag(profile_flag),
+            Self::Flag(_) | Self::Own | Self::Code => self,
+        }
+    }
+
+    fn reason(self) -> String {
+        match self {
+            Self::Flag(flag) => format!("it is what `{flag}` says"),
+            Self::Own => "names that begin with `STEAD_` are Stead's own".to_owned(),
+            Self::Code => "it makes programs run other code".to_owned(),
+        }
+    }
+
+    /// Returns that `--set` may not set `name`.
+    fn refused(self, name: &str) -> Diagnostic {
+        let message = format!("`{name}` cannot be set with `{SET}`: {}", self.reason());
+        let help = match self {
+            Self::Flag(flag) => format!("use `{flag}`"),
+            Self::Own | Self::Code => "remove the flag".to_owned(),
+        };
+        Diagnostic::error("steps/reserved-set", set_place(name), message).help(help)
+    }
+}
+
+/// Reports every `--set` of a name that no catalogue lets it set.
+pub fn refuse_reserved(set: &[(String, String)], diagnostics: &mut Diagnostics) {
+    let names: BTreeSet<&str> = set.iter().map(|(name, _)| name.as_str()).collect();
+    let refused = names.into_iter().filter_map(|name| Some(reserved(name)?.refused(name)));
+    diagnostics.0.extend(refused);
 }
 
 fn reserved(name: &str) -> Option<Reserved> {

@@ -99,14 +99,20 @@ impl Step {
     /// Whether `token` names it: its id, its number by value, a trailing part of its path, or its basename without
     /// extension.
     pub fn answers_to(&self, token: &str) -> bool {
-        if Self::is_number(token) && self.number.is_some() && number(token) == self.number {
-            return true;
-        }
+        let by_number = Self::number_in(token).is_some_and(|number| self.number == Some(number));
+        by_number || self.texts().any(|text| text == token)
+    }
+
+    /// Returns the tokens other than its number that name it, some perhaps twice.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
         let path = self.path();
-        let is_tail = path
-            .strip_suffix(token)
-            .is_some_and(|head| !token.is_empty() && (head.is_empty() || head.ends_with('/')));
-        is_tail || self.id.as_str() == token || self.stem() == token
+        let tails = path.match_indices('/').map(|(at, _)| &path[at + 1..]).chain([path]);
+        tails.chain([self.id.as_str(), self.stem()]).filter(|text| !text.is_empty())
+    }
+
+    /// Returns the number that `token` is, by which steps may be named.
+    pub fn number_in(token: &str) -> Option<u64> {
+        number(token)
     }
 
     /// Whether `token` can only name steps by their number, which several may share.

@@ -44,7 +44,7 @@ pub(super) fn predicted(part: &Part, ran: Result<Ran, OpError>) -> RowResult {
                 false => Status::Unchanged,
             };
             let mut row = RowResult::new(status);
-            (row.reason, row.diff) = (ran.reason, ran.diff);
+            (row.reason, row.data, row.diff) = (ran.reason, ran.data, ran.diff);
             if status != Status::Unknown {
                 let assumed = (part.changed_when.is_some() || ran.assumed) && ran.changed;
                 row.prediction = Some(if assumed { Prediction::Assumed } else { Prediction::Exact });

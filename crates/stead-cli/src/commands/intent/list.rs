@@ -115,7 +115,8 @@ fn to_text(intents: &[IntentRow]) -> String {
         for param in &intent.params {
             let default =
                 param.default.as_ref().map(|value| format!(" (default {value})")).unwrap_or_default();
-            say(format!("  {}={}{default}", param.name, param.allowed.join("|")));
+            let doc = param.doc.as_ref().map(|doc| format!("  {doc}")).unwrap_or_default();
+            say(format!("  {}={}{default}{doc}", param.name, param.allowed.join("|")));
         }
         for file in &intent.files {
             let value = file.value.as_ref().map_or_else(|| "?".to_owned(), Value::to_string);

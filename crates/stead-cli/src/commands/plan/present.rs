@@ -9,7 +9,7 @@ use stead_runner::Observer;
 
 use crate::args::{OutputArgs, Progress, Sink};
 use crate::failure::{Failure, FailureKind};
-use crate::output::{Handle, Output};
+use crate::output::Output;
 use crate::render::events::Events;
 use crate::render::plain::Plain;
 use crate::render::terminal::{Live, Pauser, Screen, Terminal};
@@ -93,10 +93,11 @@ pub(crate) fn events(
         Some(Sink::Stdout) => Some(Box::new(Events::new(output.out.clone()))),
         Some(Sink::File(path)) => {
             let path = settings.current_dir.join(path);
-            let file = File::create(&path)
-                .map_err(|source| Failure::caused_by(FailureKind::Output, WriteFile { path, source }))?;
+            let file = File::create(&path).map_err(|source| {
+                Failure::caused_by(FailureKind::Output, WriteFile { path: path.clone(), source })
+            })?;
             // Flushed after every piece; the buffer joins what one piece writes in parts.
-            Some(Box::new(Events::new(Handle::new(BufWriter::new(file)))))
+            Some(Box::new(Events::new(output.file(path, BufWriter::new(file)))))
         }
         None => None,
     })

@@ -78,6 +78,7 @@ impl Acting<'_> {
     /// Predicts a run: starts nothing, writes nothing. Steps in `done` are left out.
     pub(crate) fn predict(self, done: BTreeSet<TaskIndex>) -> Result<ExitCode, Failure> {
         let report = self.forecast(done)?;
+        self.output.err.print(&render::predicted_errors(&report, self.settings.stderr_paint));
         if self.shown.json {
             self.output.out.print(&json::report(&report));
         }
@@ -110,7 +111,7 @@ impl Acting<'_> {
     /// Runs the plan and returns its report.
     pub(crate) fn carry_out(&self) -> Result<Report, Failure> {
         let state_dir = self.settings.state_dir.from(&self.configured.catalogue.root);
-        let runner = self.acting_runner().record_in(state_dir.path).provenance(self.provenance()?);
+        let runner = self.acting_runner()?.record_in(state_dir.path).provenance(self.provenance()?);
         let (shown, plan) = (self.shown_by()?, self.checked_plan());
         drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move { runner.run(plan).await })
     }
@@ -124,7 +125,7 @@ impl Acting<'_> {
     ) -> Result<Result<ExitCode, ResumeError>, Failure> {
         let provenance = Provenance { meta, ..self.provenance()? };
         let state_dir = bundle.parent().and_then(|runs| runs.parent()).unwrap_or(&bundle).to_owned();
-        let runner = self.acting_runner().record_in(state_dir).provenance(provenance);
+        let runner = self.acting_runner()?.record_in(state_dir).provenance(provenance);
         let (shown, plan) = (self.shown_by()?, self.checked_plan());
         let ended = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
             runner.resume_at(&bundle, plan, options).await
@@ -156,18 +157,22 @@ impl Acting<'_> {
     }
 
     /// Returns a runner that acts: it holds the target's lock, and steps see what others said.
-    fn acting_runner(&self) -> Runner {
+    fn acting_runner(&self) -> Result<Runner, Failure> {
+        let Some(locks) = &self.settings.user_state_dir else {
+            let message = "nothing says where this account keeps its locks: it has no home";
+            return Err(Failure::new(FailureKind::Invalid, message).hint("set HOME or XDG_STATE_HOME"));
+        };
         let mut runner = self
             .runner()
             .observe(self.planned.surroundings.outputs.clone())
-            .lock_named(&self.settings.user_state_dir, &self.planned.plan.target);
+            .lock_named(locks, &self.planned.plan.target);
         if let Some(wait) = self.wait_lock {
             runner = runner.wait_lock(wait);
         }
         if let Some(parent) = &self.settings.parent_run {
             runner = runner.parent_run(parent.clone());
         }
-        runner
+        Ok(runner)
     }
 
     fn shown_by(&self) -> Result<Shown, Failure> {

@@ -23,6 +23,8 @@ pub(super) struct Row {
     pub(super) level: CheckLevel,
     pub(super) key: String,
     pub(super) message: String,
+    /// Of which catalogue: several may have the same keys.
+    pub(super) catalogue: String,
     pub(super) file: Option<String>,
     pub(super) line: Option<u32>,
 }
@@ -31,6 +33,8 @@ pub(super) struct Row {
 #[derive(Debug, Default)]
 pub(super) struct Checks {
     rows: Vec<Row>,
+    /// The name of the catalogue that is being checked.
+    catalogue: String,
     suggestions: Vec<String>,
 }
 
@@ -45,7 +49,8 @@ struct Document {
 
 impl Checks {
     fn add(&mut self, level: CheckLevel, key: impl Into<String>, message: impl Into<String>) -> &mut Row {
-        let row = Row { level, key: key.into(), message: message.into(), file: None, line: None };
+        let (key, message, catalogue) = (key.into(), message.into(), self.catalogue.clone());
+        let row = Row { level, key, message, catalogue, file: None, line: None };
         self.rows.push(row);
         let last = self.rows.len() - 1;
         &mut self.rows[last]
@@ -113,16 +118,23 @@ pub(crate) fn run(
         return Err(failure);
     }
     let mut checks = Checks::default();
-    for (listed, catalogue) in &catalogues {
-        intents::recover(catalogue, settings, &mut checks);
-        parts::check(listed, catalogue, &given.clone().fitting(catalogue), settings, &mut checks)?;
-        intents::check(catalogue, &mut checks);
+    for (listed, catalogue) in catalogues {
+        checks.catalogue = catalogue.name.to_string();
+        intents::recover(&catalogue, settings, &mut checks);
+        let given = given.clone().fitting(&catalogue);
+        let mut problems = Diagnostics::default();
+        let configured = load::configure_anyway(listed, catalogue, given, settings, &mut problems)?;
+        if let Some(failure) = load::refused_flags(&problems, &configured.given) {
+            return Err(failure);
+        }
+        parts::check(&configured, problems, &mut checks);
+        intents::check(&configured.catalogue, &mut checks);
     }
     let summary = checks.counts();
     let exit_code = if summary.bad > 0 { ExitCode::Verification } else { ExitCode::Success };
     match args.json {
         true => {
-            let Checks { rows, suggestions } = checks;
+            let Checks { rows, suggestions, .. } = checks;
             let document = Document { schema: 1, checks: rows, summary, suggestions, exit_code };
             output.out.print(&json::document(&document));
         }

@@ -45,6 +45,11 @@ pub(crate) fn confirm(
             "nothing was run; look at the plan, and at which target is current".to_owned(),
         )
     };
+    let needed = || {
+        let message = format!("this destroys something on `{}` and needs a confirmation", one_line(target));
+        let help = format!("confirm with --confirm {}", stead_model::argv::quote_text([target]));
+        no("steps/confirm-needed", message, help)
+    };
     match given.filter(|given| !given.is_empty()) {
         Some(given) if given == target => Ok(()),
         Some(given) => mismatch(given),
@@ -60,17 +65,10 @@ pub(crate) fn confirm(
                 .map_err(|error| Failure::caused_by(FailureKind::Confirmation, error))?;
             match line.trim_end_matches(['\n', '\r']) {
                 typed if typed == target => Ok(()),
+                "" => needed(),
                 typed => mismatch(typed),
             }
         }
-        None => {
-            let message =
-                format!("this destroys something on `{}` and needs a confirmation", one_line(target));
-            no(
-                "steps/confirm-needed",
-                message,
-                format!("confirm with --confirm {}", stead_model::argv::quote_text([target])),
-            )
-        }
+        None => needed(),
     }
 }

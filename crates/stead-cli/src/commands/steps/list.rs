@@ -1,5 +1,6 @@
 //! `stead steps list`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::Serialize;
@@ -31,7 +32,7 @@ struct CatalogueRow {
     delete: Option<Vec<GroupRow>>,
     controls: Vec<NameRow>,
     vars: Vec<NameRow>,
-    inputs: Vec<NameRow>,
+    inputs: Vec<InputsRow>,
     intents: Vec<NameRow>,
 }
 
@@ -54,6 +55,14 @@ struct StepRow {
 struct GroupRow {
     phase: Option<String>,
     steps: Vec<String>,
+}
+
+/// One document of inputs.
+#[derive(Serialize)]
+struct InputsRow {
+    name: String,
+    doc: Option<String>,
+    keys: Vec<NameRow>,
 }
 
 /// Something that has a name and perhaps an explanation.
@@ -103,7 +112,15 @@ fn row(listed: &Listed, catalogue: &Catalogue) -> CatalogueRow {
         delete: catalogue.delete.as_deref().map(groups),
         controls: catalogue.controls.iter().map(|(key, control)| name(key, &control.doc)).collect(),
         vars: catalogue.vars.iter().map(|(key, var)| name(key, &var.doc)).collect(),
-        inputs: catalogue.inputs.iter().map(|(key, inputs)| name(key, &inputs.doc)).collect(),
+        inputs: catalogue
+            .inputs
+            .iter()
+            .map(|(key, inputs)| InputsRow {
+                name: key.clone(),
+                doc: inputs.doc.clone(),
+                keys: inputs.keys.iter().map(|(key, input)| name(key, &input.doc)).collect(),
+            })
+            .collect(),
         intents: catalogue.intents.iter().map(|(key, intent)| name(key, &intent.doc)).collect(),
     }
 }
@@ -132,6 +149,8 @@ fn to_text(catalogue: &CatalogueRow) -> String {
     let doc =
         |doc: &Option<String>| doc.as_deref().map_or_else(String::new, |doc| format!(": {}", one_line(doc)));
     say(format!("{} ({}){}", catalogue.name, catalogue.file, doc(&catalogue.doc)));
+    let steps: BTreeMap<&str, &StepRow> =
+        catalogue.steps.iter().map(|step| (step.id.as_str(), step)).collect();
     for (mode, groups) in
         [(StepMode::Apply, Some(&catalogue.apply)), (StepMode::Delete, catalogue.delete.as_ref())]
     {
@@ -142,18 +161,28 @@ fn to_text(catalogue: &CatalogueRow) -> String {
                 say(format!("    {}", one_line(phase)));
             }
             for id in &group.steps {
-                let Some(step) = catalogue.steps.iter().find(|step| step.id == *id) else { continue };
+                let Some(step) = steps.get(id.as_str()) else { continue };
                 let gate = step.gate.as_deref().map_or_else(String::new, |gate| format!(" (gate {gate})"));
                 let destroys = if step.destructive.contains(&mode) { " (destructive)" } else { "" };
                 say(format!("      {} [{}]{gate}{destroys}{}", step.basename, step.id, doc(&step.doc)));
             }
         }
     }
-    for (what, names) in [("inputs", &catalogue.inputs), ("intents", &catalogue.intents)] {
-        if !names.is_empty() {
+    let mut names = |what: &str, rows: &[NameRow]| {
+        if !rows.is_empty() {
             say(format!("  {what}:"));
-            names.iter().for_each(|row| say(format!("    {}{}", row.name, doc(&row.doc))));
+            rows.iter().for_each(|row| say(format!("    {}{}", row.name, doc(&row.doc))));
         }
+    };
+    names("controls", &catalogue.controls);
+    names("vars", &catalogue.vars);
+    names("intents", &catalogue.intents);
+    if !catalogue.inputs.is_empty() {
+        say("  inputs:".to_owned());
+    }
+    for inputs in &catalogue.inputs {
+        say(format!("    {}{}", inputs.name, doc(&inputs.doc)));
+        inputs.keys.iter().for_each(|key| say(format!("      {}{}", key.name, doc(&key.doc))));
     }
     text
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use stead_engine::values::{self, Inputs, LayerInput, LayerState, Values};
+use stead_model::catalogue::reserved::FLAGS;
 use stead_model::catalogue::{Catalogue, Layer, LayerOrigin, ProfileFlag};
 use stead_model::diagnostic::Place;
 use stead_model::layer::LayerFile;
@@ -35,6 +36,9 @@ const USAGE: [&str; 11] = [
     "intent/unknown",
     "intent/param",
 ];
+
+/// A layer that must be there and cannot be read.
+const MISSING: &str = "layer/missing";
 
 /// A catalogue with its values.
 #[derive(Debug)]
@@ -122,30 +126,67 @@ pub(crate) fn configure_loaded(
     settings: &Settings,
 ) -> Result<Configured, Failure> {
     let mut problems = Diagnostics::default();
-    let values = values_of(&catalogue, &given, settings, &mut problems)?;
-    let target = target::find(&catalogue, &values, settings, &mut problems);
-    let warnings = settle(problems)?;
-    Ok(Configured { listed, catalogue, values, target, given, warnings })
+    let configured = configure_anyway(listed, catalogue, given, settings, &mut problems)?;
+    Ok(Configured { warnings: settle(problems)?, ..configured })
+}
+
+/// Returns a catalogue that was read, with its values as far as they have any, every problem added to `problems`.
+///
+/// # Errors
+/// If a flag does not fit the catalogue.
+pub(crate) fn configure_anyway(
+    listed: Listed,
+    catalogue: Catalogue,
+    given: Given,
+    settings: &Settings,
+    problems: &mut Diagnostics,
+) -> Result<Configured, Failure> {
+    let values = values_of(&catalogue, &given, settings, problems)?;
+    let target = target::find(&catalogue, &values, settings, problems);
+    Ok(Configured { listed, catalogue, values, target, given, warnings: Vec::new() })
 }
 
 /// Returns the values of a catalogue, every problem of layers and values added to `problems`.
 ///
 /// # Errors
 /// If a flag does not fit the catalogue.
-pub(crate) fn values_of(
+fn values_of(
     catalogue: &Catalogue,
     given: &Given,
     settings: &Settings,
     problems: &mut Diagnostics,
 ) -> Result<Values, Failure> {
     fits(catalogue, given)?;
-    let environment = settings.environment.to_map();
+    let environment = environment(catalogue, settings, problems);
     let is_read = values::layers_to_read(catalogue, &environment, &given.set);
     let layers = catalogue.layers.iter().zip(is_read);
     let layers: Vec<LayerInput> =
         layers.map(|(layer, is_read)| layer_input(layer, is_read, catalogue, given, problems)).collect();
     let inputs = Inputs { catalogue, layers: &layers, environment: &environment, set: &given.set };
     Ok(values::resolve(&inputs, problems))
+}
+
+/// Returns the environment as text. What is not text never counts as absent where the catalogue reads it.
+fn environment(
+    catalogue: &Catalogue,
+    settings: &Settings,
+    problems: &mut Diagnostics,
+) -> BTreeMap<String, String> {
+    for name in settings.environment.not_text() {
+        let is_expected = FLAGS.iter().any(|(reserved, _)| *reserved == name);
+        let place = Place::Named(format!("environment variable {name}"));
+        let is_read =
+            catalogue.controls.contains_key(name) || catalogue.vars.get(name).is_some_and(|var| var.env);
+        if is_read {
+            let message = format!("`{name}` is not UTF-8 (from environment)");
+            let problem = Diagnostic::error("value/rule", place, message).path(format!("vars.{name}"));
+            problems.push(problem.help("give it a text, or unset it"));
+        } else if is_expected || catalogue.declared().any(|declared| declared == name) {
+            let message = format!("the environment's `{name}` is not UTF-8 and is not read");
+            problems.push(Diagnostic::warning("value/environment", place, message).help("unset it"));
+        }
+    }
+    settings.environment.to_map()
 }
 
 /// Returns the warnings of `problems`, or the failure of its errors.
@@ -163,6 +204,18 @@ pub(crate) fn refused(problems: Diagnostics) -> Failure {
     } else {
         Failure::of(FailureKind::Usage, Diagnostics(usage).sorted())
     }
+}
+
+/// Returns the failure of what flags say, if something is wrong with that: a name that `--set` may not set, a profile
+/// that is not there.
+pub(crate) fn refused_flags(problems: &Diagnostics, given: &Given) -> Option<Failure> {
+    let is_profile = |problem: &Diagnostic| match (&problem.place, &given.profile) {
+        (Place::Named(name), Some(profile)) => problem.code == MISSING && *name == profile.typed,
+        (Place::Text { .. } | Place::Call { .. } | Place::Named(_), _) => false,
+    };
+    let is_of_flag = |problem: &&Diagnostic| USAGE.contains(&problem.code) || is_profile(problem);
+    let found: Vec<Diagnostic> = problems.iter().filter(is_of_flag).cloned().collect();
+    (!found.is_empty()).then(|| refused(Diagnostics(found)))
 }
 
 /// Returns the flag of the catalogue's flag layer, if it has one.
@@ -208,7 +261,7 @@ fn layer_input(
     let state = match path {
         _ if !is_read => LayerState::Skipped,
         None => LayerState::NotGiven,
-        Some(path) => match read_layer(&path) {
+        Some(path) => match read_regular(&path) {
             Ok(bytes) => LayerState::Read(LayerFile::from_bytes(&name, &bytes, problems)),
             Err(error) if is_missing_file(layer, &error) => LayerState::Missing,
             Err(error) => {
@@ -227,8 +280,8 @@ fn flag_name(flag: ProfileFlag) -> &'static str {
     }
 }
 
-/// A pipe or a device would wait for somebody, or never end.
-fn read_layer(path: &Path) -> io::Result<Vec<u8>> {
+/// Returns the bytes of a regular file. A pipe or a device would wait for somebody, or never end.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     match fs::metadata(path)?.is_file() {
         true => read(path),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file")),
@@ -237,7 +290,7 @@ fn read_layer(path: &Path) -> io::Result<Vec<u8>> {
 
 /// Whether a layer is just not there, which the catalogue may allow.
 fn is_missing_file(layer: &Layer, error: &io::Error) -> bool {
-    matches!(layer.origin, LayerOrigin::File(_)) && error.kind() == io::ErrorKind::NotFound
+    matches!(layer.origin, LayerOrigin::File(_)) && layer.optional && error.kind() == io::ErrorKind::NotFound
 }
 
 /// Returns what is wrong with a layer that cannot be read.
@@ -251,7 +304,8 @@ fn unreadable(
     match &layer.origin {
         LayerOrigin::File(file) => {
             let message = format!("cannot read the layer {name}: {error}");
-            Diagnostic::error("layer/missing", file.place.clone(), message)
+            Diagnostic::error(MISSING, file.place.clone(), message)
+                .path(format!("layers.{name}"))
                 .help("make it a file that this account can read")
         }
         LayerOrigin::Flag(_) => {
@@ -261,7 +315,7 @@ fn unreadable(
                 true => format!("did you mean {}? A relative path starts where you are", beside.display()),
                 false => "check its name; a relative path starts where you are".to_owned(),
             };
-            Diagnostic::error("layer/missing", Place::Named(name.to_owned()), message).help(help)
+            Diagnostic::error(MISSING, Place::Named(name.to_owned()), message).help(help)
         }
     }
 }

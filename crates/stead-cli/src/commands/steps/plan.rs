@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use stead_drivers::steps::{InputsDocument, Outputs, OwnSurroundings, SinkPlace, StepSurroundings};
 use stead_engine::compile::steps::{self, Request, StepFile, StepsPlan, Surroundings};
-use stead_engine::values::{self, InputValue};
+use stead_engine::values::{self, InputValue, Values};
 use stead_model::catalogue::{At, Order, Sink, Step};
 use stead_model::layer::Text;
 use stead_model::steps::{ConfigRow, LeftOutRow, SelectionRow, StepRow, StepsReport};
@@ -65,7 +65,7 @@ pub(crate) fn plan(configured: &Configured, wish: &Wish) -> Result<Planned, Fail
     values::require(catalogue, values, &ids, &mut problems);
     let documents = values::inputs(catalogue, values, &ids, &mut problems);
     let inputs = documents.into_iter().filter_map(|(name, keys)| {
-        let sink = sink_place(configured, &catalogue.inputs.get(&name)?.sink, &mut problems)?;
+        let sink = sink_place(configured, &name, &catalogue.inputs.get(&name)?.sink, &mut problems)?;
         let document = InputsDocument { name: name.clone(), sink, keys: secret_keys(keys) };
         Some((name, document))
     });
@@ -97,12 +97,22 @@ fn secret_keys(keys: BTreeMap<String, InputValue>) -> BTreeMap<String, Secret> {
 }
 
 /// Returns where a document goes, or reports why that cannot be said.
-fn sink_place(configured: &Configured, sink: &Sink, problems: &mut Diagnostics) -> Option<SinkPlace> {
+fn sink_place(
+    configured: &Configured,
+    name: &str,
+    sink: &Sink,
+    problems: &mut Diagnostics,
+) -> Option<SinkPlace> {
     match sink {
-        Sink::File { path, format } => {
-            let path = sink_path(configured, path, problems)?;
-            Some(SinkPlace::File { path, format: format.clone() })
-        }
+        Sink::File { path, format } => match sink_path(&configured.values, path) {
+            Ok(path) => {
+                Some(SinkPlace::File { path: configured.catalogue.root.join(path), format: format.clone() })
+            }
+            Err(problem) => {
+                problems.push(problem.path(format!("inputs.{name}.sink.path")));
+                None
+            }
+        },
         Sink::Kubectl { command, namespace, document } => Some(SinkPlace::Kubectl {
             command: command.clone(),
             context: (configured.target.origin == TargetOrigin::Kubeconfig)
@@ -114,24 +124,21 @@ fn sink_place(configured: &Configured, sink: &Sink, problems: &mut Diagnostics) 
 }
 
 /// A relative path stays inside the root; an absolute one is what the configuration says.
-fn sink_path(configured: &Configured, text: &At<Text>, problems: &mut Diagnostics) -> Option<PathBuf> {
+fn sink_path(values: &Values, text: &At<Text>) -> Result<String, Box<Diagnostic>> {
     let refuse = |message: String, help: &str| {
-        Diagnostic::error("steps/catalogue", text.place.clone(), message).help(help)
+        Err(Box::new(Diagnostic::error("steps/catalogue", text.place.clone(), message).help(help)))
     };
-    let problem = match configured.values.expand(text) {
-        Err(problem) => *problem,
-        Ok(expanded) if expanded.secret => refuse(
+    match values.expand_path(text)? {
+        expanded if expanded.secret => refuse(
             "the path of a file sink holds a secret".to_owned(),
             "paths are shown: name the file otherwise",
         ),
-        Ok(expanded) if !names_a_file(Path::new(&expanded.text)) => refuse(
+        expanded if !names_a_file(Path::new(&expanded.text)) => refuse(
             format!("the path of a file sink, `{}`, names no file inside the root", expanded.text),
             "write a path relative to the root of the catalogue, or an absolute one",
         ),
-        Ok(expanded) => return Some(configured.catalogue.root.join(expanded.text)),
-    };
-    problems.push(problem);
-    None
+        expanded => Ok(expanded.text),
+    }
 }
 
 fn names_a_file(path: &Path) -> bool {
@@ -155,7 +162,7 @@ fn own_env(configured: &Configured, step: &Step, problems: &mut Diagnostics) -> 
             Ok(expanded) => {
                 env.insert(name.clone(), Secret::new(expanded.text));
             }
-            Err(problem) => problems.push(*problem),
+            Err(problem) => problems.push(problem.path(format!("steps.{}.env.{name}", step.id))),
         }
     }
     env

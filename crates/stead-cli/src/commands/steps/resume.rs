@@ -20,6 +20,7 @@ use super::confirm::{self, Asking};
 use super::find::{self, Listed};
 use super::load::{self, Given, Profile};
 use super::plan::{self, Wish};
+use super::report;
 use super::run::{refuse_unknown_target, shown};
 use crate::args::{OutputArgs, ResumeArgs, StepValueArgs, StepsRunArgs};
 use crate::commands::bundle::{run_directories, unreadable, unresolved};
@@ -229,7 +230,8 @@ fn changed(recorded: &[u8], steps: &StepsMeta, acting: &Acting<'_>) -> Failure {
     let place = Place::Named(acting.configured.listed.shown.clone());
     let problem = Diagnostic::error("steps/plan-changed", place, difference)
         .help("`stead resume RUN --force` goes on with the plan as it is now, keeping what is the same");
-    Failure::of(FailureKind::Verification, Diagnostics(vec![problem]))
+    let problems = Diagnostics(vec![problem]);
+    report::refused(FailureKind::Verification, problems, &acting.configured, &acting.planned)
 }
 
 /// Returns the steps that the run has done, from its journal.

@@ -4,6 +4,7 @@
 //! required values with inputs and step files, confirmation, lock. From required values on the plan is shown first.
 
 use stead_engine::compile::steps::tokens;
+use stead_engine::values::refuse_reserved;
 use stead_model::diagnostic::Place;
 use stead_model::steps::{NeedsChoice, SelectionRow};
 use stead_model::{Catalogue, Diagnostic, Diagnostics, ExitCode, StepMode};
@@ -28,7 +29,7 @@ pub(crate) fn run(
     if let Some(run) = &args.resume {
         return resume::named(run, args, settings, output);
     }
-    let flags = selection(args)?;
+    let flags = arguments(args)?;
     let listed = find::one(args.catalogue.as_deref(), settings)?;
     let catalogue = find::load(&listed)?;
     let mode = mode(args, &catalogue)?;
@@ -60,9 +61,10 @@ pub(super) fn shown(args: &StepsRunArgs) -> OutputArgs {
     }
 }
 
-/// Returns what flags select.
-fn selection(args: &StepsRunArgs) -> Result<SelectionRow, Failure> {
+/// Returns what flags select, or everything that is wrong with the arguments whatever the catalogue says.
+fn arguments(args: &StepsRunArgs) -> Result<SelectionRow, Failure> {
     let mut problems = Diagnostics::default();
+    refuse_reserved(&args.values.set, &mut problems);
     let mut list = |flag: &str, typed: &[String]| {
         let tokens = tokens(typed);
         if tokens.is_empty() && !typed.is_empty() {

@@ -9,7 +9,7 @@ use stead_model::layer::Text;
 use stead_model::yaml::{self, Codes};
 use stead_model::{Diagnostic, Diagnostics};
 
-use crate::commands::plan::source::read;
+use super::load::read_regular;
 use crate::settings::Settings;
 
 /// The name of a target that nothing says.
@@ -94,7 +94,7 @@ fn context_in(file: &Path, problems: &mut Diagnostics) -> Option<String> {
             format!("cannot take the context from this kubeconfig: {why}"),
         )
     };
-    let bytes = match read(file) {
+    let bytes = match read_regular(file) {
         Ok(bytes) => bytes,
         Err(error) => {
             if error.kind() != std::io::ErrorKind::NotFound {

@@ -172,3 +172,54 @@ fn reserved_names_cannot_be_set() {
     lab.run(&["--dry-run", "--set", "PROFILE_EXCLUSIVE=false"]).exits(0);
     assert!(lab.log().is_empty());
 }
+
+/// Section 2: a layer that is not optional must be there.
+#[test]
+fn a_layer_that_is_not_optional_must_be_there() {
+    let lab = Homelab::with(
+        "api_version: v1\nlayers: [{file: l.env, optional: false}]\nsteps: {a: {run: a.sh}}\napply: [{steps: [a]}]\n",
+    );
+    lab.script("a.sh", "");
+    let refused = lab.stead(&["steps", "run", "--json"]).exits(3).document();
+    assert_eq!(codes(&refused), ["layer/missing"]);
+    assert_eq!(refused["diagnostics"][0]["line"], 2);
+    let checked = lab.stead(&["steps", "check"]).exits(4).stdout;
+    assert!(checked.contains("bad  layer.l.env cannot read the layer l.env"), "{checked}");
+    assert!(!checked.contains("is not there"), "{checked}");
+    lab.write("l.env", "");
+    lab.stead(&["steps", "run"]).exits(0);
+}
+
+/// Section 3: a value that is not text is refused where it is read, never taken for absent.
+#[test]
+fn a_garbled_variable_is_never_taken_for_absent() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let lab = Homelab::new();
+    let with = |program: &str, name: &str, args: &[&str]| -> crate::cases_17_32::lab::Ended {
+        let mut command = lab.command(lab.path(program), args);
+        command.env(name, OsStr::from_bytes(b"15\xff")).output().unwrap().into()
+    };
+    for name in ["DRY_RUN", "ONLY", "FEAT_VERIFY", "PROFILE_EXCLUSIVE", "LAB_STATE"] {
+        let refused = with("run.sh", name, &["--only", "15"]).exits(3);
+        assert!(refused.stderr.contains(&format!("`{name}` is not UTF-8 (from environment)")), "{name}");
+    }
+    let warned = with("run.sh", "BASE_DOMAIN", &["--dry-run"]).exits(0);
+    assert!(warned.stderr.contains("`BASE_DOMAIN` is not UTF-8 and is not read"), "{}", warned.stderr);
+    let warned = with("host/run-host.sh", "ONLY", &["--dry-run"]).exits(0);
+    assert!(warned.stderr.contains("`ONLY` is not UTF-8 and is not read"), "{}", warned.stderr);
+    assert!(lab.log().is_empty() && !lab.path(".stead").exists());
+}
+
+/// Section 1: what is wrong with the arguments is told first and together, whatever the catalogue is like.
+#[test]
+fn arguments_come_before_the_catalogue() {
+    let lab = Homelab::new();
+    lab.append("steps/cluster.yaml", "nope: 1");
+    let refused = lab.json(&["--set", "ONLY=1", "--only", "", "--set", "LD_PRELOAD=x", "--set", "PS4=x"], 2);
+    let mut found = codes(&refused);
+    found.sort();
+    assert_eq!(found, ["steps/empty", "steps/reserved-set", "steps/reserved-set", "steps/reserved-set"]);
+    assert_eq!(codes(&lab.json(&[], 3)), ["steps/catalogue"]);
+}

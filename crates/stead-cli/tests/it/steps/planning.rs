@@ -70,8 +70,13 @@ fn a_dry_run_predicts_what_it_can_know() {
         (&document["tasks"][3]["status"], &document["tasks"][3]["prediction"]),
         (&json!("changed"), &json!("exact"))
     );
+    let change = &document["steps"]["inputs"]["runtime"];
+    assert_eq!(change["changed"], true, "{document:#}");
+    assert!(change["added"].as_array().unwrap().contains(&json!("OIDC_CLIENT_SECRET")), "{change}");
     lab.run(&["--only", "sync-runtime-inputs.sh"]).exits(0);
-    assert_eq!(lab.json(&["--dry-run"], 0)["tasks"][3]["status"], "unchanged");
+    let document = lab.json(&["--dry-run"], 0);
+    assert_eq!(document["tasks"][3]["status"], "unchanged");
+    assert_eq!(document["steps"]["inputs"]["runtime"]["changed"], false);
     lab.replace(
         "steps/cluster.yaml",
         "kind: file, path: \"${LAB_STATE}/runtime-inputs.yaml\", format: manifest,",
@@ -323,4 +328,34 @@ fn the_target_is_read_from_kubeconfigs() {
         "{}",
         secret.stderr
     );
+}
+
+/// Section 5: a dry run that fails says why.
+#[test]
+fn a_dry_run_that_fails_says_why() {
+    let lab = Homelab::new();
+    fs::create_dir(lab.path(".lab")).unwrap();
+    std::os::unix::fs::symlink("/nowhere", lab.path(".lab/runtime-inputs.yaml")).unwrap();
+    let ended = lab.run(&["--only", "runtime-inputs", "--dry-run"]).exits(1);
+    assert!(ended.stderr.contains("error: runtime-inputs: "), "{}", ended.stderr);
+}
+
+/// Section 9: an empty value makes no absolute path of one that starts at the root.
+#[test]
+fn an_empty_value_leads_no_path_out_of_the_root() {
+    let lab = Homelab::new();
+    let args = ["--only", "runtime-inputs", "--dry-run"];
+    let refused = lab.run(&[&args[..], &["--set", "LAB_STATE="]].concat()).exits(3);
+    assert!(refused.stderr.contains("becomes an absolute path"), "{}", refused.stderr);
+    let elsewhere = format!("LAB_STATE={}", lab.home().display());
+    lab.run(&[&args[..], &["--set", &elsewhere]].concat()).exits(0);
+}
+
+/// Section 1: events that cannot be written are told, and a success is none.
+#[test]
+fn events_that_cannot_be_written_are_told() {
+    let lab = Homelab::new();
+    let ended = lab.run(&["--only", "15", "--events", "/dev/full"]).exits(1);
+    assert!(ended.stderr.contains("cannot write /dev/full"), "{}", ended.stderr);
+    assert_eq!(lab.log().len(), 1);
 }

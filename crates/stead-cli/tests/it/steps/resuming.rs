@@ -116,6 +116,9 @@ fn a_resumed_run_is_not_selected_anew() {
         lab.stead(&args).exits(2);
     }
     lab.stead(&["resume", "last", "--yes"]).exits(2).says("leave --yes out");
+    let flags =
+        ["resume", "last", "--limit", "foo", "-i", "/nonexistent.yaml", "--agents", "/nonexistent", "--yes"];
+    lab.stead(&flags).exits(2).says("leave --yes, --inventory, --agents, --limit out");
     lab.write("p.yaml", "api_version: v1\nname: p\ntasks: [{name: a, shell: exit 1}]\n");
     lab.stead(&["plan", "run", "p.yaml"]).exits(1);
     lab.stead(&["steps", "run", "--resume", "last"]).exits(3);

@@ -63,7 +63,9 @@ pub fn select<'c>(
 ) -> Result<Selected<'c>, Diagnostics> {
     let listed: Vec<(&Group, &Step)> = catalogue.listed(request.mode).collect();
     let gated: Vec<Option<String>> = listed.iter().map(|(_, step)| closed_gate(step, judge)).collect();
-    let mut selector = Selector { catalogue, request, listed, gated, problems: Diagnostics::default() };
+    let names = Names::of(&listed);
+    let mut selector =
+        Selector { catalogue, request, listed, names, gated, problems: Diagnostics::default() };
     let left = selector.left_out();
     if selector.problems.has_errors() {
         return Err(selector.problems);
@@ -82,6 +84,35 @@ pub fn select<'c>(
         }
     }
     Ok(selected)
+}
+
+/// Where the steps of a list are, by what names them.
+#[derive(Default)]
+struct Names<'c> {
+    by_number: BTreeMap<u64, BTreeSet<usize>>,
+    by_text: BTreeMap<&'c str, BTreeSet<usize>>,
+}
+
+impl<'c> Names<'c> {
+    fn of(listed: &[(&'c Group, &'c Step)]) -> Self {
+        let mut names = Self::default();
+        for (at, (_, step)) in listed.iter().enumerate() {
+            if let Some(number) = step.number {
+                names.by_number.entry(number).or_default().insert(at);
+            }
+            for text in step.texts() {
+                names.by_text.entry(text).or_default().insert(at);
+            }
+        }
+        names
+    }
+
+    /// Returns the positions of the steps that `token` names, in order.
+    fn matching(&self, token: &str) -> Vec<usize> {
+        let numbered = Step::number_in(token).and_then(|number| self.by_number.get(&number));
+        let found: BTreeSet<&usize> = numbered.into_iter().chain(self.by_text.get(token)).flatten().collect();
+        found.into_iter().copied().collect()
+    }
 }
 
 /// Returns why the gate of `step` leaves it out, if it does.
@@ -134,6 +165,7 @@ struct Selector<'c, 'r> {
     catalogue: &'c Catalogue,
     request: &'r Request<'r>,
     listed: Vec<(&'c Group, &'c Step)>,
+    names: Names<'c>,
     /// For each listed step, why its gate leaves it out.
     gated: Vec<Option<String>>,
     problems: Diagnostics,
@@ -213,10 +245,10 @@ impl Selector<'_, '_> {
 
     /// Returns the listed steps that `token` names; several only by number.
     fn matches(&mut self, flag: &str, token: &str) -> Vec<usize> {
-        let answers = |step: &Step| step.answers_to(token);
-        let found: Vec<usize> = (0..self.listed.len()).filter(|at| answers(self.listed[*at].1)).collect();
+        let found = self.names.matching(token);
         if found.is_empty() {
-            let elsewhere: Vec<&Step> = self.catalogue.steps.values().filter(|step| answers(step)).collect();
+            let steps = self.catalogue.steps.values();
+            let elsewhere: Vec<&Step> = steps.filter(|step| step.answers_to(token)).collect();
             if elsewhere.is_empty() {
                 self.unknown(flag, token);
             } else {
@@ -255,14 +287,8 @@ impl Selector<'_, '_> {
         for step in elsewhere {
             let is_there = self.catalogue.listed(other).any(|(_, listed)| listed.id == step.id);
             let message = format!("`{token}` is the step `{}`, which is not in the {mode} list", step.id);
-            let help = if is_there {
-                format!(
-                    "the {other} list has it{}",
-                    if other == StepMode::Delete { ": add --delete" } else { "" }
-                )
-            } else {
-                "no list has it".to_owned()
-            };
+            let help =
+                if is_there { format!("the {other} list has it") } else { "no list has it".to_owned() };
             self.report("steps/wrong-mode", flag, message, help);
         }
     }

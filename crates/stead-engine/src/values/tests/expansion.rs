@@ -151,3 +151,27 @@ fn texts_of_the_catalogue_are_expanded() {
         values.expand(&args[3]).unwrap_err().message.starts_with("`NOBODY`, `NOR_HE` are set in no layer")
     );
 }
+
+/// Section 9: only what is written as an absolute path, or is one as a value, is one.
+#[test]
+fn an_empty_value_makes_no_absolute_path() {
+    let values =
+        World::of_vars("vars: { NONE: {}, HERE: { default: .lab }, ROOT: { default: /srv } }").values();
+    let path = |text: &str| {
+        let place = Place::Named("test".to_owned());
+        let value = Text::parse(text, &place, &mut Diagnostics::default());
+        values.expand_path(&At { value, place }).map(|expanded| expanded.text)
+    };
+    for (text, expected) in [
+        ("/etc/x", "/etc/x"),
+        ("${ROOT}/x", "/srv/x"),
+        ("${NONE:-/var}/x", "/var/x"),
+        ("${HERE}/x", ".lab/x"),
+        ("${NONE}x", "x"),
+    ] {
+        assert_eq!(path(text).unwrap(), expected, "{text}");
+    }
+    for text in ["${NONE}/x", "${NONE}${ROOT}/x", "${NONE:-}/x", "${NONE:-${NONE}/y}/x"] {
+        assert!(path(text).unwrap_err().message.contains("becomes an absolute path"), "{text}");
+    }
+}

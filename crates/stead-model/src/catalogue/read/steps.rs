@@ -1,6 +1,7 @@
 //! Reads steps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::{NameKind, Reader};
 use crate::catalogue::keys::{ARGS_KEYS, NEEDS_KEYS, STEP_KEYS};
@@ -46,7 +47,7 @@ impl Reader<'_, '_> {
             env: self.step_env(fields),
             secrets: self.granted(fields),
             cwd: fields.get("cwd").and_then(|node| self.cwd(node)),
-            timeout: fields.get("timeout").and_then(|node| self.walk.duration(node)),
+            timeout: fields.get("timeout").and_then(|node| self.timeout(node)),
             retry: fields.get("retry").and_then(|node| retry(&mut self.walk, node)).unwrap_or_default(),
             idempotent: self.boolean(fields, "idempotent", true),
             place: key.place(),
@@ -174,6 +175,14 @@ impl Reader<'_, '_> {
             }
         }
         Granted::Names(names)
+    }
+
+    fn timeout(&mut self, node: Node<'_>) -> Option<Duration> {
+        let timeout = self.walk.duration(node)?;
+        if timeout.is_zero() {
+            self.walk.report(node.bad("a step needs some time").help("write a longer one, or leave it out"));
+        }
+        Some(timeout)
     }
 
     fn cwd(&mut self, node: Node<'_>) -> Option<At<Text>> {

@@ -8,62 +8,48 @@ use std::path::Path;
 use similar::TextDiff;
 use stead_engine::compile::steps::golden_lines;
 use stead_engine::values::{self, Inputs, LayerInput, LayerState, Values};
-use stead_model::catalogue::{Catalogue, LayerOrigin, StepAction};
+use stead_model::catalogue::{Catalogue, LayerOrigin, Step, StepAction};
+use stead_model::diagnostic::Place;
+use stead_model::steps::SelectionRow;
 use stead_model::steps::lines::CheckLevel;
 use stead_model::{Diagnostic, Diagnostics, StepId, StepMode, argv};
 
 use super::Checks;
 use crate::commands::steps::files::StepFiles;
-use crate::commands::steps::find::Listed;
-use crate::commands::steps::load::{self, Given};
-use crate::commands::steps::target;
-use crate::failure::Failure;
-use crate::settings::Settings;
+use crate::commands::steps::load::{self, Configured, Given};
+use crate::commands::steps::plan::{self, Wish};
+use crate::failure::{Failure, Source};
 
 /// How many files below a scanned directory are looked at.
 const MOST_FILES: usize = 100_000;
 
-/// Checks one catalogue.
-pub(super) fn check(
-    listed: &Listed,
-    catalogue: &Catalogue,
-    given: &Given,
-    settings: &Settings,
-    checks: &mut Checks,
-) -> Result<(), Failure> {
-    let mut problems = Diagnostics::default();
-    let values = load::values_of(catalogue, given, settings, &mut problems)?;
-    target::find(catalogue, &values, settings, &mut problems);
-    let selected: BTreeSet<StepId> = [StepMode::Apply, StepMode::Delete]
-        .into_iter()
-        .flat_map(|mode| catalogue.listed(mode))
-        .filter(|(_, step)| step.gate.as_ref().is_none_or(|gate| values.judge(gate).holds))
-        .map(|(_, step)| step.id.clone())
-        .collect();
-    values::require(catalogue, &values, &selected, &mut problems);
-    values::inputs(catalogue, &values, &selected, &mut problems);
+/// Problems by the keys they belong to.
+type ByKey = BTreeMap<String, Vec<Diagnostic>>;
 
-    let mut by_key: BTreeMap<String, Vec<Diagnostic>> = BTreeMap::new();
-    for problem in problems.0 {
+/// Checks one catalogue, in which `problems` were found when it was configured.
+pub(super) fn check(configured: &Configured, mut problems: Diagnostics, checks: &mut Checks) {
+    let Configured { listed, catalogue, values, given, .. } = configured;
+    problems.0.extend(planned(configured));
+    let mut told = BTreeSet::new();
+    let mut by_key = ByKey::new();
+    // What is wrong in both lists is told once.
+    for problem in problems.0.into_iter().filter(|problem| told.insert(problem.to_string())) {
         by_key.entry(key_of(catalogue, given, &problem)).or_default().push(problem);
     }
-    let mut tell = |key: String, fine: String, checks: &mut Checks| match by_key.remove(&key) {
-        Some(found) => found.iter().for_each(|problem| checks.problem(key.clone(), problem)),
-        None => checks.ok(key, fine),
-    };
     let count = catalogue.steps.len();
-    tell("catalogue".to_owned(), format!("{} ({}): {count} steps", catalogue.name, listed.shown), checks);
-    steps(catalogue, checks);
-    layers(catalogue, given, checks, &mut tell);
+    let fine = format!("{} ({}): {count} steps", catalogue.name, listed.shown);
+    tell(&mut by_key, "catalogue".to_owned(), fine, checks);
+    steps(configured, &mut by_key, checks);
+    layers(catalogue, given, &mut by_key, checks);
     for name in catalogue.vars.keys().chain(catalogue.controls.keys()) {
         let fine = match values.get(name) {
             Some(effective) => format!("from {}", effective.source),
             None => "has no value".to_owned(),
         };
-        tell(format!("var.{name}"), fine, checks);
+        tell(&mut by_key, format!("var.{name}"), fine, checks);
     }
     for (name, inputs) in &catalogue.inputs {
-        tell(format!("inputs.{name}"), format!("{} keys", inputs.keys.len()), checks);
+        tell(&mut by_key, format!("inputs.{name}"), format!("{} keys", inputs.keys.len()), checks);
     }
     for (key, found) in by_key {
         found.iter().for_each(|problem| checks.problem(key.clone(), problem));
@@ -72,15 +58,54 @@ pub(super) fn check(
     for mode in [StepMode::Apply, StepMode::Delete] {
         golden(catalogue, mode, checks);
     }
-    Ok(())
+}
+
+/// Adds what is wrong under `key`, or that it is fine.
+fn tell(by_key: &mut ByKey, key: String, fine: String, checks: &mut Checks) {
+    match by_key.remove(&key) {
+        Some(found) => found.iter().for_each(|problem| checks.problem(key.clone(), problem)),
+        None => checks.ok(key, fine),
+    }
+}
+
+/// Returns what would keep the steps of both lists from running, their files apart: those are checked for every step.
+fn planned(configured: &Configured) -> impl Iterator<Item = Diagnostic> {
+    let Configured { catalogue, values, .. } = configured;
+    let mut problems = Diagnostics::default();
+    let mut open: BTreeSet<StepId> = BTreeSet::new();
+    for mode in [StepMode::Apply, StepMode::Delete] {
+        let is_open = |step: &Step| step.gate.as_ref().is_none_or(|gate| values.judge(gate).holds);
+        let listed = catalogue.listed(mode).map(|(_, step)| step).filter(|step| is_open(step));
+        let listed: Vec<StepId> = listed.map(|step| step.id.clone()).collect();
+        if listed.is_empty() {
+            continue;
+        }
+        open.extend(listed);
+        let wish = Wish { mode, selection: SelectionRow::default(), only_from: "--only" };
+        match plan::plan(configured, &wish) {
+            Ok(planned) => problems.0.extend(planned.problems.0),
+            Err(Failure { source: Source::Diagnostics(found), .. }) => problems.0.extend(found.0),
+            Err(Failure { source: Source::Message(_) | Source::Error(_), .. }) => {}
+        }
+    }
+    // One that is required whatever runs is required here too.
+    values::require(catalogue, values, &open, &mut problems);
+    let is_of_file = |problem: &Diagnostic| {
+        ["steps/missing", "steps/not-executable", "steps/not-runnable"].contains(&problem.code)
+    };
+    problems.0.into_iter().filter(move |problem| !is_of_file(problem))
 }
 
 /// Returns the key that a problem belongs to.
 fn key_of(catalogue: &Catalogue, given: &Given, problem: &Diagnostic) -> String {
+    if let Some(layer) = problem.path.strip_prefix("layers.") {
+        return format!("layer.{layer}");
+    }
     let mut path = problem.path.split('.');
     match (path.next(), path.next()) {
         (Some("vars"), Some(name)) => return format!("var.{name}"),
         (Some("inputs"), Some(name)) => return format!("inputs.{name}"),
+        (Some("steps"), Some(id)) => return format!("step.{id}"),
         (Some(_) | None, _) => {}
     }
     let (file, _) = problem.place.location();
@@ -95,15 +120,17 @@ fn layer_name<'a>(layer: &'a stead_model::catalogue::Layer, given: &'a Given) ->
     }
 }
 
-fn steps(catalogue: &Catalogue, checks: &mut Checks) {
-    let is_listed = |id: &StepId| {
-        [StepMode::Apply, StepMode::Delete]
-            .into_iter()
-            .any(|mode| catalogue.listed(mode).any(|(_, step)| step.id == *id))
-    };
+fn steps(configured: &Configured, by_key: &mut ByKey, checks: &mut Checks) {
+    let catalogue = &configured.catalogue;
+    let listed: BTreeSet<&StepId> = [StepMode::Apply, StepMode::Delete]
+        .into_iter()
+        .flat_map(|mode| catalogue.listed(mode))
+        .map(|(_, step)| &step.id)
+        .collect();
     let mut step_files = StepFiles::below(&catalogue.root);
     for step in catalogue.steps.values() {
         let key = format!("step.{}", step.id);
+        let before = checks.rows.len();
         if let StepAction::Run(path) = &step.action
             && let Some((_, message, help)) = step_files.inspect(&path.value).problem(&path.value)
         {
@@ -112,20 +139,33 @@ fn steps(catalogue: &Catalogue, checks: &mut Checks) {
                 let file = catalogue.root.join(&path.value).display().to_string();
                 checks.suggest(argv::quote_text(["chmod", "+x", &file]));
             }
-        } else if !is_listed(&step.id) {
+        }
+        for problem in by_key.remove(&key).unwrap_or_default() {
+            checks.problem(key.clone(), &problem);
+        }
+        if checks.rows.len() > before {
+            continue;
+        }
+        if !listed.contains(&step.id) {
             checks.add(CheckLevel::Warn, key, "no list has it").place(&step.place);
+        } else if let Some(cwd) = missing_cwd(configured, step) {
+            let message =
+                format!("its `cwd`, `{}`, is no directory now: a step before it has to make it", cwd.1);
+            checks.add(CheckLevel::Warn, key, message).place(cwd.0);
         } else {
             checks.ok(key, step.path());
         }
     }
 }
 
-fn layers(
-    catalogue: &Catalogue,
-    given: &Given,
-    checks: &mut Checks,
-    tell: &mut dyn FnMut(String, String, &mut Checks),
-) {
+/// Returns where a step runs, if there is no such directory.
+fn missing_cwd<'a>(configured: &Configured, step: &'a Step) -> Option<(&'a Place, String)> {
+    let text = step.cwd.as_ref()?;
+    let cwd = configured.values.expand_path(text).ok()?.text;
+    (!configured.catalogue.root.join(&cwd).is_dir()).then_some((&text.place, cwd))
+}
+
+fn layers(catalogue: &Catalogue, given: &Given, by_key: &mut ByKey, checks: &mut Checks) {
     for layer in &catalogue.layers {
         let name = layer_name(layer, given);
         let path = match (&layer.origin, &given.profile) {
@@ -135,7 +175,8 @@ fn layers(
         };
         let key = format!("layer.{name}");
         let mode = fs::metadata(&path).map(|found| found.permissions().mode());
-        tell(key.clone(), if mode.is_ok() { "parses" } else { "is not there" }.to_owned(), checks);
+        let fine = if mode.is_ok() { "parses" } else { "is not there" };
+        tell(by_key, key.clone(), fine.to_owned(), checks);
         if layer.secret && mode.is_ok_and(|mode| mode & 0o077 != 0) {
             checks.add(CheckLevel::Warn, key, "holds secrets and others can read it").place(&layer.place);
             checks.suggest(argv::quote_text(["chmod", "600", &path.display().to_string()]));
@@ -148,7 +189,14 @@ fn orphans(catalogue: &Catalogue, checks: &mut Checks) {
     let named: BTreeSet<&str> = catalogue.steps.values().map(|step| step.path()).collect();
     for directory in &catalogue.check.scan {
         let mut found = Vec::new();
-        executables(&catalogue.root.join(&directory.value), &catalogue.root, &mut found);
+        let path = catalogue.root.join(&directory.value);
+        if let Err(error) = fs::read_dir(&path) {
+            let message = format!("`check.scan` names it, and it cannot be read as a directory: {error}");
+            let key = format!("orphan.{}", directory.value);
+            checks.add(CheckLevel::Bad, key, message).place(&directory.place);
+            continue;
+        }
+        executables(&path, &catalogue.root, &mut found);
         found.sort();
         for path in found.iter().filter(|path| !named.contains(path.as_str())) {
             checks.add(CheckLevel::Warn, format!("orphan.{path}"), "an executable that no step names");
@@ -183,7 +231,8 @@ fn golden(catalogue: &Catalogue, mode: StepMode, checks: &mut Checks) {
     let key = format!("golden.{mode}");
     let lines = golden_lines(catalogue, mode, &defaults(catalogue));
     let wanted: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    match fs::read_to_string(catalogue.root.join(&golden.value)) {
+    let found = load::read_regular(&catalogue.root.join(&golden.value));
+    match found.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()) {
         Ok(found) if same_lines(&found, &wanted) => checks.ok(key, format!("{} steps", lines.len())),
         Ok(found) => {
             let diff = TextDiff::from_lines(&found, &wanted);
