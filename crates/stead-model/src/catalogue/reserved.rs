@@ -9,7 +9,8 @@ pub const FLAGS: [(&str, &str); 4] = [
 ];
 
 /// Names that make a child run code.
-pub const DANGEROUS: [&str; 4] = ["BASH_ENV", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"];
+pub const DANGEROUS: [&str; 6] =
+    ["BASH_ENV", "SHELLOPTS", "PS4", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH"];
 
 /// What names that Stead sets for steps begin with.
 pub const OWN_PREFIX: &str = "STEAD_";
