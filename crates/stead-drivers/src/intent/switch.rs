@@ -122,7 +122,7 @@ pub(super) struct Switch {
 /// Undoes what a dead process left half done below `root`, if there is anything; nothing is made where nothing is.
 ///
 /// # Errors
-/// Class `locked` if an intent is at work, or the commit of a dead one; others if the journal is not to be believed, or
+/// Class `locked` if an intent is at work, or the commit of a dead one, or one of another root is not undone; others if the journal is not to be believed, or
 /// something could not be put back: then the next call tries again.
 pub fn recover(state: &Path, root: &Path) -> Result<Option<Recovered>, OpError> {
     let directory = state.join(DIRECTORY);
@@ -395,11 +395,14 @@ fn check_journal(journal: &Journal, directory: &Path, root: &Path) -> Result<(),
     let root = root.canonicalize().map_err(cannot("read", root))?;
     let of = decoded(&journal.root).ok_or_else(|| damaged(directory))?;
     if of != root {
-        return Err(OpError::permanent(format!(
-            "{} is of an intent that was cut off in `{}`: run `stead steps check` there first",
-            directory.join(JOURNAL).display(),
-            of.display()
-        )));
+        return Err(OpError::new(
+            ErrorClass::Locked,
+            format!(
+                "{} is of an intent that was cut off in `{}`: run `stead steps check` there, or remove it if that is gone",
+                directory.join(JOURNAL).display(),
+                of.display()
+            ),
+        ));
     }
     let is_ours = journal.schema == SCHEMA && journal.files.iter().all(|file| file.is_below(&root));
     if is_ours { Ok(()) } else { Err(damaged(directory)) }

@@ -176,8 +176,8 @@ fn the_commit_of_a_killed_run_is_waited_for() {
     // It is at work, and healthy: nothing is bad.
     lab.stead(&["steps", "check"]).exits(0).says("is at work");
     lab.stead(&["intent", "other", "V=z"]).exits(5);
-    wait_until("git ends", || lab.processes().is_empty());
-    lab.stead(&["steps", "check"]).exits(0).says("its files were committed");
+    let is_done = || lab.stead(&["steps", "check"]).exits(0).stdout.contains("its files were committed");
+    wait_until("the commit", is_done);
     assert!(is_whole(&lab, "after the commit"));
     assert_eq!(git(&lab, &["status", "--porcelain"]), "");
     assert_eq!(git(&lab, &["log", "--format=%s", "-1"]), "intent flip V=new\n");

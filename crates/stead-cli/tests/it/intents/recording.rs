@@ -84,7 +84,7 @@ fn defaults_of_secrets_are_not_recorded() {
     let secret =
         "vars: { PW: { secret: true, default: \"hunter2\\x64efault\" }, OPEN: { default: shown } }\nsteps:";
     let lab = small();
-    lab.write("steps.yaml", SMALL.replace("steps:", secret));
+    lab.write("steps.yaml", SMALL.replace("\nsteps:", &format!("\n{secret}")));
     lab.stead(&["intent", "flip"]).exits(0);
     lab.stead(&["steps", "run", "--set", "PW=something-else"]).exits(0);
     let bundles = lab.bundles();
