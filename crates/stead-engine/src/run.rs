@@ -303,7 +303,7 @@ pub struct Run {
 
     states: Vec<TaskState>,
     decided: Vec<Option<Finished>>,
-    /// How many dependencies of each task are not decided.
+    /// How many dependencies of each task are not decided, or wait for one that is not.
     waiting_on: Vec<u32>,
     /// How many tasks of main and of finally are not decided.
     undecided: [u32; 2],

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::diagnostic::{Diagnostics, Place, Source};
+use crate::diagnostic::{Diagnostics, Place, Source, Span};
 use crate::id::{PlanName, StepId};
 use crate::layer::Text;
 
@@ -171,6 +171,23 @@ impl Catalogue {
                 .values()
                 .flat_map(|inputs| inputs.keys.values())
                 .any(|key| key.variable.value == name)
+    }
+
+    /// Returns the text of the file with the defaults of secret variables masked: what may be kept and shown.
+    pub fn shown_text(&self) -> String {
+        let secret = self.vars.iter().filter(|(name, _)| self.is_secret(name));
+        let mut spans: Vec<Span> = secret
+            .filter_map(|(_, var)| match &var.default.as_ref()?.place {
+                Place::Text { span, .. } => Some(*span),
+                Place::Call { .. } | Place::Named(_) => None,
+            })
+            .collect();
+        spans.sort_unstable_by_key(|span| std::cmp::Reverse(span.start));
+        let mut text = self.source.text.to_string();
+        for span in spans {
+            text.replace_range(span.start..span.end, "'***'");
+        }
+        text
     }
 
     /// Returns the names of all declared controls and variables, sorted.

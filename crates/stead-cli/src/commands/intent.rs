@@ -63,7 +63,8 @@ pub(super) fn run(args: &IntentArgs, settings: &Settings, output: &mut Output) -
     let dry_run = args.dry_run || dry_run;
     let state_dir = settings.state_dir.from(&catalogue.root).path;
     // Said at once: what follows may yet be refused.
-    let recovered: Vec<Diagnostic> = recover::recover(&state_dir, dry_run)?.into_iter().collect();
+    let recovered: Vec<Diagnostic> =
+        recover::recover(&state_dir, &catalogue.root, dry_run)?.into_iter().collect();
     tell_warnings(&recovered, settings, output);
 
     let following = configured.map(|configured| follow(configured, intent)).transpose()?;
@@ -176,9 +177,9 @@ impl Intended {
     }
 
     /// Returns the command that does it again.
-    fn command(&self) -> String {
+    fn command(&self, commit: bool) -> String {
         let params = self.choice.iter().map(|(key, value)| format!("{key}={value}"));
         let words = ["stead", "intent", &self.name].map(str::to_owned).into_iter().chain(params);
-        stead_model::argv::quote_text(words)
+        stead_model::argv::quote_text(words.chain(commit.then(|| "--commit".to_owned())))
     }
 }

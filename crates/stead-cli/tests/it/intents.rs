@@ -4,6 +4,7 @@ mod committing;
 mod crashing;
 mod editing;
 mod listing;
+mod recording;
 mod refusing;
 
 use std::collections::BTreeMap;

@@ -63,7 +63,7 @@ fn commit(cx: &OpContext, switch: Switch, message: &str) -> Result<Outcome, OpEr
     let Some(top) = git::top_of_any(&switch.places()) else {
         return Err(put_back(switch, OpError::operation("the files are in no Git work tree any more")));
     };
-    let committed = run_git(cx, &switch, &top, message);
+    let committed = switch.shared_with(|| run_git(cx, &switch, &top, message));
     let changed = |error: OpError| OpError { changed: true, ..error };
     match committed {
         Ok(()) => {}

@@ -101,7 +101,14 @@ impl Operation for Edit {
         let changed: Vec<&PreparedFile> = prepared.changed().collect();
         let committing = params.flag("commit", false);
         let intent = params.required("intent")?;
-        let switch = Switch::begin(&surroundings.state_dir, intent, cx.run_id.clone(), committing, &changed)?;
+        let switch = Switch::begin(
+            &surroundings.state_dir,
+            &surroundings.root,
+            intent,
+            cx.run_id.clone(),
+            committing,
+            &changed,
+        )?;
         if let Err(error) = switch.carry_out(&changed) {
             return Err(match switch.put_back(Foreign::Leave) {
                 Ok(_) => {

@@ -46,6 +46,8 @@ pub struct PreparedValue {
     pub edit: usize,
     /// Where it is in the document.
     pub path: String,
+    /// Which node of the file it is.
+    pub node: usize,
     /// The line it is in.
     pub line: u32,
     /// What it is.
@@ -146,9 +148,9 @@ fn add(file: &mut PreparedFile, number: usize, edit: &FileEdit, problems: &mut D
     match edit::set(&source, &spot, &edit.value) {
         Ok(edited) => {
             let path = edit.path.to_string();
-            let again =
-                file.values.iter().find(|value| value.path == path && value.new == edited.before.value);
-            if again.is_some() && edited.text.is_some() {
+            let node = edited.before.node;
+            let is_set = file.values.iter().any(|value| value.node == node);
+            if is_set && edited.text.is_some() {
                 let place = Place::Text { source, span: edited.before.span };
                 let message = format!("two edits set `{path}`, to different values");
                 problems.push(
@@ -161,6 +163,7 @@ fn add(file: &mut PreparedFile, number: usize, edit: &FileEdit, problems: &mut D
             file.values.push(PreparedValue {
                 edit: number,
                 path,
+                node,
                 line: edited.before.span.line,
                 old: edited.before.value,
                 new: edit.value.to_json(),
@@ -188,7 +191,7 @@ fn problem(file: &str, message: impl Into<String>) -> Diagnostics {
 }
 
 /// Returns where a file below `root` is, links followed.
-fn locate(root: &Path, file: &str) -> Result<PathBuf, Diagnostics> {
+pub(super) fn locate(root: &Path, file: &str) -> Result<PathBuf, Diagnostics> {
     let cannot = |error: std::io::Error| problem(file, format!("cannot read the file: {error}"));
     let inside = Path::new(file).components().all(|part| !matches!(part, Component::ParentDir));
     if !inside || Path::new(file).is_absolute() {

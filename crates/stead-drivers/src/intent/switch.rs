@@ -7,22 +7,25 @@
 //!
 //! The journal holds what every file held, and is on the disk before the first file changes. While it is there the
 //! switch is not done: whoever finds it with nobody holding the lock puts back what was changed. The kernel frees the
-//! lock of a dead process.
+//! lock of a dead process; a `git` that makes the commit holds it too, since it may outlive us.
+//!
+//! A journal may come from anywhere, with a checkout for example: it is believed only if it is this user's and names files
+//! where the root has them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, Uid};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use serde::{Deserialize, Serialize};
 use stead_model::{ErrorClass, RunId, base64};
 use stead_runner::operation::OpError;
 
 use super::git;
-use super::prepared::{PreparedFile, sha256};
+use super::prepared::{PreparedFile, locate, sha256};
 use crate::disk::Spot;
 use crate::file::temporary::{self, Temporary};
 
@@ -30,6 +33,7 @@ use crate::file::temporary::{self, Temporary};
 const DIRECTORY: &str = "intents";
 const LOCK: &str = "lock";
 const JOURNAL: &str = "switch.json";
+const SCHEMA: u32 = 1;
 
 /// What a switch changes, as it is written down before it begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,6 +41,8 @@ struct Journal {
     schema: u32,
     /// The intent.
     intent: String,
+    /// Where its files are, in base64.
+    root: String,
     /// The run that makes it, if it has an id.
     run: Option<RunId>,
     /// Whether it is done only when the files are committed.
@@ -59,9 +65,34 @@ struct Journaled {
 
 impl Journaled {
     fn place(&self) -> Option<PathBuf> {
-        use std::os::unix::ffi::OsStringExt as _;
-        base64::decode(&self.place).map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes)))
+        decoded(&self.place)
     }
+
+    /// Whether the place is where `root`, which is free of links, has the file, or had it.
+    fn is_below(&self, root: &Path) -> bool {
+        let Some(place) = self.place() else { return false };
+        match locate(root, &self.name) {
+            Ok(real) => real == place,
+            Err(_) => {
+                let parent = place.parent().and_then(|parent| parent.canonicalize().ok());
+                let is_gone = place.symlink_metadata().is_err();
+                is_gone
+                    && parent.is_none_or(|parent| {
+                        parent.starts_with(root) && Some(parent.as_path()) == place.parent()
+                    })
+            }
+        }
+    }
+}
+
+fn encoded(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    base64::encode(path.as_os_str().as_bytes())
+}
+
+fn decoded(text: &str) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStringExt as _;
+    base64::decode(text).map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes)))
 }
 
 /// What became of a switch that a dead process left half done.
@@ -85,21 +116,23 @@ pub(super) struct Switch {
     directory: PathBuf,
     journal: Journal,
     // Held until the journal is gone.
-    _lock: File,
+    lock: File,
 }
 
-/// Undoes what a dead process left half done, if there is anything; nothing is made where nothing is.
+/// Undoes what a dead process left half done below `root`, if there is anything; nothing is made where nothing is.
 ///
 /// # Errors
-/// Class `locked` if an intent is at work, others if something could not be put back: then the next call tries again.
-pub fn recover(state: &Path) -> Result<Option<Recovered>, OpError> {
+/// Class `locked` if an intent is at work, or the commit of a dead one, or one of another root is not undone; others if the journal is not to be believed, or
+/// something could not be put back: then the next call tries again.
+pub fn recover(state: &Path, root: &Path) -> Result<Option<Recovered>, OpError> {
     let directory = state.join(DIRECTORY);
     if !directory.join(JOURNAL).exists() {
         return Ok(None);
     }
     let lock = lock(&directory)?;
     let Some(journal) = read_journal(&directory)? else { return Ok(None) };
-    let switch = Switch { directory, journal, _lock: lock };
+    check_journal(&journal, &directory, root)?;
+    let switch = Switch { directory, journal, lock };
     let (intent, run) = (switch.journal.intent.clone(), switch.journal.run.clone());
     let committed = switch.journal.committing && switch.is_committed();
     if committed {
@@ -135,18 +168,19 @@ impl Switch {
     /// Writes down what is going to change. Nothing is different yet.
     pub(super) fn begin(
         state: &Path,
+        root: &Path,
         intent: &str,
         run: Option<RunId>,
         committing: bool,
         files: &[&PreparedFile],
     ) -> Result<Self, OpError> {
-        use std::os::unix::ffi::OsStrExt as _;
         let directory = state.join(DIRECTORY);
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o755)
             .create(&directory)
             .map_err(cannot("make", &directory))?;
+        let root = encoded(&root.canonicalize().map_err(cannot("read", root))?);
         let lock = lock(&directory)?;
         if read_journal(&directory)?.is_some() {
             return Err(OpError::operation(
@@ -155,14 +189,24 @@ impl Switch {
         }
         let files = files.iter().map(|file| Journaled {
             name: file.name.clone(),
-            place: base64::encode(file.real.as_os_str().as_bytes()),
+            place: encoded(&file.real),
             before: base64::encode(file.before.as_bytes()),
             after: sha256(file.after.as_bytes()),
         });
-        let journal =
-            Journal { schema: 1, intent: intent.to_owned(), run, committing, files: files.collect() };
+        let (intent, files) = (intent.to_owned(), files.collect());
+        let journal = Journal { schema: SCHEMA, intent, root, run, committing, files };
         write_journal(&directory, &journal)?;
-        Ok(Self { directory, journal, _lock: lock })
+        Ok(Self { directory, journal, lock })
+    }
+
+    /// Has programs that `work` starts hold the lock too, so that nobody undoes what they are about to commit. Nothing
+    /// else of the run may start programs meanwhile.
+    pub(super) fn shared_with<T>(&self, work: impl FnOnce() -> T) -> T {
+        // Without it the commit is as good, and a crash in it as bad as it was.
+        let _ = rustix::io::fcntl_setfd(&self.lock, FdFlags::empty());
+        let done = work();
+        let _ = rustix::io::fcntl_setfd(&self.lock, FdFlags::CLOEXEC);
+        done
     }
 
     /// Gives every file its new content.
@@ -249,7 +293,10 @@ impl Switch {
     fn forget(&self) -> Result<(), OpError> {
         let journal = self.directory.join(JOURNAL);
         std::fs::remove_file(&journal).map_err(cannot("remove", &journal))?;
-        sync_directory(&self.directory)
+        sync_directory(&self.directory)?;
+        // What the commit left behind, such as Git's housekeeping, may hold it for long.
+        rustix::fs::flock(&self.lock, FlockOperation::Unlock)
+            .map_err(|errno| cannot("unlock", &self.directory)(errno.into()))
     }
 }
 
@@ -327,12 +374,38 @@ fn lock(directory: &Path) -> Result<File, OpError> {
 
 fn read_journal(directory: &Path) -> Result<Option<Journal>, OpError> {
     let path = directory.join(JOURNAL);
-    let mut text = Vec::new();
-    match File::open(&path).and_then(|mut file| file.read_to_end(&mut text)) {
-        Ok(_) => serde_json::from_slice(&text).map(Some).map_err(|_| damaged(directory)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(cannot("read", &path)(error)),
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let open = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&path);
+    let mut file = match open {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(cannot("read", &path)(error)),
+    };
+    let metadata = file.metadata().map_err(cannot("read", &path))?;
+    if !metadata.is_file() || metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(damaged(directory));
     }
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(cannot("read", &path))?;
+    serde_json::from_slice(&text).map(Some).map_err(|_| damaged(directory))
+}
+
+/// Refuses a journal that is not of this root, before anything it names is touched.
+fn check_journal(journal: &Journal, directory: &Path, root: &Path) -> Result<(), OpError> {
+    let root = root.canonicalize().map_err(cannot("read", root))?;
+    let of = decoded(&journal.root).ok_or_else(|| damaged(directory))?;
+    if of != root {
+        return Err(OpError::new(
+            ErrorClass::Locked,
+            format!(
+                "{} is of an intent that was cut off in `{}`: run `stead steps check` there, or remove it if that is gone",
+                directory.join(JOURNAL).display(),
+                of.display()
+            ),
+        ));
+    }
+    let is_ours = journal.schema == SCHEMA && journal.files.iter().all(|file| file.is_below(&root));
+    if is_ours { Ok(()) } else { Err(damaged(directory)) }
 }
 
 fn damaged(directory: &Path) -> OpError {

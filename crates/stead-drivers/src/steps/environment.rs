@@ -6,6 +6,7 @@ use stead_runner::operation::{OpContext, Params};
 use stead_runner::redact::Secret;
 
 use super::StepSurroundings;
+use super::outputs::OUTPUT_PREFIX;
 
 /// Switches of Stead itself: a `stead` that a step starts must not obey them again.
 const CONTROLS: [&str; 2] = ["ONLY", "DRY_RUN"];
@@ -66,7 +67,10 @@ impl StepSurroundings {
         ]);
         let controls = CONTROLS.iter().map(|name| (*name).to_owned());
         let hidden = self.hidden.iter().chain(self.secrets.keys()).cloned().chain(controls);
-        let hidden = hidden.chain(cx.hidden_env.iter().cloned());
+        // Outputs are of this run only.
+        let outputs = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let outputs = outputs.filter(|name| name.starts_with(OUTPUT_PREFIX));
+        let hidden = hidden.chain(cx.hidden_env.iter().cloned()).chain(outputs);
         Environment { hidden: hidden.filter(|name| !set.contains_key(name)).collect(), set }
     }
 }

@@ -113,7 +113,11 @@ impl Action for ScriptRun {
         let ended = process::run(start, &cx.cancel, cx.grace, &mut sink).await;
         let ended = ended.map_err(|error| cannot_run(&program, &cwd, &error))?;
         lines.finish(|line, spoken| heard.take(line, spoken));
-        heard.into_outcome(&ended)
+        let collisions = surroundings.outputs.collisions(&cx.task, &heard.outcome.outputs);
+        let mut outcome = heard.into_outcome(&ended)?;
+        let told = collisions.into_iter().map(|text| Warning { code: "steps/output".to_owned(), text });
+        outcome.warnings.extend(told);
+        Ok(outcome)
     }
 }
 

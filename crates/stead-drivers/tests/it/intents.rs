@@ -279,12 +279,83 @@ fn an_edit_whose_commit_never_came_is_put_back() {
     let run = place.run(&both("./new"), true);
     run.edit().unwrap();
     assert!(intent::is_half_done(&place.state()));
-    let error = intent::recover(&place.state()).unwrap_err();
+    let error = intent::recover(&place.state(), &place.root()).unwrap_err();
     assert!(error.message.contains("another intent is at work"), "{}", error.message);
     assert_eq!(run.surroundings.settle().unwrap(), ["a.yaml", "b.yaml"]);
     assert_eq!(place.read("a.yaml"), FILE);
     assert!(place.is_clean());
     assert_eq!(run.surroundings.settle().unwrap(), Vec::<String>::new());
+}
+
+/// A journal may have come with a checkout: what it says of files elsewhere is not done.
+#[test]
+fn a_journal_that_is_not_of_this_root_is_not_believed() {
+    let place = Place::with_git();
+    let outside = place.dir.path().join("outside.yaml");
+    let written = FILE.replace("./old", "./new");
+    let journal = place.state().join("intents/switch.json");
+    let run = place.run(&both("./new"), true);
+    run.edit().unwrap();
+    let genuine: Value = serde_json::from_slice(&fs::read(&journal).unwrap()).unwrap();
+    run.surroundings.settle().unwrap();
+    let path = |path: &Path| json!(stead_model::base64::encode(path.to_str().unwrap().as_bytes()));
+    let recover = |change: &dyn Fn(&mut Value)| {
+        let mut forged = genuine.clone();
+        change(&mut forged);
+        fs::write(&journal, forged.to_string()).unwrap();
+        [outside.clone(), place.root().join("a.yaml"), place.root().join("b.yaml")]
+            .iter()
+            .for_each(|file| fs::write(file, &written).unwrap());
+        intent::recover(&place.state(), &place.root())
+    };
+    let real = place.root().canonicalize().unwrap();
+    symlink(place.dir.path(), place.root().join("out")).unwrap();
+    let forgeries: [&dyn Fn(&mut Value); 6] = [
+        &|journal| journal["files"][0]["place"] = path(&outside),
+        &|journal| {
+            journal["files"][0]["name"] = json!("../outside.yaml");
+            journal["files"][0]["place"] = path(&outside);
+        },
+        &|journal| {
+            journal["files"][0]["name"] = json!("out/outside.yaml");
+            journal["files"][0]["place"] = path(&outside);
+        },
+        &|journal| journal["files"][0]["place"] = path(&real.join("out/nothing.yaml")),
+        &|journal| journal["schema"] = json!(2),
+        &|journal| journal["root"] = path(place.dir.path()),
+    ];
+    for (number, forgery) in forgeries.iter().enumerate() {
+        let error = recover(forgery).unwrap_err();
+        let wanted = if number == 5 { "was cut off in" } else { "is not a journal of an intent" };
+        assert!(error.message.contains(wanted), "{number}: {}", error.message);
+        assert_eq!(fs::read_to_string(&outside).unwrap(), written, "{number}");
+        assert_eq!((place.read("a.yaml"), place.read("b.yaml")), (written.clone(), written.clone()));
+    }
+    fs::remove_file(&journal).unwrap();
+    symlink(&outside, &journal).unwrap();
+    assert!(intent::recover(&place.state(), &place.root()).is_err());
+    fs::remove_file(&journal).unwrap();
+    // As it was written it is believed.
+    let recovered = recover(&|_| ()).unwrap().unwrap();
+    assert_eq!(recovered.put_back, ["a.yaml", "b.yaml"]);
+    assert_eq!(place.read("a.yaml"), FILE);
+    assert!(place.is_clean());
+}
+
+/// Documents of one file are told apart, whatever values they have and give each other.
+#[test]
+fn two_documents_of_a_file_may_swap_their_values() {
+    let place = Place::new();
+    let docs = "kind: A\nspec: {path: green}\n---\nkind: B\nspec: {path: blue}\n";
+    place.write("docs.yaml", docs);
+    let edit = |select: Value, value: &str| json!({"file": "docs.yaml", "select": select, "path": "spec.path", "value": value});
+    let swap = json!([edit(json!({"kind": "A"}), "blue"), edit(json!({"kind": "B"}), "green")]);
+    let swapped = docs.replace("green", "x").replace("blue", "green").replace("path: x", "path: blue");
+    assert_eq!(place.prepare(&swap).files[0].after, swapped);
+    // However it is picked, one value is one value.
+    place.write("docs.yaml", &docs.replace("kind: A", "kind: A\nname: a"));
+    let twice = json!([edit(json!({"kind": "A"}), "blue"), edit(json!({"name": "a"}), "red")]);
+    assert!(place.problems(&twice)[0].contains("two edits set `spec.path`"));
 }
 
 /// Case 24: what is in the way of a commit is said before anything is edited.

@@ -16,7 +16,7 @@ use stead_model::{Diagnostic, Diagnostics, OperationName, PlanName, TaskName};
 
 use super::{Catalogue, CompiledPlan, Explicit, check};
 
-pub use combination::{Current, current, is_allowed};
+pub use combination::{Current, current, is_allowed, possible_values};
 
 /// The task that edits. No step is called so: their names have no dots.
 pub const EDIT: &str = "intent.edit";

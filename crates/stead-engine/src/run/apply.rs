@@ -216,14 +216,46 @@ impl Run {
     fn decide(&mut self, task: TaskIndex, finished: Finished) {
         let section = self.plan.task(task).section;
         self.undecided[section_slot(section)] -= 1;
-        for dependent in self.graph.dependents(task) {
-            self.waiting_on[dependent.get()] -= 1;
-        }
         if finished.status() == Status::Failed && self.status == RunStatus::Success {
             self.status = RunStatus::Failed;
         }
         self.results.set(task, Arc::clone(&finished.end));
         self.decided[task.get()] = Some(finished);
+        self.release(task);
+    }
+
+    /// Whether a task is decided and so is everything before it, however far back: a resume may keep a task and start
+    /// one before it over.
+    fn is_done_with(&self, task: TaskIndex) -> bool {
+        self.decided[task.get()].is_some() && self.waiting_on[task.get()] == 0
+    }
+
+    /// Tells the dependents of a task that was just decided, and through kept ones those behind them.
+    fn release(&mut self, task: TaskIndex) {
+        let graph = Arc::clone(&self.graph);
+        let mut open = if self.is_done_with(task) { vec![task] } else { Vec::new() };
+        while let Some(task) = open.pop() {
+            for dependent in graph.dependents(task) {
+                self.waiting_on[dependent.get()] -= 1;
+                if self.is_done_with(*dependent) {
+                    open.push(*dependent);
+                }
+            }
+        }
+    }
+
+    /// Has everything behind a task that is about to start over wait for it.
+    fn hold_back(&mut self, task: TaskIndex) {
+        let graph = Arc::clone(&self.graph);
+        let mut open = if self.is_done_with(task) { vec![task] } else { Vec::new() };
+        while let Some(task) = open.pop() {
+            for dependent in graph.dependents(task) {
+                if self.is_done_with(*dependent) {
+                    open.push(*dependent);
+                }
+                self.waiting_on[dependent.get()] += 1;
+            }
+        }
     }
 
     /// Takes a resume into the state: what is listed or not decided starts over.
@@ -289,12 +321,10 @@ impl Run {
     /// Makes a decided task undecided again, keeping rows that ran or passed.
     fn reopen(&mut self, task: TaskIndex, event: &Event) -> Result<(), IllegalTransition> {
         self.states[task.get()] = self.states[task.get()].after(event)?;
+        self.hold_back(task);
         let Some(finished) = self.decided[task.get()].take() else { return Ok(()) };
         let section = self.plan.task(task).section;
         self.undecided[section_slot(section)] += 1;
-        for dependent in self.graph.dependents(task) {
-            self.waiting_on[dependent.get()] += 1;
-        }
         let replaced = matches!(&event.kind, EventKind::RunResumed(resumed) if resumed.replaced.contains(&self.plan.task(task).name));
         let mut rows = finished.rows().into_owned();
         let used = rows.iter().map(|row| row.attempt).max().unwrap_or(0);

@@ -1,5 +1,7 @@
 //! Whether tasks run: beginning a segment, trigger rules, guards and questions.
 
+use std::collections::BTreeSet;
+
 use stead_model::event::{EventKind, RunStarted, TaskResult};
 use stead_model::plan::{Section, TaskIndex};
 use stead_model::status::Cause;
@@ -74,10 +76,23 @@ impl Run {
         }
     }
 
-    /// Returns the dependents of a decided task that wait for nothing else.
+    /// Returns the undecided tasks that wait for nothing any more: dependents of a decided task, and of those behind it
+    /// that a resume kept.
     fn released_by(&self, task: TaskIndex) -> Vec<TaskIndex> {
-        let waiting = |task: &&TaskIndex| self.waiting_on[task.get()] == 0;
-        self.graph.dependents(task).iter().filter(waiting).copied().collect()
+        let mut released = Vec::new();
+        let (mut open, mut seen) = (vec![task], BTreeSet::new());
+        while let Some(task) = open.pop() {
+            for dependent in self.graph.dependents(task) {
+                if self.waiting_on[dependent.get()] > 0 || !seen.insert(*dependent) {
+                    continue;
+                }
+                match self.decided[dependent.get()] {
+                    None => released.push(*dependent),
+                    Some(_) => open.push(*dependent),
+                }
+            }
+        }
+        released
     }
 
     /// Looks at the dependents of a task that was just decided.

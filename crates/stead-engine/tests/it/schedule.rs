@@ -198,3 +198,33 @@ fn a_confirmed_task_is_not_asked_about_again() {
     let answers = resumed.events.iter().filter(|event| matches!(event.kind, EventKind::Confirmed { .. }));
     assert_eq!(answers.count(), 1);
 }
+
+/// A task that starts over is waited for by all behind it, also through tasks that are kept.
+#[test]
+fn a_resume_keeps_what_is_done_and_runs_nothing_ahead_of_what_starts_over() {
+    let chain = [("a", &[][..]), ("b", &["a"]), ("c", &["b"]), ("b2", &["a"]), ("d", &["b", "b2", "c"])];
+    let tasks = chain.map(|(name, after)| task(name, after, Settings::default()));
+    let plan = compile(|_| {}, tasks.to_vec());
+    let c_fails = |name: &str, _: Option<&str>, _: u32| match name {
+        "c" => Status::Failed,
+        _ => Status::Changed,
+    };
+    let (_, events) = simulate(&plan, &c_fails, &[0]);
+
+    let mut resumed = World::new(&plan, &fine);
+    resumed.run.replay(&events).unwrap();
+    let before = events.len();
+    resumed.events = events;
+    let replaced = [stead_model::TaskName::parse("a").unwrap()].into();
+    resumed.resume(ResumeChoice { forced: Some((plan.hash, replaced)), ..ResumeChoice::default() });
+    let report = resumed.finish(&[0]);
+    assert_eq!((resumed.most_at_once, report.counts.changed), (1, 5));
+    let started = resumed.events[before..].iter().filter_map(|event| match &event.kind {
+        EventKind::TaskStarted { task, .. } => Some(task.as_str()),
+        _ => None,
+    });
+    assert_eq!(started.collect::<Vec<_>>(), ["a", "c", "d"]);
+    let mut replayed = World::new(&plan, &fine);
+    replayed.run.replay(&resumed.events).unwrap();
+    assert_eq!(replayed.run.report(), report);
+}

@@ -468,3 +468,33 @@ fn problems_stay_bounded_and_nothing_panics_on_nonsense() {
         let _outcome = read(&CLUSTER[..end]);
     }
 }
+
+/// However a default of a secret is written, what is kept of the file does not have it.
+#[test]
+fn shown_text_has_no_default_of_a_secret() {
+    for default in [
+        "hunter2-default",
+        "'hunter2-default'",
+        "\"hunter2\\x2ddefault\"",
+        "\"hunter2\n      default\"",
+        "|\n      hunter2-default\n      hunter2-again",
+        ">-\n      hunter2-default\n\n      hunter2-again",
+        "&anchor hunter2-default",
+        "!!str hunter2-default",
+        "hunter2\n      default",
+    ] {
+        let text = with(&format!(
+            "vars:\n  PW:\n    secret: true\n    default: {default}\n  OPEN: {{ default: hunt }}\n  KEYED: {{ default: hunter2-key }}\n\
+             inputs: {{ i: {{ sink: {{ kind: file, path: p, name: n }}, keys: {{ KEYED: {{}} }} }} }}"
+        ));
+        let shown = match read(&text) {
+            Ok(catalogue) => catalogue.shown_text(),
+            Err(problems) => {
+                assert!(default.starts_with(['&', '!']), "{default}: {problems}");
+                continue;
+            }
+        };
+        assert!(!shown.contains("hunter2") && !shown.contains("again"), "{default}: {shown}");
+        assert!(shown.contains("OPEN: { default: hunt }") && shown.contains("'***'"), "{default}: {shown}");
+    }
+}

@@ -1,6 +1,6 @@
 //! What a report says of steps, beyond what it says of every task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -181,16 +181,19 @@ pub struct StepOutcome {
 }
 
 impl StepsReport {
-    /// Takes in what a step left: checks are counted, remedies kept once.
-    pub fn add(&mut self, outcome: &StepOutcome) {
-        for check in &outcome.checks {
-            self.checks.add(check.level);
-        }
-        for suggestion in outcome.suggestions.iter().map(|text| text.trim()) {
-            if !self.suggestions.iter().any(|known| known == suggestion) {
-                self.suggestions.push(suggestion.to_owned());
+    /// Takes in what steps left, in order: checks are counted, remedies kept once.
+    pub fn add<'o>(&mut self, outcomes: impl IntoIterator<Item = &'o StepOutcome>) {
+        let mut known: BTreeSet<String> = self.suggestions.iter().cloned().collect();
+        for outcome in outcomes {
+            for check in &outcome.checks {
+                self.checks.add(check.level);
             }
+            for suggestion in outcome.suggestions.iter().map(|text| text.trim()) {
+                if known.insert(suggestion.to_owned()) {
+                    self.suggestions.push(suggestion.to_owned());
+                }
+            }
+            self.inputs.extend(outcome.inputs.clone());
         }
-        self.inputs.extend(outcome.inputs.clone());
     }
 }

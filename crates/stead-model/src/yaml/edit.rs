@@ -60,6 +60,8 @@ pub struct Found {
     pub value: Value,
     /// Where it is.
     pub span: Span,
+    /// Which node of the file it is: the same after other values have changed.
+    pub node: usize,
 }
 
 /// What an edit comes to.
@@ -92,11 +94,12 @@ pub fn set(source: &Source, spot: &Spot, wanted: &Wanted) -> Result<Edited, Diag
     if before.value == wanted.to_json() {
         return Ok(Edited { before, text: None });
     }
-    let Kind::Scalar { style, .. } = &documents.nodes[node].kind else {
+    let Kind::Scalar { style, value } = &documents.nodes[node].kind else {
         return Err(cannot_write(&documents, node, spot));
     };
-    let (old, span) = (&source.text, documents.nodes[node].span);
-    for spelling in quote::spellings(wanted, *style, documents.nodes[node].in_flow) {
+    let (old, span, in_flow) = (&source.text, documents.nodes[node].span, documents.nodes[node].in_flow);
+    let style = quote::chosen_style(value, &old[span.start..span.end], *style, in_flow);
+    for spelling in quote::spellings(wanted, style, in_flow) {
         let text = [&old[..span.start], &spelling, &old[span.end..]].concat();
         if differs_only_at(&documents, node, &text, wanted) {
             return Ok(Edited { before, text: Some(text) });
@@ -110,7 +113,7 @@ fn found(documents: &Documents<'_>, node: usize) -> Found {
         Kind::Scalar { value, style } => meaning(value, *style),
         Kind::List(_) | Kind::Map(_) | Kind::Alias => Value::Null,
     };
-    Found { value, span: documents.nodes[node].span }
+    Found { value, span: documents.nodes[node].span, node }
 }
 
 /// Returns what a scalar is. A number that cannot be kept exactly is its text.

@@ -10,7 +10,8 @@ use stead_engine::compile::{self, CompiledPlan};
 use stead_model::bundle::PlanMeta;
 use stead_model::catalogue::Order;
 use stead_model::event::RunKind;
-use stead_model::{Diagnostic, ExitCode, Report};
+use stead_model::steps::{SelectionRow, StepsMeta};
+use stead_model::{Diagnostic, ExitCode, Report, StepMode};
 use stead_runner::operation::Registry;
 use stead_runner::{CheckedPlan, Observer, Provenance, Runner};
 
@@ -78,6 +79,11 @@ impl Acting<'_> {
         intents::compile(asked, &operations).map_err(Failure::invalid)
     }
 
+    /// Returns the command that does it again.
+    fn command(&self) -> String {
+        self.intended.command(self.args.commit)
+    }
+
     /// Whether standard output is for a program.
     fn is_for_programs(&self) -> bool {
         self.args.json || self.args.events == Some(Sink::Stdout)
@@ -107,7 +113,7 @@ impl Acting<'_> {
             progress: Progress::Plain,
             ..OutputArgs::default()
         };
-        let intent = Some(OfIntent { surroundings, command: self.intended.command() });
+        let intent = Some(OfIntent { surroundings, command: self.command() });
         let (settings, output) = (self.settings, self.output);
         let mut acting =
             steps::Acting { configured, planned, settings, output, shown, wait_lock: None, intent };
@@ -155,11 +161,30 @@ impl Acting<'_> {
             segments: 1,
             ..PlanMeta::default()
         };
-        let source = self.intended.catalogue.source.text.as_bytes().to_vec();
-        let sources = vec![("catalogue.yaml".to_owned(), source)];
-        runner = runner.record_in(&self.state_dir).provenance(Provenance { meta, sources, steps: None });
+        let sources = vec![("catalogue.yaml".to_owned(), self.intended.catalogue.shown_text().into_bytes())];
+        let steps = Some(Box::new(self.record()));
+        runner = runner.record_in(&self.state_dir).provenance(Provenance { meta, sources, steps });
         let shown = Shown { renderers, pauser: None };
         drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move { runner.run(plan).await })
+    }
+
+    /// Returns what is recorded of an intent that no steps follow.
+    fn record(&self) -> StepsMeta {
+        let catalogue = &self.intended.catalogue;
+        StepsMeta {
+            catalogue: catalogue.name.to_string(),
+            file: self.intended.listed.file.display().to_string(),
+            mode: StepMode::Apply,
+            target: shown::SCOPE.to_owned(),
+            root: catalogue.root.display().to_string(),
+            selection: SelectionRow::default(),
+            steps: 0,
+            profile: None,
+            set: BTreeMap::new(),
+            secret_set: Vec::new(),
+            config: BTreeMap::new(),
+            intent: Some(self.command()),
+        }
     }
 
     fn finish(&self, report: &Report, outcome: &Outcome<'_>) -> ExitCode {
@@ -167,7 +192,7 @@ impl Acting<'_> {
         self.output.err.print(&render::errors(report, self.settings.stderr_paint));
         if !outcome.dry_run {
             talk.print(&outcome.text(self.settings));
-            talk.print(&render::ending(report, paint, Some(&self.intended.command())));
+            talk.print(&render::ending(report, paint, Some(&self.command())));
         }
         if self.args.json {
             self.output.out.print(&outcome.document(self.recovered.iter().chain(&self.warnings)));

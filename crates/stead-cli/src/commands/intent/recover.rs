@@ -9,7 +9,7 @@ use stead_model::{Diagnostic, ErrorClass};
 use crate::failure::{Failure, FailureKind};
 
 /// Undoes what a dead process left half done, and says so. A dry run only says that it is there.
-pub(super) fn recover(state_dir: &Path, dry_run: bool) -> Result<Option<Diagnostic>, Failure> {
+pub(super) fn recover(state_dir: &Path, root: &Path, dry_run: bool) -> Result<Option<Diagnostic>, Failure> {
     let warning = |message: String| {
         let place = Place::Named(state_dir.display().to_string());
         Diagnostic::warning("intent/cut-off", place, message)
@@ -18,7 +18,7 @@ pub(super) fn recover(state_dir: &Path, dry_run: bool) -> Result<Option<Diagnost
         let message = "an intent was cut off half way; the next one that is not a dry run puts it back first";
         return Ok(intent::is_half_done(state_dir).then(|| warning(message.to_owned())));
     }
-    match intent::recover(state_dir) {
+    match intent::recover(state_dir, root) {
         Ok(recovered) => Ok(recovered.map(|recovered| warning(words(&recovered)))),
         Err(error) => {
             let kind =

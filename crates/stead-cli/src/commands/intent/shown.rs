@@ -12,6 +12,9 @@ use super::Intended;
 use crate::render::{json, one_line};
 use crate::settings::Settings;
 
+/// What an intent reaches.
+pub(super) const SCOPE: &str = "local";
+
 /// Returns the diff of all files, which of them hold their value already, and in a dry run how many would change.
 pub(super) fn changes(prepared: &Prepared, dry_run: bool) -> String {
     let mut text = prepared.diff();
@@ -120,8 +123,18 @@ impl<'a> Outcome<'a> {
         if files.is_empty() {
             lines.push("No local file was edited: all is set already.".to_owned());
         } else if self.stays {
-            let failed = self.report.exit_code != ExitCode::Success;
-            let stay = if failed { " The edit stays, although a step failed." } else { "" };
+            let stay = match self.report.exit_code {
+                ExitCode::Success => "",
+                ExitCode::Cancelled => " The edit stays, although the run was cancelled.",
+                ExitCode::Failed
+                | ExitCode::Usage
+                | ExitCode::Invalid
+                | ExitCode::Verification
+                | ExitCode::Locked
+                | ExitCode::Confirmation
+                | ExitCode::Unreachable
+                | ExitCode::TimedOut => " The edit stays, although a step failed.",
+            };
             match &self.commit {
                 Commit::Made(id) => {
                     let id = id.as_deref().map(|id| format!(" as {}", id.get(..12).unwrap_or(id)));
@@ -151,9 +164,13 @@ impl<'a> Outcome<'a> {
         let root = self.intended.catalogue.root.display().to_string();
         let here = self.intended.catalogue.root == settings.current_dir;
         let place: &[&str] = if here { &[] } else { &["-C", &root] };
-        let names = files.iter().map(|file| file.name.as_str());
-        let words = ["git"].into_iter().chain(place.iter().copied()).chain(args.iter().copied()).chain(names);
-        argv::quote_text(words)
+        // Git commits a link as a link: what was written is what it leads to.
+        let real_root = self.intended.catalogue.root.canonicalize().unwrap_or_default();
+        let name = |file: &&PreparedFile| {
+            file.real.strip_prefix(&real_root).unwrap_or(&file.real).display().to_string()
+        };
+        let words = ["git"].into_iter().chain(place.iter().copied()).chain(args.iter().copied());
+        argv::quote_text(words.map(str::to_owned).chain(files.iter().map(name)))
     }
 
     /// Returns the one document of `--json`.
@@ -165,7 +182,7 @@ impl<'a> Outcome<'a> {
                 line: value.line,
                 old: &value.old,
                 new: &value.new,
-                changed: value.changes(),
+                changed: value.changes() && (self.stays || self.dry_run),
             })
         });
         let id = match &self.commit {
@@ -177,7 +194,7 @@ impl<'a> Outcome<'a> {
             schema: 1,
             intent: &self.intended.name,
             params: &self.intended.choice,
-            scope: "local",
+            scope: SCOPE,
             dry_run: self.dry_run,
             files: files.collect(),
             diff: self.intended.prepared.diff(),

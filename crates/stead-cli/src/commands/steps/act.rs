@@ -1,7 +1,7 @@
 //! Acting on a plan of steps: a run, a dry run or a resumed run, shown as it goes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stead_drivers::Drivers;
@@ -10,7 +10,7 @@ use stead_model::bundle::PlanMeta;
 use stead_model::event::RunKind;
 use stead_model::plan::TaskIndex;
 use stead_model::steps::StepsMeta;
-use stead_model::{Diagnostic, ExitCode, Report, TaskName};
+use stead_model::{Diagnostic, ExitCode, Report, TaskName, argv};
 use stead_runner::redact::Redactor;
 use stead_runner::{CheckedPlan, Observer, Provenance, ResumeError, ResumeOptions, Runner};
 
@@ -193,12 +193,21 @@ impl Acting<'_> {
     fn finish(&self, report: &Report) -> ExitCode {
         let (talk, paint) = self.talk();
         self.output.err.print(&render::errors(report, self.settings.stderr_paint));
-        talk.print(&render::ending(report, paint, None));
+        talk.print(&render::ending(report, paint, self.resuming(report).as_deref()));
         if self.shown.json {
             self.output.out.print(&json::report(report));
         }
         let problems = present::write_reports(report, &self.shown, self.settings);
         present::told(&problems, report, self.settings, self.output)
+    }
+
+    /// Returns how the run is taken up again from where the caller is, if its id does not say enough there.
+    fn resuming(&self, report: &Report) -> Option<String> {
+        let bundle = Path::new(report.bundle.as_deref()?);
+        let here = self.settings.state_dir.from(&self.settings.current_dir).runs();
+        let bundle = bundle.canonicalize().ok()?;
+        let is_here = here.canonicalize().is_ok_and(|here| bundle.parent() == Some(&here));
+        (!is_here).then(|| argv::quote_text(["stead", "resume", &bundle.display().to_string()]))
     }
 
     /// Returns where the plan came from: enough to make it again, and no secret.
@@ -235,7 +244,7 @@ impl Acting<'_> {
             config: self.configured.recorded_config(),
             intent: self.intent.as_ref().map(|of| of.command.clone()),
         };
-        let source = masked(&catalogue.source.text).into_bytes();
+        let source = masked(&catalogue.shown_text()).into_bytes();
         let sources = vec![("catalogue.yaml".to_owned(), source)];
         Ok(Provenance { meta, sources, steps: Some(Box::new(steps)) })
     }

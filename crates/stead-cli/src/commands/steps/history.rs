@@ -1,9 +1,11 @@
 //! `stead steps history`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
+use stead_engine::compile::intents;
 use stead_model::bundle::RunMeta;
 use stead_model::duration::Short;
 use stead_model::steps::{SelectionRow, StepsMeta};
@@ -26,6 +28,9 @@ struct Row {
     mode: StepMode,
     target: String,
     selection: SelectionRow,
+    /// The command of the intent whose run it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    intent: Option<String>,
     /// A run's status, or `interrupted` if nobody works on it any more.
     outcome: String,
     exit_code: Option<ExitCode>,
@@ -96,10 +101,15 @@ fn row(bundle: &Path, meta: &RunMeta) -> Option<Row> {
         mode: steps.mode,
         target: steps.target.clone(),
         selection: steps.selection.clone(),
+        intent: steps.intent.clone(),
         outcome: if is_running && !lives() { "interrupted" } else { meta.status.as_str() }.to_owned(),
         exit_code: meta.exit_code,
         duration_ms: u64::try_from(seconds.as_millis()).unwrap_or(u64::MAX),
-        done: if is_running { done_so_far(bundle) } else { meta.phases_completed.len() },
+        done: if is_running {
+            done_so_far(bundle)
+        } else {
+            steps_among(meta.phases_completed.iter().map(String::as_str))
+        },
         total: steps.steps,
         bundle: bundle.display().to_string(),
     })
@@ -108,11 +118,17 @@ fn row(bundle: &Path, meta: &RunMeta) -> Option<Row> {
 /// Counts the steps that a run without end has done, from its journal.
 fn done_so_far(bundle: &Path) -> usize {
     let Ok(read) = stead_runner::journal::read(&bundle.join(stead_bundle::EVENTS)) else { return 0 };
-    let is_done = |kind: &EventKind| {
-        matches!(kind, EventKind::TaskFinished { result, .. }
-            if matches!(result.status, Status::Changed | Status::Unchanged))
-    };
-    read.events.iter().filter(|event| is_done(&event.kind)).count()
+    let done = read.events.iter().filter_map(|event| {
+        let EventKind::TaskFinished { task, result } = &event.kind else { return None };
+        matches!(result.status, Status::Changed | Status::Unchanged).then(|| task.as_str())
+    });
+    steps_among(done)
+}
+
+/// Counts the steps among tasks: the edit and the commit of an intent are none.
+fn steps_among<'t>(tasks: impl Iterator<Item = &'t str>) -> usize {
+    let is_step = |name: &&str| *name != intents::EDIT && *name != intents::COMMIT;
+    tasks.filter(is_step).collect::<BTreeSet<_>>().len()
 }
 
 fn to_text(rows: &[Row]) -> String {
@@ -126,7 +142,7 @@ fn to_text(rows: &[Row]) -> String {
             one_line(&row.catalogue),
             row.mode.to_string(),
             one_line(&row.target),
-            one_line(&selection(&row.selection)),
+            one_line(&row.intent.clone().unwrap_or_else(|| selection(&row.selection))),
             row.outcome.clone(),
             row.exit_code.map_or_else(|| "-".to_owned(), |code| code.code().to_string()),
             Short::from_millis(row.duration_ms).to_string(),

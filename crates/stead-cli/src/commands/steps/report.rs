@@ -16,20 +16,22 @@ use crate::failure::{Failure, FailureKind};
 /// Adds to a report what is known of its steps.
 pub(crate) fn complete(report: &mut Report, mut steps: StepsReport, rows: Vec<(TaskName, StepRow)>) {
     let mut rows: BTreeMap<TaskName, StepRow> = rows.into_iter().collect();
+    let mut outcomes = Vec::new();
     for task in &mut report.tasks {
         let Some(mut row) = rows.remove(&task.name) else { continue };
         match outcome_of(task) {
             Some(outcome) => {
-                steps.add(&outcome);
                 row.assumed = outcome.assumed;
                 row.exit_code = outcome.exit_code;
-                row.checks = outcome.checks;
-                row.outputs = outcome.outputs;
+                row.checks.clone_from(&outcome.checks);
+                row.outputs.clone_from(&outcome.outputs);
+                outcomes.push(outcome);
             }
             None => row.assumed = task.prediction == Some(Prediction::Assumed),
         }
         task.step = Some(Box::new(row));
     }
+    steps.add(&outcomes);
     steps.bundle.clone_from(&report.bundle);
     report.steps = Some(Box::new(steps));
 }

@@ -1,10 +1,10 @@
 //! A switch of several files that is killed, or fails, at any of its system calls: all files are old, or all are new.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use super::{commit_all, git, small};
-use crate::cases_17_32::lab::{Ended, program};
+use crate::cases_17_32::lab::{Ended, program, wait_until};
 use crate::steps::homelab::Homelab;
 
 /// What the switch does to files: each is a place to die at.
@@ -160,6 +160,27 @@ fn an_undoing_killed_anywhere_is_gone_on_with() {
         }
     }
     assert!(kills > 8, "{kills} kills");
+}
+
+/// A `git` that outlives us goes on with its commit: nothing is undone under it.
+#[test]
+fn the_commit_of_a_killed_run_is_waited_for() {
+    let lab = small();
+    commit_all(&lab);
+    lab.script(".git/hooks/pre-commit", "touch .git/started\nsleep 3\n");
+    let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &["intent", "flip", "--commit"]);
+    let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_until("the hook", || lab.path(".git/started").exists());
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // It is at work, and healthy: nothing is bad.
+    lab.stead(&["steps", "check"]).exits(0).says("is at work");
+    lab.stead(&["intent", "other", "V=z"]).exits(5);
+    let is_done = || lab.stead(&["steps", "check"]).exits(0).stdout.contains("its files were committed");
+    wait_until("the commit", is_done);
+    assert!(is_whole(&lab, "after the commit"));
+    assert_eq!(git(&lab, &["status", "--porcelain"]), "");
+    assert_eq!(git(&lab, &["log", "--format=%s", "-1"]), "intent flip V=new\n");
 }
 
 /// Section 10: a rename that fails puts all back, 1.

@@ -78,6 +78,7 @@ fn a_step_sees_values_and_only_granted_secrets() {
     {
         command.env(name, value);
     }
+    command.env("STEAD_OUTPUT_MAKE_IT_FORGED", "of another run");
     let ended: crate::cases_17_32::lab::Ended = command.output().unwrap().into();
     ended.exits(0);
     let root = lab.root().canonicalize().unwrap().display().to_string();
@@ -99,7 +100,7 @@ fn a_step_sees_values_and_only_granted_secrets() {
         assert!(has(&make, line), "no {line}: {make:#?}");
     }
     assert!(has(&make, &format!("STEAD_ROOT={root}")) && names(&make, "STEAD_RUN_ID"), "{make:#?}");
-    for name in ["EMPTY", "OTHER", "ONLY", "DRY_RUN", "PROFILE_FILE"] {
+    for name in ["EMPTY", "OTHER", "ONLY", "DRY_RUN", "PROFILE_FILE", "STEAD_OUTPUT_MAKE_IT_FORGED"] {
         assert!(!names(&make, name), "{name}: {make:#?}");
     }
     assert!(has(&look, "COLOR=red") && !names(&look, "TOKEN") && !names(&look, "EXTRA"), "{look:#?}");
@@ -109,6 +110,22 @@ fn a_step_sees_values_and_only_granted_secrets() {
         (lab.read("cwd.make").trim(), lab.read("cwd.look").trim()),
         (root.as_str(), format!("{root}/sub").as_str())
     );
+}
+
+/// Section 6: two outputs may have one variable.
+#[test]
+fn outputs_that_come_to_one_variable_are_told_and_the_later_counts() {
+    let lab = Homelab::with(
+        "api_version: v1\nlayers: []\nsteps: {a-b: {run: one.sh}, a: {run: two.sh}, c: {run: look.sh}}\n\
+         apply: [{steps: [a-b, a, c]}]\n",
+    );
+    lab.script("one.sh", "echo '::output c=first'\n");
+    lab.script("two.sh", "echo '::output b_c=later'\n");
+    lab.script("look.sh", "echo \"saw $STEAD_OUTPUT_A_B_C\"\n");
+    lab.stead(&["steps", "run"])
+        .exits(0)
+        .says("saw later")
+        .says("STEAD_OUTPUT_A_B_C is output `c` of a-b and");
 }
 
 /// Section 7: a bad check fails a step that exits 0, with exit code 4; a malformed line is a warning and plain text.

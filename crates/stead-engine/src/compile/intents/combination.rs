@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use stead_model::catalogue::{Edit, EditValue, Intent};
 use stead_model::layer::{Piece, Text};
+use stead_model::yaml::edit::Wanted;
 
 use super::{Choice, wanted};
 
@@ -45,6 +46,11 @@ pub fn is_allowed(intent: &Intent, edit: &Edit, found: &Value) -> bool {
     !choices_making(intent, edit, found).is_empty()
 }
 
+/// Returns every value that `edit` may write, each once.
+pub fn possible_values(intent: &Intent, edit: &Edit) -> BTreeSet<Wanted> {
+    choices(intent, edit).iter().filter_map(|choice| wanted(edit, choice).ok()).collect()
+}
+
 fn join(known: &Choice, new: &Choice) -> Option<Choice> {
     let agree = new.iter().all(|(key, value)| known.get(key).is_none_or(|known| known == value));
     agree.then(|| known.iter().chain(new).map(|(key, value)| (key.clone(), value.clone())).collect())
@@ -52,6 +58,13 @@ fn join(known: &Choice, new: &Choice) -> Option<Choice> {
 
 /// Returns the choices of the edit's own parameters that make it write `found`.
 fn choices_making(intent: &Intent, edit: &Edit, found: &Value) -> Vec<Choice> {
+    let mut choices = choices(intent, edit);
+    choices.retain(|choice| wanted(edit, choice).is_ok_and(|wanted| wanted.to_json() == *found));
+    choices
+}
+
+/// Returns all choices of the edit's own parameters; none if there are too many.
+fn choices(intent: &Intent, edit: &Edit) -> Vec<Choice> {
     let mut names = BTreeSet::new();
     match &edit.value {
         EditValue::Template(text) => references(&text.value, &mut names),
@@ -73,7 +86,6 @@ fn choices_making(intent: &Intent, edit: &Edit, found: &Value) -> Vec<Choice> {
             .flat_map(|choice| param.allowed.iter().map(move |value| with(choice, value)))
             .collect();
     }
-    choices.retain(|choice| wanted(edit, choice).is_ok_and(|wanted| wanted.to_json() == *found));
     choices
 }
 

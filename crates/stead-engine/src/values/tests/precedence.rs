@@ -180,6 +180,8 @@ fn every_reserved_name_is_refused_in_layers() {
         "STEAD_RUN_ID",
         "STEAD_",
         "BASH_ENV",
+        "SHELLOPTS",
+        "PS4",
         "LD_PRELOAD",
         "LD_AUDIT",
         "LD_LIBRARY_PATH",

@@ -23,6 +23,14 @@ pub(super) fn spellings(wanted: &Wanted, style: ScalarStyle, in_flow: bool) -> V
     kept.into_iter().chain([double_quoted(text)]).collect()
 }
 
+/// Returns the style that somebody chose for `value`, which stands in the file as `written`. Double quotes that it cannot
+/// do without are nobody's choice: so a plain value is plain again after it was another for a while.
+pub(super) fn chosen_style(value: &str, written: &str, style: ScalarStyle, in_flow: bool) -> ScalarStyle {
+    let is_forced =
+        style == ScalarStyle::DoubleQuoted && !is_plain(value, in_flow) && written == double_quoted(value);
+    if is_forced { ScalarStyle::Plain } else { style }
+}
+
 /// Whether `text` without quotes is this text to every reader, of YAML 1.1 too.
 fn is_plain(text: &str, in_flow: bool) -> bool {
     let Some(first) = text.chars().next() else { return false };

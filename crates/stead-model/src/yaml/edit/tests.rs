@@ -101,6 +101,21 @@ fn a_plain_value_that_would_mean_something_else_is_quoted() {
     assert_eq!(after("a: ~\n", "a", &text("x")), "a: x\n");
 }
 
+/// Quotes that a value needs go with it; those that somebody chose stay.
+#[test]
+fn setting_back_gives_the_same_bytes_through_a_value_that_needs_quotes() {
+    for passing in ["on", "1.0", "a: b", ""] {
+        let there = after("mode: auto # keep\n", "mode", &text(passing));
+        assert_eq!(there, format!("mode: \"{passing}\" # keep\n"));
+        assert_eq!(after(&there, "mode", &text("auto")), "mode: auto # keep\n");
+    }
+    assert_eq!(after("mode: \"on\"\n", "mode", &text("off")), "mode: \"off\"\n");
+    for chosen in ["mode: \"auto\"\n", "mode: 'auto'\n"] {
+        let there = after(chosen, "mode", &text("manual"));
+        assert_eq!(after(&there, "mode", &text("auto")), chosen);
+    }
+}
+
 #[test]
 fn select_picks_one_of_several_documents() {
     let old =
@@ -305,9 +320,18 @@ proptest! {
         }
         let span = edited.before.span;
         prop_assert!(new.starts_with(&old[..span.start]) && new.ends_with(&old[span.end..]));
-        // Back again: the same bytes, where the value kept its quotes.
+        // Back again: the same bytes, where nobody's quotes were lost on the way.
         let style = |text: &str, at: usize| text[at..].chars().next().filter(|c| matches!(c, '"' | '\''));
-        if let Some(was) = as_wanted(&value) && style(&old, span.start) == style(&new, span.start) {
+        let needs_quotes = |wanted: &Wanted| {
+            matches!(wanted, Wanted::Text(text)
+                if quote::spellings(wanted, ScalarStyle::Plain, true)[0] != *text)
+        };
+        let comes_back = match (style(&old, span.start), style(&new, span.start)) {
+            (None, _) => true,
+            (Some('"'), Some('"')) => !needs_quotes(&wanted),
+            (was, now) => was == now,
+        };
+        if let Some(was) = as_wanted(&value) && comes_back {
             let back = set(&source(&new), &spot, &was).unwrap().text;
             prop_assert_eq!(back.as_deref(), Some(old.as_str()));
         }
