@@ -201,11 +201,14 @@ impl Switch {
 
     /// Has programs that `work` starts hold the lock too, so that nobody undoes what they are about to commit. Nothing
     /// else of the run may start programs meanwhile.
-    pub(super) fn shared_with<T>(&self, work: impl FnOnce() -> T) -> T {
-        // Without it the commit is as good, and a crash in it as bad as it was.
-        let _ = rustix::io::fcntl_setfd(&self.lock, FdFlags::empty());
+    pub(super) fn shared_with<T>(&self, work: impl FnOnce() -> Result<T, OpError>) -> Result<T, OpError> {
+        let set = |flags| {
+            rustix::io::fcntl_setfd(&self.lock, flags)
+                .map_err(|errno| cannot("share the lock of", &self.directory)(errno.into()))
+        };
+        set(FdFlags::empty())?;
         let done = work();
-        let _ = rustix::io::fcntl_setfd(&self.lock, FdFlags::CLOEXEC);
+        set(FdFlags::CLOEXEC)?;
         done
     }
 
