@@ -1,5 +1,7 @@
 //! The operation contract: a table entry for every write operation, and proof that the suite can fail.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
@@ -67,6 +69,11 @@ const FETCHED: &[Case] = &[
         ..BASE
     },
 ];
+
+/// Returns what is in a container's `/tmp`. A test that itself lies below it finds itself there.
+pub(crate) fn in_tmp() -> BTreeSet<OsString> {
+    std::fs::read_dir("/tmp").unwrap().flatten().map(|entry| entry.file_name()).collect()
+}
 
 /// Runs a line of shell in `dir`, to prepare a test.
 pub(crate) fn sh(dir: &Path, script: &str) {

@@ -14,7 +14,7 @@ use stead_testkit::context::context;
 use stead_testkit::operation_contract::{Case, World};
 use stead_testkit::tree::{Depth, snapshot};
 
-use crate::contract::{BASE, passes, sh, write};
+use crate::contract::{BASE, in_tmp, passes, sh, write};
 use crate::state::{act, check, run};
 
 const REPOSITORY: &str = "/var/tmp/repository";
@@ -208,7 +208,7 @@ fn apt_refuses_by_name() {
         fresh(root);
         let cx = context(root);
         run(&cx, "package.present", json!({"names": ["st-app"]})).unwrap();
-        let before = packages(root);
+        let (before, there) = (packages(root), in_tmp());
         for (name, values, says) in [
             ("package.absent", json!({"names": ["st-lib"]}), "would also remove st-app; `cascade: true`"),
             ("package.present", json!({"names": ["st-foe"]}), "would remove st-app"),
@@ -229,11 +229,7 @@ fn apt_refuses_by_name() {
             assert!(matches!(error.class, ErrorClass::Permanent | ErrorClass::Invalid), "{:?}", error.class);
             assert_eq!(packages(root), before);
         }
-        let left = std::fs::read_dir("/tmp")
-            .unwrap()
-            .flatten()
-            .find(|e| e.file_name().to_string_lossy().contains("stead"));
-        assert!(left.is_none(), "{left:?}");
+        assert_eq!(in_tmp(), there);
     });
 }
 

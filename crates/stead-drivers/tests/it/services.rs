@@ -13,7 +13,7 @@ use stead_testkit::operation_contract::{Case, World};
 use stead_testkit::stand_in::{self, Call};
 use stead_testkit::tree::{Depth, snapshot};
 
-use crate::contract::{BASE, passes, sh, write};
+use crate::contract::{BASE, in_tmp, passes, sh, write};
 use crate::state::{act, check, run};
 
 /// Units of the test, by what they do.
@@ -247,6 +247,7 @@ fn units_are_verified_and_read_anew_only_on_change() {
         fresh(Path::new("/"));
         let cx = context(Path::new("/"));
         let unit = |content: &str| json!({"name": "new", "content": content});
+        let there = in_tmp();
         stand_in::calls();
         assert!(run(&cx, "systemd.unit", unit("[Service]\nExecStart=/bin/true\n")).unwrap().changed);
         assert!(stand_in::calls().contains(&"daemon-reload".to_owned()));
@@ -265,8 +266,7 @@ fn units_are_verified_and_read_anew_only_on_change() {
         assert!(check(&cx, "systemd.unit", json!({"name": "new"})).is_err(), "no content");
         let gone = json!({"name": "new", "state": "absent", "enabled": true});
         assert!(check(&cx, "systemd.unit", gone).unwrap_err().message.contains("absent"));
-        let left = std::fs::read_dir("/tmp").unwrap().flatten().count();
-        assert_eq!(left, 0);
+        assert_eq!(in_tmp(), there);
     });
 }
 
