@@ -21,6 +21,7 @@ pub mod operation;
 pub mod plan;
 pub mod plan_file;
 pub mod report;
+pub mod role;
 pub mod schema;
 pub mod status;
 pub mod steps;

@@ -4,6 +4,7 @@
 //! it acts on it, the executor carries out operations and closures. This crate names no concrete
 //! operation and prints nothing.
 
+pub mod agent;
 mod announce;
 pub mod author;
 mod cancel;

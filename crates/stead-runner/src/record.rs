@@ -21,7 +21,7 @@ pub(crate) struct Recording {
     pub(crate) directory: RunDirectory,
     meta: RunMeta,
     /// Hashes that need not be computed again when the bundle is sealed.
-    pub(crate) known: KnownHashes,
+    known: KnownHashes,
 }
 
 /// Adds what a front door knows to the metadata of a run that ended.
@@ -97,6 +97,11 @@ impl Recording {
 
     pub(crate) fn reopened(directory: RunDirectory, meta: RunMeta) -> Self {
         Self { directory, meta, known: KnownHashes::default() }
+    }
+
+    /// Returns this recording with hashes that need not be computed again.
+    pub(crate) fn knowing(self, known: KnownHashes) -> Self {
+        Self { known, ..self }
     }
 
     /// Says in the metadata that another process works on the run, with what it was given anew.

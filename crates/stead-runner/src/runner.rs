@@ -601,7 +601,7 @@ impl Runner {
             class: Some(ErrorClass::Journal),
             message: chain(&error),
         })?;
-        Ok(Some(Arc::new(Recording { known: self.known_hashes.clone(), ..recording })))
+        Ok(Some(Arc::new(recording.knowing(self.known_hashes.clone()))))
     }
 
     /// Makes the run's directory right below `runs`, under another id if that is taken and may be.
