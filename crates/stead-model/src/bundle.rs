@@ -14,6 +14,10 @@ use crate::status::RunStatus;
 use crate::steps::StepsMeta;
 use crate::time::Timestamp;
 
+mod role_meta;
+
+pub use role_meta::{ArtifactMeta, ReadyMeta, RoleMeta, RoleStatus, RoleVersions, StopMeta};
+
 /// `run_meta.json`: what a run is and how it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunMeta {
@@ -149,7 +153,7 @@ pub enum EndedBy {
 }
 
 /// `versions.json`: what made the bundle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Versions {
     /// Stead's version.
     pub stead_version: String,
@@ -163,5 +167,5 @@ pub struct Versions {
     pub driver_arch: String,
     /// Per role, for runs of kind `run`.
     #[serde(default)]
-    pub roles: BTreeMap<String, Value>,
+    pub roles: BTreeMap<String, RoleVersions>,
 }
