@@ -8,6 +8,8 @@
 //! An agent starts roles, moves files and answers questions about its place. It decides nothing: what is started
 //! when, and what its end means, is the run's business.
 
+mod looks;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,13 +17,16 @@ use std::sync::Arc;
 
 use stead_model::plan::Digest;
 use stead_model::role::{
-    ArtifactQuestion, FileStat, Found, Leftovers, Probe, ProbeAnswer, Program, ProgramQuestion, RoleEvent,
-    RoleOrder, RunWork, StopReason,
+    ArtifactQuestion, FileStat, Found, Leftovers, Probe, ProbeAnswer, Program, ProgramQuestion, Readiness,
+    RoleEvent, RoleOrder, RunWork, StopReason,
 };
 use tokio::sync::{mpsc, watch};
 
 use crate::operation::OpError;
 use crate::transport::Source;
+
+use looks::DriverLooks;
+pub use looks::{look_before_start, taken, taken_fallback};
 
 /// What is known of an agent.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,8 +41,6 @@ pub struct AgentAbout {
     pub latency_ms: f64,
     /// Its clock less the driver's.
     pub clock_offset_ms: f64,
-    /// The hash of the `stead` that supervises there, as 64 hex digits.
-    pub stead_sha256: String,
     /// Whether that had to be brought there for this run.
     pub uploaded: bool,
 }
@@ -61,6 +64,9 @@ pub enum Link {
 pub trait Agent: Send + Sync + fmt::Debug {
     /// Returns what is known of it.
     fn about(&self) -> &AgentAbout;
+
+    /// Returns the hash of the `stead` that supervises there, as 64 hex digits.
+    async fn stead_sha256(&self) -> Result<String, OpError>;
 
     /// Returns the state of the connection, to be watched.
     fn link(&self) -> watch::Receiver<Link>;
@@ -114,13 +120,41 @@ pub trait StopRole: Send + Sync + fmt::Debug {
     fn stop(&self, reason: StopReason, kill: bool);
 }
 
-/// A started role. Dropping the receiver does not stop it.
+/// A started role. Dropping it does not stop it.
 #[derive(Debug)]
 pub struct RunningRole {
-    /// What its supervisor tells, in order and each once; ends after the last event ([`RoleEvent::is_last`]). If it
-    /// ends without one, the role is lost: with its connection, or because its supervisor was killed (then every
-    /// process of it has been ended).
-    pub events: mpsc::UnboundedReceiver<RoleEvent>,
+    events: mpsc::UnboundedReceiver<RoleEvent>,
     /// Tells it to stop. May be cloned and used from anywhere.
     pub stop: Arc<dyn StopRole>,
+    from_driver: Option<DriverLooks>,
+}
+
+impl RunningRole {
+    /// Returns the role that `events` tell of and `stop` stops.
+    pub fn new(events: mpsc::UnboundedReceiver<RoleEvent>, stop: Arc<dyn StopRole>) -> Self {
+        Self { events, stop, from_driver: None }
+    }
+
+    /// Returns the role with its readiness looked at from `driver`, the agent of this machine, where `ready` says so.
+    pub fn looked_at_from(mut self, driver: Arc<dyn Agent>, ready: &Readiness, workdir: &str) -> Self {
+        self.from_driver = DriverLooks::new(driver, ready, workdir);
+        self
+    }
+
+    /// Returns what its supervisor tells next, in order and each once; nothing after the last event
+    /// ([`RoleEvent::is_last`]). If there is nothing without one, the role is lost: with its connection, or because its
+    /// supervisor was killed (then every process of it has been ended). Cancel safe.
+    pub async fn next_event(&mut self) -> Option<RoleEvent> {
+        let Some(looks) = &mut self.from_driver else { return self.events.recv().await };
+        loop {
+            let event = tokio::select! {
+                biased;
+                event = self.events.recv() => event?,
+                event = looks.next_event() => event,
+            };
+            if looks.lets_through(&event) {
+                return Some(event);
+            }
+        }
+    }
 }

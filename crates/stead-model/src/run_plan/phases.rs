@@ -60,7 +60,8 @@ pub const RUN_ANALYZE: &str = "run.analyze";
 /// The operation of `diff`.
 pub const RUN_DIFF: &str = "run.diff";
 
-const ROLE: &[ParamSpec] = &[ParamSpec::new("role", ParamKind::NonEmptyText, "The role instance.").required()];
+const ROLE: &[ParamSpec] =
+    &[ParamSpec::new("role", ParamKind::NonEmptyText, "The role instance.").required()];
 
 const fn phase(name: &'static str, summary: &'static str, params: &'static [ParamSpec]) -> Descriptor {
     Descriptor {

@@ -6,7 +6,8 @@ pub(super) const RESERVED: [&str; 3] = ["stdout.log", "stderr.log", "role_meta.j
 /// Returns why `path` is no workdir.
 pub(super) fn refuse_workdir(path: &str) -> Option<String> {
     let is_absolute = path.starts_with('/') && path.split('/').all(|part| part != "..");
-    (!is_absolute || path.contains('\0')).then(|| format!("expected an absolute path without `..`, found `{path}`"))
+    (!is_absolute || path.contains('\0'))
+        .then(|| format!("expected an absolute path without `..`, found `{path}`"))
 }
 
 /// Returns why `path` is no place inside a workdir.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::{Map, Value, json};
-use stead_model::role::{ReadyDefaults, Readiness};
+use stead_model::role::{Readiness, ReadyDefaults};
 use stead_model::run_plan::{Arg, ArtifactPlan, RolePlan};
 use stead_model::{Plan, RunId};
 
@@ -285,9 +285,7 @@ pub(super) fn word(value: &Value) -> Option<String> {
 /// Returns the words that a value stands for in a command line: a list is spliced.
 pub(super) fn words(value: &Value) -> Result<Vec<String>, String> {
     match value {
-        Value::Array(items) => {
-            items.iter().map(|item| word(item).ok_or_else(|| not_a_word(item))).collect()
-        }
+        Value::Array(items) => items.iter().map(|item| word(item).ok_or_else(|| not_a_word(item))).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
             word(value).map(|word| vec![word]).ok_or_else(|| not_a_word(value))
         }
@@ -301,7 +299,8 @@ pub(super) fn flag_words(flag: &str, value: &Value) -> Result<Vec<String>, Strin
         Value::String(text) if text.is_empty() => Ok(Vec::new()),
         Value::Bool(true) => Ok(vec![flag.to_owned()]),
         Value::Array(items) => {
-            let pairs: Result<Vec<Vec<String>>, String> = items.iter().map(|item| flag_words(flag, item)).collect();
+            let pairs: Result<Vec<Vec<String>>, String> =
+                items.iter().map(|item| flag_words(flag, item)).collect();
             Ok(pairs?.concat())
         }
         Value::Number(_) | Value::String(_) | Value::Object(_) => {
