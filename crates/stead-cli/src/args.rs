@@ -121,6 +121,9 @@ pub enum Command {
     /// Carry out operations for a driver elsewhere; started by it
     #[command(hide = true)]
     Executor(ExecutorArgs),
+    /// Start a role, watch it and stop it for a driver; started by it
+    #[command(hide = true, name = stead_drivers::supervisor::COMMAND)]
+    Supervise,
 }
 
 /// Arguments of `stead executor`.
@@ -247,7 +250,8 @@ impl Command {
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
-            | Self::Executor(_) => None,
+            | Self::Executor(_)
+            | Self::Supervise => None,
         }
     }
 
@@ -280,7 +284,9 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
+            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) | Self::Supervise => {
+                false
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ mod reach;
 mod resume;
 mod schema;
 mod steps;
+mod supervise;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
 pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
@@ -54,5 +55,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
+        Command::Supervise => supervise::run(),
     }
 }
