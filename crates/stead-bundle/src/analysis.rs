@@ -45,6 +45,7 @@ use std::thread;
 use stead_model::time::Timestamp;
 
 use crate::error::RecordError;
+use crate::stored::LoadError;
 
 use capture_file::{CaptureFile, OpenCaptureError};
 use connections::{Connections, PortRoles};
@@ -90,6 +91,9 @@ pub enum CaptureError {
     /// The file could not be read.
     #[error(transparent)]
     Read(#[from] RecordError),
+    /// The bundle around it could not be read.
+    #[error(transparent)]
+    Bundle(#[from] LoadError),
 }
 
 /// A capture to analyse.
