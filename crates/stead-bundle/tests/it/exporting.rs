@@ -172,7 +172,7 @@ fn an_archive_takes_the_place_of_its_directory() {
         assert_eq!(exported.path, archive);
         let runs = state.path().join("runs");
         let left: Vec<_> = fs::read_dir(&runs).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert_eq!(left, [archive.clone()]);
+        assert_eq!(left, std::slice::from_ref(&archive));
         assert!(verify(&archive, &VerifyOptions::default()).unwrap().valid);
         for name in ["r1", "last"] {
             assert_eq!(resolve(name, std::slice::from_ref(&runs)).unwrap(), archive);
