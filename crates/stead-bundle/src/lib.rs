@@ -2,8 +2,9 @@
 //!
 //! A bundle is the directory of one run. [`RunDirectory`] makes and fills it, [`seal`] closes it with
 //! hashes, [`sign`] vouches for them, [`export`] makes an archive of it. [`verify`] checks it, [`list`], [`info`] and
-//! [`resolve`] find and show it, in either form. [`analysis`] reads the captures in it, and [`diff`] compares two of them. Failing to record is a value here, never a failed run: the
-//! caller decides what it means. The event log inside is written by `stead-runner`.
+//! [`resolve`] find and show it, in either form. [`analysis`] reads the captures in it, and [`diff`] compares two of
+//! them. Failing to record is a value here, never a failed run: the caller decides what it means. The event log inside is
+//! written by `stead-runner`.
 
 pub mod analysis;
 mod archive;
@@ -12,6 +13,7 @@ mod directory;
 mod error;
 mod export;
 mod hashes;
+mod known_hashes;
 mod layout;
 mod list;
 mod lock;
@@ -26,10 +28,11 @@ mod stored;
 mod verify;
 
 pub use archive::ArchiveFormat;
-pub use directory::{CreateError, NewRun, OpenError, RunDirectory, WriteBytes};
+pub use directory::{CreateError, NewRun, OpenError, RunDirectory, WriteBytes, replace_file, replace_json};
 pub use error::RecordError;
 pub use export::{ExportError, Exported, archive_path, export};
 pub use hashes::{HashLine, HashLineError};
+pub use known_hashes::KnownHashes;
 pub use layout::{
     ARTIFACTS, EVENTS, HASHES, LOCK, LOGS, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, file_name,
     locks_directory, runs_directory, state_directory,
@@ -38,7 +41,7 @@ pub use list::{Bundle, Listed, Listing, info, list};
 pub use lock::{FileLock, Holder, LockError, holder_of};
 pub use log_file::LogFile;
 pub use resolve::{ResolveError, resolve};
-pub use seal::{Hashed, SealError, hash_contents, is_sealed, seal, seal_reusing, unseal};
+pub use seal::{SealError, is_sealed, seal, seal_knowing, unseal};
 pub use sections::Style;
 pub use signature::{
     AgentError, AllowedSigners, NAMESPACE, SignError, Signature, SignerProblem, SignersError, SigningKey,

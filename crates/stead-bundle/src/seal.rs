@@ -1,16 +1,14 @@
 //! Sealing: every file of a bundle hashed into `hashes.txt`, as the very last act.
 
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use stead_model::plan::Digest;
-
+use crate::directory::replace_file;
 use crate::error::RecordError;
-use crate::hashes::{HashLine, hash_files};
+use crate::hashes::HashLine;
+use crate::known_hashes::KnownHashes;
 use crate::layout::{HASHES, LOCK, SIGNATURE, TEMPORARY};
 
 /// Why a bundle was not sealed.
@@ -99,103 +97,27 @@ pub(crate) fn contents(bundle: &Path) -> Result<Contents, RecordError> {
     Ok(found)
 }
 
-/// The hashes of files as they were at one moment, for a seal that follows later.
-#[derive(Clone, Debug, Default)]
-pub struct Hashed(BTreeMap<PathBuf, (Stamp, Digest)>);
-
-/// What changes whenever a file does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    len: u64,
-    inode: u64,
-    changed: (i64, i64),
-    modified: (i64, i64),
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        let found = path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
-        Some(Self {
-            len: found.len(),
-            inode: found.ino(),
-            changed: (found.ctime(), found.ctime_nsec()),
-            modified: (found.mtime(), found.mtime_nsec()),
-        })
-    }
-}
-
-/// Returns the hashes of the files of the bundle at `bundle`, for [`seal_reusing`].
-pub fn hash_contents(bundle: &Path) -> Result<Hashed, SealError> {
-    let contents = sealable(bundle)?;
-    // Taken before the files are read: one that changes meanwhile has another stamp afterwards.
-    let stamps: Vec<_> = contents.files.iter().map(|(path, _)| Stamp::of(&bundle.join(path))).collect();
-    let mut hashed = BTreeMap::new();
-    let digests = hash_files(bundle, &contents.files);
-    for (((path, _), stamp), digest) in contents.files.into_iter().zip(stamps).zip(digests) {
-        let digest = digest.map_err(RecordError::of("hash", &bundle.join(&path)))?;
-        if let Some(stamp) = stamp {
-            hashed.insert(path, (stamp, digest));
-        }
-    }
-    Ok(Hashed(hashed))
-}
-
 /// Hashes every file of the bundle at `bundle` into `hashes.txt`. Sealing a sealed bundle seals it anew.
 pub fn seal(bundle: &Path) -> Result<(), SealError> {
-    seal_reusing(bundle, &Hashed::default())
+    seal_knowing(bundle, &KnownHashes::default())
 }
 
-/// Seals as [`seal`] does; files that are still as they were when `hashed` was made are not read again.
-pub fn seal_reusing(bundle: &Path, hashed: &Hashed) -> Result<(), SealError> {
+/// Seals as [`seal`] does, without reading files whose hashes are known.
+pub fn seal_knowing(bundle: &Path, known: &KnownHashes) -> Result<(), SealError> {
     unseal(bundle)?;
     remove_leftovers(bundle)?;
-    let contents = sealable(bundle)?;
-    let known = |path: &Path| {
-        let (stamp, digest) = hashed.0.get(path)?;
-        (Stamp::of(&bundle.join(path)).as_ref() == Some(stamp)).then_some(*digest)
-    };
-    let mut digests = BTreeMap::new();
-    let mut unknown = Vec::new();
-    for (path, len) in contents.files {
-        match known(&path) {
-            Some(digest) => drop(digests.insert(path.into_os_string(), digest)),
-            None => unknown.push((path, len)),
-        }
-    }
-    let found = hash_files(bundle, &unknown);
-    for ((path, _), digest) in unknown.into_iter().zip(found) {
-        let digest = digest.map_err(RecordError::of("hash", &bundle.join(&path)))?;
-        digests.insert(path.into_os_string(), digest);
-    }
-    // A map of names as they are: sorted by their bytes, as `hashes.txt` is.
-    let mut text = Vec::with_capacity(digests.len() * 128);
-    for (path, digest) in digests {
-        HashLine { path: path.into(), digest }.write(&mut text);
-    }
-    write_beside(bundle, HASHES, &text)?;
-    Ok(())
-}
-
-/// Returns what is in the bundle, which must be files only.
-fn sealable(bundle: &Path) -> Result<Contents, SealError> {
     let contents = contents(bundle)?;
-    match contents.others.first() {
-        Some(path) => Err(SealError::NotAFile { path: bundle.join(path) }),
-        None => Ok(contents),
+    if let Some(path) = contents.others.first() {
+        return Err(SealError::NotAFile { path: bundle.join(path) });
     }
-}
-
-/// Writes the file `name` of the bundle at `bundle` under a temporary name and renames it.
-pub(crate) fn write_beside(bundle: &Path, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
-    let (path, temporary) = (bundle.join(name), bundle.join(format!("{TEMPORARY}{name}")));
-    let mut options = OpenOptions::new();
-    let written = options.write(true).create(true).truncate(true).mode(0o644).open(&temporary);
-    let written =
-        written.and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, &path));
-    written.map_err(|error| {
-        drop(fs::remove_file(&temporary));
-        RecordError::of("write", &path)(error)
-    })
+    let files: Vec<PathBuf> = contents.files.into_iter().map(|(path, _)| path).collect();
+    let mut text = Vec::with_capacity(files.len() * 128);
+    let digests = known.of(bundle, &files)?;
+    for (path, digest) in files.into_iter().zip(digests) {
+        HashLine { path, digest }.write(&mut text);
+    }
+    replace_file(bundle, HASHES, &|out| out.write_all(&text))?;
+    Ok(())
 }
 
 /// Takes the seal off the bundle at `bundle`, its signature too. Nothing happens if there is none.

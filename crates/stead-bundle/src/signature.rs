@@ -15,9 +15,9 @@ use serde::Serialize;
 use ssh_key::public::KeyData;
 use ssh_key::{Algorithm, HashAlg, LineEnding, PrivateKey, PublicKey, SshSig};
 
+use crate::directory::replace_file;
 use crate::error::RecordError;
 use crate::layout::{HASHES, SIGNATURE};
-use crate::seal::write_beside;
 
 pub use agent::AgentError;
 pub use allowed::{AllowedSigners, SignerProblem, SignersError};
@@ -226,6 +226,6 @@ pub fn sign(bundle: &Path, key: &SigningKey) -> Result<(), SignError> {
         read => read.map_err(RecordError::of("read", &path))?,
     };
     let text = key.sign(&hashes)?.to_pem(LineEnding::LF).map_err(SignError::Key)?;
-    write_beside(bundle, SIGNATURE, text.as_bytes())?;
+    replace_file(bundle, SIGNATURE, &|out| out.write_all(text.as_bytes()))?;
     Ok(())
 }

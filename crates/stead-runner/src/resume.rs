@@ -243,7 +243,7 @@ impl Runner {
         if found.dropped_bytes > 0 {
             journal::repair(&events_path, found.good_len).map_err(ResumeError::Repair)?;
         }
-        let mut recording = Recording::reopened(directory, meta);
+        let mut recording = Recording::reopened(directory, meta).knowing(self.known_hashes());
         let steps = self.provenance.steps.clone();
         recording.begin_segment(segment, plan.compiled.hash, steps).map_err(ResumeError::Record)?;
         // A driver that died right after it made the directory has left no journal.
@@ -278,7 +278,7 @@ impl Runner {
 
 /// Returns what a person must know of the state a run was found in.
 fn what_was_found(dropped_bytes: u64, left: &process_scan::Ended) -> Vec<Warning> {
-    let warning = |code: &str, text: String| Warning { code: code.to_owned(), text };
+    let warning = |code: &str, text: String| Warning::new(code, text);
     let name = |process: &process_scan::LeftProcess| {
         format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task)
     };

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stead_bundle::{
-    ArchiveFormat, ExportError, VerifyOptions, archive_path, export, info, list, resolve, seal, verify,
+    ArchiveFormat, ExportError, KnownHashes, VerifyOptions, archive_path, export, info, list, resolve, seal,
+    verify,
 };
 use stead_model::ExitCode;
 
@@ -166,7 +167,7 @@ fn an_archive_takes_the_place_of_its_directory() {
         for name in ["events.jsonl", "report.json"] {
             fs::write(run.path().join(name), "{}\n").unwrap();
         }
-        run.seal().unwrap();
+        run.seal(&KnownHashes::default()).unwrap();
         let archive = archive_path(run.path(), format);
         let exported = run.into_archive(format).unwrap();
         assert_eq!(exported.path, archive);
@@ -187,7 +188,7 @@ fn an_archive_takes_the_place_of_its_directory() {
 fn a_directory_that_cannot_be_replaced_stays() {
     let state = tempfile::tempdir().unwrap();
     let run = create(state.path(), "r1");
-    run.seal().unwrap();
+    run.seal(&KnownHashes::default()).unwrap();
     let path = run.path().to_owned();
     // Its journal and report are missing: the archive does not verify.
     let error = run.into_archive(ArchiveFormat::Zip).unwrap_err();
