@@ -23,6 +23,7 @@ mod io_flows;
 mod packet;
 mod pcap;
 mod pcapng;
+mod ports;
 mod report;
 mod samples;
 mod stream;
@@ -55,7 +56,9 @@ use packet::{Transport, decode};
 
 pub use bundle::analyze_bundle;
 pub use compare::{RoleKind, summarize};
-pub use report::{render_capture, render_summary};
+pub use ports::recorded_ports;
+pub(crate) use report::summary_sections;
+pub use report::{Drops, render_capture, render_summary};
 pub(crate) use samples::rounded;
 pub use summary::{
     Capture, Cip, Comparison, Enip, Identity, Intervals, Io, IoFlow, Latency, PathCount, RoleCaptures,

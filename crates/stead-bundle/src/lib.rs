@@ -18,6 +18,7 @@ mod layout;
 mod list;
 mod lock;
 mod log_file;
+mod report;
 mod resolve;
 mod roles;
 mod seal;
@@ -25,6 +26,7 @@ mod sections;
 mod signature;
 mod source;
 mod stored;
+mod unpacked;
 mod verify;
 
 pub use archive::ArchiveFormat;
@@ -40,6 +42,7 @@ pub use layout::{
 pub use list::{Bundle, Listed, Listing, info, list};
 pub use lock::{FileLock, Holder, LockError, holder_of};
 pub use log_file::LogFile;
+pub use report::{PhaseRow, ReportError, ReportWarning, RoleRow, RunReport, report};
 pub use resolve::{ResolveError, resolve};
 pub use seal::{SealError, is_sealed, seal, seal_knowing, unseal};
 pub use sections::Style;
@@ -49,4 +52,5 @@ pub use signature::{
 };
 pub use source::{Form, Source};
 pub use stored::{LoadError, load_meta, load_plan};
+pub use unpacked::Unpacked;
 pub use verify::{Finding, Verification, VerifyError, VerifyOptions, verify};
