@@ -93,7 +93,7 @@ pub struct Runner {
     /// A state directory and the name that is locked there instead of hosts.
     named_lock: Option<(PathBuf, String)>,
     pub(crate) complete: Option<Complete>,
-    complete_meta: Option<CompleteMeta>,
+    pub(crate) complete_meta: Option<CompleteMeta>,
     bundle_dir: Option<BundleDir>,
     sources_of: Option<SourcesOf>,
     known_hashes: KnownHashes,
