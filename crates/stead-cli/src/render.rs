@@ -17,6 +17,7 @@ mod lines;
 mod logs;
 pub mod markdown;
 pub mod plain;
+pub(crate) mod replay;
 pub mod show;
 pub mod steps;
 pub mod summary;

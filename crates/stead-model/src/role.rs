@@ -203,10 +203,13 @@ pub enum RoleEvent {
         /// What it said of itself: `roles.R.ready.KEY`.
         values: Map<String, Value>,
     },
-    /// It was not ready in time. It still runs. (One that ends before it is ready only has [`RoleEvent::Exited`].)
+    /// It was not ready in time and still runs, or it ended before it was ready.
     NotReady {
-        /// What was waited for and what was last seen.
+        /// What was waited for and what was last seen, or how it ended.
         reason: String,
+        /// The end of its standard error so far, masked.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        last_stderr: Vec<String>,
     },
     /// Something a person should know.
     Warning {
@@ -311,6 +314,9 @@ pub enum SupervisorRequest {
         order: Box<RoleOrder>,
         /// The directory of `stdout.log` and `stderr.log`.
         logs: String,
+        /// Where its end is noted, for those who come when nobody heard of it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
     },
     /// Stop it; again, with `kill`, is allowed.
     Stop {

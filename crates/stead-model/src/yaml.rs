@@ -11,6 +11,7 @@ mod load;
 mod scalar;
 mod tree;
 mod walk;
+mod write;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span};
 pub use load::read;
 pub use tree::{Entries, Items, Node, NodeId, Tree, Value};
 pub use walk::{Fields, Key, Keys, Walk};
+pub use write::to_yaml;
 
 /// The largest file that is read.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
