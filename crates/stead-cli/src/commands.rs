@@ -19,6 +19,7 @@ mod man;
 mod plan;
 mod reach;
 mod resume;
+mod run;
 mod schema;
 mod steps;
 mod supervise;
