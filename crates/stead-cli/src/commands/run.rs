@@ -1,0 +1,4 @@
+//! `stead run …`.
+
+pub(super) mod load;
+pub(super) mod manifest;
