@@ -1,5 +1,7 @@
-//! `stead run manifest FILE`.
+//! `stead run …`.
 
 pub(crate) mod act;
-pub(crate) mod drive;
-pub(crate) mod shown;
+mod drive;
+pub(super) mod load;
+pub(super) mod manifest;
+mod shown;

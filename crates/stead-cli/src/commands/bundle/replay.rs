@@ -110,11 +110,8 @@ fn each_event(bundle: &Path, mut take: impl FnMut(Event) -> bool) -> Result<u64,
             return Ok(damaged);
         }
         match event::decode(line.strip_suffix(b"\n").unwrap_or(&line)) {
-            Ok(event) => {
-                if !take(event) {
-                    return Ok(damaged);
-                }
-            }
+            Ok(event) if !take(event.clone()) => return Ok(damaged),
+            Ok(_) => {}
             Err(_) => damaged += 1,
         }
     }
