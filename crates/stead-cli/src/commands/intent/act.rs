@@ -142,9 +142,7 @@ impl Acting<'_> {
         if dry_run {
             tell_warnings(&self.warnings, self.settings, self.output);
             let shown = Shown { renderers: events.into_iter().collect(), pauser: None };
-            let report = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
-                runner.dry_run(plan).await
-            })?;
+            let report = drive::predict(runner, shown, plan)?;
             self.talk().0.print("Dry run: nothing was executed.\n");
             return Ok(report);
         }

@@ -95,9 +95,7 @@ impl Acting<'_> {
         let shown = Shown { renderers: renderers.into_iter().collect(), pauser: None };
         let runner = self.runner().leave_out(done);
         let plan = self.checked_plan();
-        let report = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
-            runner.dry_run(plan).await
-        })?;
+        let report = drive::predict(runner, shown, plan)?;
         talk.print("Dry run: nothing was executed.\n");
         Ok(report)
     }
