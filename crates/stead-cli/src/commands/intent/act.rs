@@ -149,9 +149,7 @@ impl Acting<'_> {
         let (out, err) = (self.talk().0, self.output.err.clone());
         renderers.push(Box::new(StepsShown::new(out, err, BTreeMap::new(), Order::Listed)));
         renderers.extend(events);
-        if let Some(parent) = &self.settings.parent_run {
-            runner = runner.parent_run(parent.clone());
-        }
+        runner = runner.parent_runs(self.settings.parent_runs.clone());
         let meta = PlanMeta {
             plan: self.intended.name.clone(),
             source: Some(self.intended.listed.file.display().to_string()),

@@ -167,9 +167,7 @@ impl Acting<'_> {
         if let Some(wait) = self.wait_lock {
             runner = runner.wait_lock(wait);
         }
-        if let Some(parent) = &self.settings.parent_run {
-            runner = runner.parent_run(parent.clone());
-        }
+        runner = runner.parent_runs(self.settings.parent_runs.clone());
         Ok(runner)
     }
 

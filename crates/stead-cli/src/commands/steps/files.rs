@@ -120,3 +120,82 @@ fn interpreter(line: &[u8]) -> Option<&Path> {
     let word = words.next()?;
     (is_whole || words.next().is_some()).then(|| Path::new(OsStr::from_bytes(word)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    use super::*;
+
+    fn script(root: &Path, name: &str, text: &str, mode: u32) {
+        fs::write(root.join(name), text).unwrap();
+        fs::set_permissions(root.join(name), Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn the_interpreter_must_be_there() {
+        let root = tempfile::tempdir().unwrap();
+        let long = format!("#!/{}\n", "x".repeat(BEGINNING));
+        let missing = |interpreter: &str| StepFile::NoInterpreter(Some(interpreter.to_owned()));
+        for (text, expected) in [
+            ("#!/bin/sh\n", StepFile::Fine),
+            ("#! /bin/sh -e", StepFile::Fine),
+            ("#!tools/sh\n", StepFile::Fine),
+            ("#!/no/such/shell -e\n", missing("/no/such/shell")),
+            ("#!/bin/sh\r\n", missing("/bin/sh\r")),
+            ("#!/bin\n", missing("/bin")),
+            ("#!", StepFile::NoInterpreter(None)),
+            ("#! \n/bin/sh", StepFile::NoInterpreter(None)),
+            (&long, StepFile::NoInterpreter(None)),
+            ("#", StepFile::NotRunnable),
+            ("", StepFile::NotRunnable),
+            ("\x7fELF", StepFile::Fine),
+        ] {
+            script(root.path(), "s.sh", text, 0o755);
+            assert_eq!(StepFiles::below(root.path()).inspect("s.sh"), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_read_is_told_apart() {
+        let root = tempfile::tempdir().unwrap();
+        script(root.path(), "s.sh", "#!/bin/sh\n", 0o111);
+        let inspect = || {
+            // Of this thread only: root reads everything.
+            let mut own = capabilities(None).unwrap();
+            own.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+            set_capabilities(None, own).unwrap();
+            StepFiles::below(root.path()).inspect("s.sh")
+        };
+        let found = std::thread::scope(|scope| scope.spawn(inspect).join().unwrap());
+        assert_eq!(found, StepFile::Unreadable("permission denied".to_owned()));
+    }
+
+    #[test]
+    fn links_are_followed_inside_the_root_only() {
+        let (root, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::create_dir(root.path().join("sub")).unwrap();
+        script(root.path(), "sub/s.sh", "#!/bin/sh\n", 0o755);
+        script(other.path(), "s.sh", "#!/bin/sh\n", 0o755);
+        let link = |target: &Path, name: &str| std::os::unix::fs::symlink(target, root.path().join(name)).unwrap();
+        link(Path::new("sub/s.sh"), "in.sh");
+        link(&other.path().join("s.sh"), "out.sh");
+        link(other.path(), "out");
+        link(Path::new("nowhere"), "lost.sh");
+        let mut files = StepFiles::below(root.path());
+        let expected = [
+            ("sub/s.sh", StepFile::Fine),
+            ("in.sh", StepFile::Fine),
+            ("out.sh", StepFile::Outside),
+            ("out/s.sh", StepFile::Outside),
+            ("lost.sh", StepFile::Missing),
+            ("no/s.sh", StepFile::Missing),
+            ("sub", StepFile::NotRegular),
+        ];
+        for (path, expected) in expected {
+            assert_eq!(files.inspect(path), expected, "{path}");
+        }
+    }
+}

@@ -261,6 +261,11 @@ fn scripts_that_cannot_run_are_told_together() {
     files.insert("scripts/bootstrap/install-flux.sh", StepFile::NotRunnable);
     files.insert("scripts/32_reconcile_flux_stack.sh", StepFile::NotRegular);
     files.insert("scripts/91_verify_platform_state.sh", StepFile::Outside);
+    let words = |file: StepFile| file.problem("s.sh").map(|(_, message, help)| format!("{message}: {help}"));
+    assert_eq!(
+        words(StepFile::Unreadable("permission denied".to_owned())).unwrap(),
+        "the script `s.sh` cannot be read (permission denied), and an interpreter has to read it: chmod +r s.sh"
+    );
     // What goes by a path needs no file there, and what is not selected is not asked for.
     files.remove("scripts/bootstrap/sync-runtime-inputs.sh");
     files.remove("scripts/99_execute_teardown.sh");
