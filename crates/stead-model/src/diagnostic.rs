@@ -293,7 +293,9 @@ mod tests {
                 .path(long.clone())
                 .related(Place::Named(long.clone()), long.clone())
                 .candidates(vec![long.clone()]);
-        assert!(problem.message.starts_with("`üü") && problem.message.ends_with("ü` is too long, write less"));
+        assert!(
+            problem.message.starts_with("`üü") && problem.message.ends_with("ü` is too long, write less")
+        );
         assert!(problem.message.contains(" bytes left out "), "{}", problem.message);
         let rendered = Diagnostics(vec![problem.clone()]).render(false);
         assert!(rendered.len() < 6 * LONGEST, "{} bytes", rendered.len());

@@ -106,7 +106,13 @@ impl HostLocks {
     ///
     /// `parents` are the runs this one was started by, directly or not: their locks do not block this run.
     pub fn new(state: &Path, holder: Holder, parents: Arc<[RunId]>) -> Self {
-        Self { directory: locks_directory(state), holder, parents, passed: BTreeSet::new(), taken: Vec::new() }
+        Self {
+            directory: locks_directory(state),
+            holder,
+            parents,
+            passed: BTreeSet::new(),
+            taken: Vec::new(),
+        }
     }
 
     /// Takes the locks of `all` that this run does not have yet: all of them, or none and the error.

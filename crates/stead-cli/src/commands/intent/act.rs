@@ -179,6 +179,7 @@ impl Acting<'_> {
             set: BTreeMap::new(),
             secret_set: Vec::new(),
             config: BTreeMap::new(),
+            secret_marks: None,
             intent: Some(self.command()),
         }
     }

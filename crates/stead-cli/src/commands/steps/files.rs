@@ -179,7 +179,8 @@ mod tests {
         fs::create_dir(root.path().join("sub")).unwrap();
         script(root.path(), "sub/s.sh", "#!/bin/sh\n", 0o755);
         script(other.path(), "s.sh", "#!/bin/sh\n", 0o755);
-        let link = |target: &Path, name: &str| std::os::unix::fs::symlink(target, root.path().join(name)).unwrap();
+        let link =
+            |target: &Path, name: &str| std::os::unix::fs::symlink(target, root.path().join(name)).unwrap();
         link(Path::new("sub/s.sh"), "in.sh");
         link(&other.path().join("s.sh"), "out.sh");
         link(other.path(), "out");

@@ -337,6 +337,12 @@ impl Configured {
         self.values.iter().map(|(name, effective)| (name.to_owned(), value(effective))).collect()
     }
 
+    /// Returns the secrets with their values.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (&str, &str)> {
+        let secrets = self.values.iter().filter(|(_, effective)| effective.secret);
+        secrets.map(|(name, effective)| (name, effective.value.as_str()))
+    }
+
     /// Whether the control `DRY_RUN` is listed and true.
     pub(crate) fn wants_dry_run(&self) -> bool {
         self.control("DRY_RUN") == Some("true")

@@ -118,8 +118,7 @@ fn mode(args: &StepsRunArgs, catalogue: &Catalogue, problems: &mut Diagnostics) 
     }
     if catalogue.delete.is_none() {
         let message = format!("the catalogue `{}` has no delete order", catalogue.name);
-        let problem =
-            Diagnostic::error("steps/unknown-flag", Place::Named("--delete".to_owned()), message);
+        let problem = Diagnostic::error("steps/unknown-flag", Place::Named("--delete".to_owned()), message);
         problems.push(problem.help("write a `delete` list: it is never the reverse of apply"));
     }
     StepMode::Delete

@@ -237,7 +237,9 @@ fn scripts_that_cannot_run_are_named_together() {
 #[test]
 fn a_missing_interpreter_is_named() {
     let lab = Homelab::new();
-    for (name, line) in [("15_verify_cluster_access", "#!/no/such/sh"), ("94_verify_config_inputs", "#!/bin/sh\r")] {
+    for (name, line) in
+        [("15_verify_cluster_access", "#!/no/such/sh"), ("94_verify_config_inputs", "#!/bin/sh\r")]
+    {
         fs::write(lab.path(&format!("scripts/{name}.sh")), format!("{line}\necho hello\n")).unwrap();
     }
     let ended = lab.run(&[]).exits(3);

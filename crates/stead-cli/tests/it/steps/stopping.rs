@@ -151,9 +151,7 @@ layers: []
 steps: { pass: { run: pass.sh } }
 apply: [ { steps: [pass] } ]
 ";
-    let lab = slow(
-        "[ -z \"$NESTED\" ] || exit 0\nNESTED=1 \"$STEAD_BIN\" steps run between/steps.yaml\n",
-    );
+    let lab = slow("[ -z \"$NESTED\" ] || exit 0\nNESTED=1 \"$STEAD_BIN\" steps run between/steps.yaml\n");
     lab.write("between/steps.yaml", between);
     lab.script(
         "between/pass.sh",

@@ -46,10 +46,9 @@ impl StepFile {
                 let what = format!("cannot be read ({why}), and an interpreter has to read it");
                 not_runnable(&what, &format!("chmod +r {path}"))
             }
-            Self::NotRunnable => not_runnable(
-                "starts neither with `#!` nor as an ELF program",
-                "begin it with `#!/bin/sh`",
-            ),
+            Self::NotRunnable => {
+                not_runnable("starts neither with `#!` nor as an ELF program", "begin it with `#!/bin/sh`")
+            }
             Self::NoInterpreter(None) => {
                 not_runnable("names no program after its `#!`", "begin it with `#!/bin/sh`")
             }
@@ -61,9 +60,10 @@ impl StepFile {
                 };
                 not_runnable(&what, help)
             }
-            Self::Outside => {
-                not_runnable("leads out of the root of the catalogue", "put the script itself inside the root")
-            }
+            Self::Outside => not_runnable(
+                "leads out of the root of the catalogue",
+                "put the script itself inside the root",
+            ),
         };
         Some((code, format!("the script `{path}` {what}"), help))
     }
