@@ -142,6 +142,11 @@ impl Plan {
         hasher.finish()
     }
 
+    /// Gives every task its hash and returns the plan's, as [`Task::digest`] and [`Plan::digest`] would.
+    pub fn seal(&mut self) -> Digest {
+        canonical::seal(self).expect("a plan is always JSON, and a hash takes all of it")
+    }
+
     /// Returns this plan without its tasks.
     fn head(&self) -> Self {
         Self {

@@ -75,7 +75,7 @@ pub struct Runner {
     pub(crate) environment: Option<BTreeMap<String, String>>,
     pub(crate) durability: Durability,
     pub(crate) wait_lock: Option<Duration>,
-    pub(crate) parent_run: Option<RunId>,
+    pub(crate) parents: Arc<[RunId]>,
     pub(crate) provenance: Provenance,
     pub(crate) undo_base: Option<PathBuf>,
     pub(crate) kind: RunKind,
@@ -121,7 +121,7 @@ impl Runner {
             environment: None,
             durability: Durability::default(),
             wait_lock: None,
-            parent_run: None,
+            parents: Arc::default(),
             provenance: Provenance::default(),
             undo_base: None,
             kind: RunKind::Plan,
@@ -263,9 +263,10 @@ impl Runner {
         self
     }
 
-    /// Sets the run whose task started this one (`STEAD_RUN_ID`); its locks do not block this run.
-    pub fn parent_run(mut self, run: RunId) -> Self {
-        self.parent_run = Some(run);
+    /// Sets the runs that this one was started by, nearest first (`STEAD_RUN_ID`, then `STEAD_PARENT_RUNS`): their locks do
+    /// not block it.
+    pub fn parent_runs(mut self, runs: impl Into<Arc<[RunId]>>) -> Self {
+        self.parents = runs.into();
         self
     }
 
@@ -492,7 +493,7 @@ impl Runner {
             (None, None) => return Ok(None),
         };
         let holder = Holder::this_process(run_id.clone(), clock::now());
-        let mut locks = HostLocks::new(directory, holder, self.parent_run.clone());
+        let mut locks = HostLocks::new(directory, holder, Arc::clone(&self.parents));
         let taken = match self.wait_lock {
             Some(wait) => {
                 let mut wish = self.canceller.subscribe();
@@ -721,7 +722,7 @@ impl Runner {
                 reach,
                 run: session_run,
                 lock: locked.then(|| self.wait_lock.unwrap_or_default()),
-                parent: self.parent_run.clone(),
+                parent: self.parents.first().cloned(),
                 environment: self.environment_in_use().into_owned(),
                 base_dir: self.base_dir(plan),
                 messages: sender.clone(),
@@ -739,6 +740,7 @@ impl Runner {
             secrets: Arc::new(secrets.values),
             redactor: Arc::new(secrets.redactor),
             hidden_env: secrets.hidden_env.into(),
+            parents: Arc::clone(&self.parents),
             mode,
             predicted: Mutex::default(),
             run_id: run.run_id().cloned(),

@@ -70,9 +70,7 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     if let Some(wait) = args.wait_lock {
         runner = runner.wait_lock(wait);
     }
-    if let Some(parent) = &settings.parent_run {
-        runner = runner.parent_run(parent.clone());
-    }
+    runner = runner.parent_runs(settings.parent_runs.clone());
     if let Some(warning) = warning {
         runner = runner.warn("plan/source-gone", warning);
     }
