@@ -21,6 +21,7 @@ mod plain;
 mod plans;
 mod reach;
 mod report;
+mod roles;
 mod running;
 mod site;
 mod steps;
