@@ -17,6 +17,7 @@ mod doctor;
 mod exec;
 mod intent;
 mod plan;
+mod run;
 mod steps;
 mod value;
 
@@ -33,6 +34,7 @@ pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
+pub use run::{RunCommand, RunManifestArgs};
 pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
@@ -45,6 +47,7 @@ Examples:
   stead plan run site.yaml --dry-run       what would change
   stead plan run site.yaml                 do it
   stead steps run --dry-run                what steps would run, with which values
+  stead run manifest run.yaml              roles on agents, one bundle
   stead resume last                        go on after a crash or a failure
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
@@ -95,6 +98,9 @@ pub enum ColorWhen {
 pub enum Command {
     /// Run, show or draw a plan
     Plan(PlanArgs),
+    /// Run roles on agents, and write one verifiable bundle
+    #[command(subcommand)]
+    Run(RunCommand),
     /// Run, list and check numbered scripts with layered values
     #[command(subcommand)]
     Steps(StepsCommand),
@@ -130,6 +136,9 @@ pub enum Command {
     /// Carry out operations for a driver elsewhere; started by it
     #[command(hide = true)]
     Executor(ExecutorArgs),
+    /// Start a role, watch it and stop it for a driver; started by it
+    #[command(hide = true, name = stead_drivers::supervisor::COMMAND)]
+    Supervise,
 }
 
 /// Arguments of `stead executor`.
@@ -164,6 +173,10 @@ pub enum SchemaCommand {
     Inventory,
     /// Print the JSON Schema of catalogues of steps
     Steps,
+    /// Print the JSON Schema of run manifests
+    Run,
+    /// Print the JSON Schema of kits of roles
+    Kit,
     /// Print operations: parameters, result and effect
     Operation {
         /// One operation, such as command.exec [default: all]
@@ -226,6 +239,8 @@ impl Command {
     fn clap_command(&self) -> clap::Command {
         let path: &[&str] = if matches!(self, Self::Resume(_)) {
             &["resume"]
+        } else if matches!(self, Self::Run(_)) {
+            &["run", "manifest"]
         } else if matches!(self, Self::Steps(_)) {
             &["steps", "run"]
         } else if matches!(self, Self::Intent(_)) {
@@ -245,6 +260,7 @@ impl Command {
                 Some((args.output.json, args.output.events.as_ref()))
             }
             Self::Resume(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
             Self::Plan(_)
@@ -257,7 +273,8 @@ impl Command {
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
-            | Self::Executor(_) => None,
+            | Self::Executor(_)
+            | Self::Supervise => None,
         }
     }
 
@@ -269,6 +286,7 @@ impl Command {
                 PlanCommand::Show(args) => args.json,
                 PlanCommand::Graph(_) => false,
             },
+            Self::Run(RunCommand::Manifest(args)) => args.json,
             Self::Steps(command) => match command {
                 StepsCommand::Run(args) => args.json,
                 StepsCommand::List(args) => args.json,
@@ -293,7 +311,9 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
+            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) | Self::Supervise => {
+                false
+            }
         }
     }
 }

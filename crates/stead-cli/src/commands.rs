@@ -2,7 +2,7 @@
 
 use stead_model::ExitCode;
 
-use crate::args::{AgentCommand, BundleCommand, Command, DiffCommand, PlanCommand, StepsCommand};
+use crate::args::{AgentCommand, BundleCommand, Command, DiffCommand, PlanCommand, RunCommand, StepsCommand};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -19,8 +19,10 @@ mod man;
 mod plan;
 mod reach;
 mod resume;
+mod run;
 mod schema;
 mod steps;
+mod supervise;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
 pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
@@ -30,6 +32,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Show(args) => plan::show::run(&args, settings, output),
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
         },
+        Command::Run(RunCommand::Manifest(args)) => run::manifest::run(&args, settings, output),
         Command::Steps(command) => match command {
             StepsCommand::Run(args) => steps::run::run(&args, settings, output),
             StepsCommand::List(args) => steps::list::run(&args, settings, output),
@@ -59,5 +62,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
+        Command::Supervise => supervise::run(),
     }
 }

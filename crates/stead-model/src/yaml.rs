@@ -49,6 +49,9 @@ impl Codes {
     /// Codes of catalogues of steps.
     pub const STEPS: Self =
         Self { syntax: "steps/catalogue", unknown_key: "steps/catalogue", bad_value: "steps/catalogue" };
+    /// Codes of run manifests and kits.
+    pub const RUN: Self =
+        Self { syntax: "run/syntax", unknown_key: "run/unknown-key", bad_value: "run/bad-value" };
     /// Codes of files that intents edit.
     pub const INTENT: Self =
         Self { syntax: "intent/file", unknown_key: "intent/path", bad_value: "intent/path" };

@@ -337,6 +337,18 @@ impl Runner {
         self
     }
 
+    /// Adds a warning about a role of the run.
+    pub fn warn_of(mut self, code: impl Into<String>, text: impl Into<String>, role: Option<String>) -> Self {
+        self.warnings.push(Warning { role, ..Warning::new(code, text) });
+        self
+    }
+
+    /// Sets the operations there are, for those that need to know the runner first.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
+        self
+    }
+
     /// Runs a plan. The report always has a row for every task. Dropping the future kills children at once.
     pub async fn run(self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();

@@ -27,6 +27,8 @@ enum Prefix {
     TaskAndHost,
     /// The host, where there is but one task.
     Host,
+    /// The task, which is a role of a run.
+    Role,
     /// The task, where it is a role: it has but one host.
     Task,
 }
@@ -40,6 +42,11 @@ impl Lines {
     /// Returns lines that begin with their task alone.
     pub(crate) fn of_tasks() -> Self {
         Self { prefix: Prefix::Task, ..Self::default() }
+    }
+
+    /// Returns lines that begin with their role alone.
+    pub(crate) fn of_roles() -> Self {
+        Self { prefix: Prefix::Role, ..Self::default() }
     }
 
     /// Takes a piece of output and calls `show` with each `task@host | line` that is now complete.

@@ -1,0 +1,7 @@
+//! `stead run …`.
+
+pub(crate) mod act;
+mod drive;
+pub(super) mod load;
+pub(super) mod manifest;
+mod shown;
