@@ -131,9 +131,9 @@ fn out_of_turn(reply: &Reply) -> OpError {
 
 fn about(attached: &Attached, name: &HostName) -> AgentAbout {
     let millis = |micros: f64| micros.round() / 1_000.0;
-    let noise = (attached.noise > 0).then(|| Warning {
-        code: "reach/noise".to_owned(),
-        text: format!("{name}: its login prints {} bytes before a command begins", attached.noise),
+    let noise = (attached.noise > 0).then(|| {
+        let text = format!("{name}: its login prints {} bytes before a command begins", attached.noise);
+        Warning::new("reach/noise", text)
     });
     let offset = i32::try_from(attached.clock_offset_micros).unwrap_or(i32::MAX);
     AgentAbout {
