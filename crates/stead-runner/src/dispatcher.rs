@@ -177,7 +177,10 @@ impl Dispatcher {
                 self.run.note(EventKind::FactsGathered { host, facts }, now, &mut self.turn);
                 self.waiting_for_journal.push(journaled);
             }
-            Message::Warning(Warning { code, text }) => self.warn(&code, text),
+            Message::Warning(Warning { code, text, role }) => {
+                let now = self.now();
+                self.run.note(EventKind::Warning { code, text, role }, now, &mut self.turn);
+            }
             Message::RecordingFailed(error) => self.recording_failed(error),
         }
     }
@@ -197,7 +200,7 @@ impl Dispatcher {
     /// Adds a warning to the run.
     pub(crate) fn warn(&mut self, code: &str, text: String) {
         let now = self.now();
-        self.run.note(EventKind::Warning { code: code.to_owned(), text }, now, &mut self.turn);
+        self.run.note(EventKind::Warning { code: code.to_owned(), text, role: None }, now, &mut self.turn);
     }
 
     /// Records the turn's events, then tells observers, then carries out its commands.

@@ -278,7 +278,7 @@ impl Runner {
 
 /// Returns what a person must know of the state a run was found in.
 fn what_was_found(dropped_bytes: u64, left: &process_scan::Ended) -> Vec<Warning> {
-    let warning = |code: &str, text: String| Warning { code: code.to_owned(), text };
+    let warning = |code: &str, text: String| Warning::new(code, text);
     let name = |process: &process_scan::LeftProcess| {
         format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task)
     };

@@ -285,7 +285,7 @@ impl Runner {
 
     /// Adds a warning to the run's report.
     pub fn warn(mut self, code: impl Into<String>, text: impl Into<String>) -> Self {
-        self.warnings.push(Warning { code: code.into(), text: text.into() });
+        self.warnings.push(Warning::new(code, text));
         self
     }
 
@@ -733,7 +733,7 @@ impl Started {
             let late = recording.finish(&report);
             for failure in &late {
                 let text = format!("the recording is incomplete: {failure}");
-                report.warnings.push(Warning { code: "record/incomplete".to_owned(), text });
+                report.warnings.push(Warning::new("record/incomplete", text));
             }
             failures.extend(late);
         }

@@ -95,6 +95,14 @@ impl Observer for Plain {
             | EventKind::UndoStarted { .. }
             | EventKind::UndoFinished { .. }
             | EventKind::Warning { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::AgentLost(_)
+            | EventKind::AgentBack(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::RoleExited(_)
+            | EventKind::Artifact(_)
             | EventKind::CancelRequested { .. }
             | EventKind::RunFinished(_) => {}
         }
@@ -141,7 +149,7 @@ pub(super) fn line_of(kind: &EventKind) -> Option<String> {
             append(&mut line, error.as_deref());
             line
         }
-        EventKind::Warning { code, text } => {
+        EventKind::Warning { code, text, .. } => {
             format!("[warning] {}: {}", text::one_line(code), text::one_line(text))
         }
         EventKind::CancelRequested { why, task } => match (why, task) {
@@ -163,7 +171,15 @@ pub(super) fn line_of(kind: &EventKind) -> Option<String> {
         | EventKind::AttemptStarted { .. }
         | EventKind::Log { .. }
         | EventKind::PartFinished { .. }
-        | EventKind::HostResult { .. } => return None,
+        | EventKind::HostResult { .. }
+        | EventKind::AgentConnected(_)
+        | EventKind::AgentLost(_)
+        | EventKind::AgentBack(_)
+        | EventKind::RoleStarted(_)
+        | EventKind::RoleReady(_)
+        | EventKind::RoleStop(_)
+        | EventKind::RoleExited(_)
+        | EventKind::Artifact(_) => return None,
     };
     Some(line)
 }

@@ -329,7 +329,7 @@ fn warn_of_noise(attached: &Attached, host: &HostName, messages: &mpsc::Sender<M
     if attached.noise > 0 {
         let text = format!("{host}: its login prints {} bytes before a command begins", attached.noise);
         // A dispatcher that is too busy for it has worse things to say.
-        drop(messages.try_send(Message::Warning(Warning { code: "reach/noise".to_owned(), text })));
+        drop(messages.try_send(Message::Warning(Warning::new("reach/noise", text))));
     }
 }
 
