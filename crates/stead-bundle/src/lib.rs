@@ -10,6 +10,7 @@ pub mod diff;
 mod directory;
 mod error;
 mod hashes;
+mod known_hashes;
 mod layout;
 mod list;
 mod lock;
@@ -21,9 +22,10 @@ mod sections;
 mod stored;
 mod verify;
 
-pub use directory::{CreateError, NewRun, OpenError, RunDirectory, WriteBytes};
+pub use directory::{CreateError, NewRun, OpenError, RunDirectory, WriteBytes, replace_file, replace_json};
 pub use error::RecordError;
 pub use hashes::{HashLine, HashLineError};
+pub use known_hashes::KnownHashes;
 pub use layout::{
     ARTIFACTS, EVENTS, HASHES, LOCK, LOGS, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, file_name,
     locks_directory, runs_directory, state_directory,
@@ -32,7 +34,7 @@ pub use list::{Bundle, Listed, Listing, info, list};
 pub use lock::{FileLock, Holder, LockError, holder_of};
 pub use log_file::LogFile;
 pub use resolve::{ResolveError, resolve};
-pub use seal::{SealError, is_sealed, seal, unseal};
+pub use seal::{SealError, is_sealed, seal, seal_knowing, unseal};
 pub use sections::Style;
 pub use stored::{LoadError, load_meta, load_plan};
 pub use verify::{Finding, Signature, Verification, VerifyError, VerifyOptions, verify};

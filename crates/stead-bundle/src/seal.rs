@@ -7,7 +7,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::RecordError;
-use crate::hashes::{HashLine, hash_files};
+use crate::hashes::HashLine;
+use crate::known_hashes::KnownHashes;
 use crate::layout::{HASHES, LOCK, SIGNATURE, TEMPORARY};
 
 /// Why a bundle was not sealed.
@@ -67,16 +68,22 @@ pub(crate) fn contents(bundle: &Path) -> Result<Contents, RecordError> {
 
 /// Hashes every file of the bundle at `bundle` into `hashes.txt`. Sealing a sealed bundle seals it anew.
 pub fn seal(bundle: &Path) -> Result<(), SealError> {
+    seal_knowing(bundle, &KnownHashes::default())
+}
+
+/// Seals as [`seal`] does, without reading files whose hashes are known.
+pub fn seal_knowing(bundle: &Path, known: &KnownHashes) -> Result<(), SealError> {
     unseal(bundle)?;
     remove_leftovers(bundle)?;
     let contents = contents(bundle)?;
     if let Some(path) = contents.others.first() {
         return Err(SealError::NotAFile { path: bundle.join(path) });
     }
-    let mut text = Vec::with_capacity(contents.files.len() * 128);
-    for ((path, _), digest) in contents.files.iter().zip(hash_files(bundle, &contents.files)) {
-        let digest = digest.map_err(RecordError::of("hash", &bundle.join(path)))?;
-        HashLine { path: path.clone(), digest }.write(&mut text);
+    let files: Vec<PathBuf> = contents.files.into_iter().map(|(path, _)| path).collect();
+    let mut text = Vec::with_capacity(files.len() * 128);
+    let digests = known.of(bundle, &files)?;
+    for (path, digest) in files.into_iter().zip(digests) {
+        HashLine { path, digest }.write(&mut text);
     }
     let (path, temporary) = (bundle.join(HASHES), bundle.join(format!("{TEMPORARY}{HASHES}")));
     let mut options = OpenOptions::new();

@@ -16,6 +16,7 @@ use crate::target::HostSet;
 mod check;
 pub mod intents;
 pub mod plans;
+pub mod runs;
 pub mod single;
 pub mod steps;
 mod vars;

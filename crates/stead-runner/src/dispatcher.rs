@@ -158,6 +158,7 @@ impl Dispatcher {
                 }
                 self.handle(input);
             }
+            Message::Log(..) if self.run.is_finished() => {}
             Message::Log(kind, bytes) => {
                 if let (EventKind::Log { task, host, stream, .. }, Some(bytes)) = (&kind, bytes) {
                     let (task, host, stream) = (task.clone(), host.clone(), *stream);
@@ -171,7 +172,12 @@ impl Dispatcher {
                 self.run.note(kind, now, &mut self.turn);
             }
             // A guard that nobody waits for any more may still speak; the run has had its last word.
-            Message::Facts { .. } | Message::Warning(_) if self.run.is_finished() => {}
+            Message::Facts { .. } | Message::Note(_) | Message::Warning(_) if self.run.is_finished() => {}
+            Message::Note(mut kind) => {
+                self.executor.mask_note(&mut kind);
+                let now = self.now();
+                self.run.note(kind, now, &mut self.turn);
+            }
             Message::Facts { host, facts, journaled } => {
                 let now = self.now();
                 self.run.note(EventKind::FactsGathered { host, facts }, now, &mut self.turn);

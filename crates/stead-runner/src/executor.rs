@@ -63,6 +63,8 @@ pub(crate) enum Message {
         /// Told when they are recorded; dropped if they cannot be.
         journaled: oneshot::Sender<()>,
     },
+    /// Something happened that decides nothing.
+    Note(EventKind),
     /// An operation says what a person should know.
     Warning(Warning),
     /// Recording something failed; the run goes on.

@@ -243,7 +243,7 @@ impl Runner {
         if found.dropped_bytes > 0 {
             journal::repair(&events_path, found.good_len).map_err(ResumeError::Repair)?;
         }
-        let mut recording = Recording::reopened(directory, meta);
+        let mut recording = Recording::reopened(directory, meta).knowing(self.known_hashes());
         let steps = self.provenance.steps.clone();
         recording.begin_segment(segment, plan.compiled.hash, steps).map_err(ResumeError::Record)?;
         // A driver that died right after it made the directory has left no journal.

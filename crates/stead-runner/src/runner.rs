@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stead_bundle::Holder;
+use stead_bundle::{CreateError, Holder, KnownHashes};
 use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
-use stead_model::bundle::PlanMeta;
+use stead_model::bundle::{PlanMeta, RunMeta};
 use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
 use stead_model::plan::{Plan, TaskIndex, Undo};
@@ -21,6 +21,7 @@ use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, Task
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::announce::Announcer;
 use crate::author::CheckedPlan;
 use crate::cancel::Canceller;
 use crate::clock;
@@ -32,7 +33,7 @@ use crate::journal::Journal;
 use crate::lock::{HostLockError, HostLocks, Lockable, RunLocks};
 use crate::observe::Observer;
 use crate::operation::{Registry, UndoStore, base_places};
-use crate::record::{Beginning, Recording, chain};
+use crate::record::{Beginning, CompleteMeta, Place, Recording, Taken, chain};
 use crate::redact::{Redactor, Secret};
 use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
@@ -51,6 +52,15 @@ pub struct Provenance {
 
 /// Adds what a front door knows to a report before it is written.
 pub(crate) type Complete = Box<dyn FnOnce(&mut Report) + Send>;
+
+/// Makes the files a plan was made of that name the run.
+type SourcesOf = Box<dyn Fn(&RunId) -> Vec<(String, Vec<u8>)> + Send>;
+
+/// A directory that runs are recorded right below.
+struct BundleDir {
+    path: PathBuf,
+    taken: Taken,
+}
 
 /// Walks plans.
 pub struct Runner {
@@ -83,6 +93,11 @@ pub struct Runner {
     /// A state directory and the name that is locked there instead of hosts.
     named_lock: Option<(PathBuf, String)>,
     pub(crate) complete: Option<Complete>,
+    complete_meta: Option<CompleteMeta>,
+    bundle_dir: Option<BundleDir>,
+    sources_of: Option<SourcesOf>,
+    known_hashes: KnownHashes,
+    announcer: Announcer,
 }
 
 impl std::fmt::Debug for Runner {
@@ -121,7 +136,22 @@ impl Runner {
             masked: Vec::new(),
             named_lock: None,
             complete: None,
+            complete_meta: None,
+            bundle_dir: None,
+            sources_of: None,
+            known_hashes: KnownHashes::default(),
+            announcer: Announcer::default(),
         }
+    }
+
+    /// Returns what adds events to the run while it goes on.
+    pub fn announcer(&self) -> Announcer {
+        self.announcer.clone()
+    }
+
+    /// Returns the hashes that need not be computed again when the run is sealed.
+    pub fn known_hashes(&self) -> KnownHashes {
+        self.known_hashes.clone()
     }
 
     /// Returns what adds warnings to the run, also while it goes on.
@@ -138,6 +168,18 @@ impl Runner {
     /// Records runs in the state directory `dir` and locks their targets there.
     pub fn record_in(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Records runs right below `dir` and locks nothing. `taken` says what happens if the run's id is taken.
+    pub fn record_below(mut self, dir: impl Into<PathBuf>, taken: Taken) -> Self {
+        self.bundle_dir = Some(BundleDir { path: dir.into(), taken });
+        self
+    }
+
+    /// Adds files to the bundle's sources that name the run, whose id is known only when its directory is made.
+    pub fn sources_of(mut self, sources: impl Fn(&RunId) -> Vec<(String, Vec<u8>)> + Send + 'static) -> Self {
+        self.sources_of = Some(Box::new(sources));
         self
     }
 
@@ -162,6 +204,12 @@ impl Runner {
     /// Adds what a front door knows to the report, before it is written and returned.
     pub fn complete_report(mut self, complete: impl FnOnce(&mut Report) + Send + 'static) -> Self {
         self.complete = Some(Box::new(complete));
+        self
+    }
+
+    /// Adds what a front door knows to `run_meta.json` when the run has ended.
+    pub fn complete_meta(mut self, complete: impl FnOnce(&Report, &mut RunMeta) + Send + 'static) -> Self {
+        self.complete_meta = Some(Box::new(complete));
         self
     }
 
@@ -302,7 +350,7 @@ impl Runner {
     /// Predicts what a run would do. Writes nothing and takes no lock.
     pub async fn dry_run(mut self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
-        self.state_dir = None;
+        (self.state_dir, self.bundle_dir) = (None, None);
         let now = clock::now();
         match self.start(&plan, now, Mode::DryRun).await {
             Ok(run) => run.drive().await,
@@ -347,6 +395,10 @@ impl Runner {
         let recording = match self.create_directory(plan, &run_id, asked_at) {
             Ok(recording) => recording,
             Err(refusal) => return Err((refusal, Box::new(self))),
+        };
+        let run_id = match &recording {
+            Some(recording) => recording.directory.run_id().clone(),
+            None => run_id,
         };
         let journal = match &recording {
             Some(recording) => Journal::create(&recording.directory.events_path()),
@@ -530,9 +582,67 @@ impl Runner {
         run_id: &RunId,
         started_at: Timestamp,
     ) -> Result<Option<Arc<Recording>>, Refusal> {
-        let Some(state_dir) = &self.state_dir else { return Ok(None) };
-        let sources: Vec<(&str, &[u8])> =
-            self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        let (created, taken) = match (&self.bundle_dir, &self.state_dir) {
+            (Some(BundleDir { path, taken }), _) => {
+                (self.create_below(path, *taken, plan, run_id, started_at), ExitCode::Invalid)
+            }
+            (None, Some(state)) => {
+                (self.create_at(&Place::State(state), plan, run_id, started_at), ExitCode::Usage)
+            }
+            (None, None) => return Ok(None),
+        };
+        let recording = created.map_err(|error| Refusal {
+            exit_code: match error {
+                CreateError::Exists { .. } => taken,
+                CreateError::Held { .. } if self.bundle_dir.is_some() => ExitCode::Locked,
+                CreateError::Held { .. } => taken,
+                CreateError::Record(_) => ExitCode::Failed,
+            },
+            class: Some(ErrorClass::Journal),
+            message: chain(&error),
+        })?;
+        Ok(Some(Arc::new(recording.knowing(self.known_hashes.clone()))))
+    }
+
+    /// Makes the run's directory right below `runs`, under another id if that is taken and may be.
+    fn create_below(
+        &self,
+        runs: &Path,
+        taken: Taken,
+        plan: &CheckedPlan,
+        run_id: &RunId,
+        started_at: Timestamp,
+    ) -> Result<Recording, CreateError> {
+        if taken == Taken::MoveAway {
+            stead_bundle::RunDirectory::move_away(runs, run_id)?;
+        }
+        let mut id = run_id.clone();
+        for number in 2_u32.. {
+            match self.create_at(&Place::Below(runs), plan, &id, started_at) {
+                Err(CreateError::Exists { .. } | CreateError::Held { .. }) if taken == Taken::CountOn => {
+                    id = RunId::parse(&format!("{run_id}-{number}")).unwrap_or(id);
+                }
+                other => return other,
+            }
+        }
+        self.create_at(&Place::Below(runs), plan, &id, started_at)
+    }
+
+    fn create_at(
+        &self,
+        place: &Place<'_>,
+        plan: &CheckedPlan,
+        run_id: &RunId,
+        started_at: Timestamp,
+    ) -> Result<Recording, CreateError> {
+        let of_run = self.sources_of.as_ref().map(|sources_of| sources_of(run_id)).unwrap_or_default();
+        let sources: Vec<(&str, &[u8])> = self
+            .provenance
+            .sources
+            .iter()
+            .chain(&of_run)
+            .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+            .collect();
         let mut meta = self.provenance.meta.clone();
         meta.plan = plan.plan().name.to_string();
         meta.segments = 1;
@@ -546,15 +656,7 @@ impl Runner {
             meta,
             steps: self.provenance.steps.clone(),
         };
-        let recording = Recording::create(state_dir, beginning).map_err(|error| Refusal {
-            exit_code: match error {
-                stead_bundle::CreateError::Exists { .. } => ExitCode::Usage,
-                stead_bundle::CreateError::Record(_) => ExitCode::Failed,
-            },
-            class: Some(ErrorClass::Journal),
-            message: chain(&error),
-        })?;
-        Ok(Some(Arc::new(recording)))
+        Recording::create(place, beginning)
     }
 
     #[expect(
@@ -592,6 +694,7 @@ impl Runner {
         )
         .with_facts(Arc::clone(facts.known()));
         self.warner.connect(&sender);
+        self.announcer.connect(&sender);
         let session_run = run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now()));
         let executor_hosts = match &self.reach {
             Some(_) => self.hosts_with_executor(plan.plan(), &session_run, &hosts),
@@ -660,7 +763,14 @@ impl Runner {
             waiting_for_journal: Vec::new(),
             time: None,
         };
-        Started { dispatcher, recording, complete: self.complete, _canceller: self.canceller, _locks: locks }
+        Started {
+            dispatcher,
+            recording,
+            complete: self.complete,
+            complete_meta: self.complete_meta,
+            _canceller: self.canceller,
+            _locks: locks,
+        }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
@@ -700,6 +810,7 @@ pub(crate) struct Started {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) recording: Option<Arc<Recording>>,
     complete: Option<Complete>,
+    complete_meta: Option<CompleteMeta>,
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
@@ -730,7 +841,7 @@ impl Started {
             if !failures.is_empty() {
                 incomplete(&mut report);
             }
-            let late = recording.finish(&report);
+            let late = recording.finish(&report, self.complete_meta);
             for failure in &late {
                 let text = format!("the recording is incomplete: {failure}");
                 report.warnings.push(Warning::new("record/incomplete", text));

@@ -73,8 +73,8 @@ pub fn decode(line: &[u8]) -> Result<Event, LineError> {
 mod tests {
     use super::*;
     use crate::event::{
-        AgentBack, AgentConnected, AgentLost, Artifact, RoleExited, RoleReady, RoleStarted, RoleStop, RowResult,
-        Stream,
+        AgentBack, AgentConnected, AgentLost, Artifact, RoleExited, RoleReady, RoleStarted, RoleStop,
+        RowResult, Stream,
     };
     use crate::id::{HostName, TaskName};
     use crate::plan::Digest;
