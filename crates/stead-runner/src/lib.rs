@@ -37,7 +37,7 @@ pub use dispatcher::{Answer, Durability};
 pub use executor::operate;
 pub use function::{Done, Failure};
 pub use observe::Observer;
-pub use record::{GIT_COMMIT, Taken};
+pub use record::{GIT_COMMIT, Taken, versions};
 pub use resume::{ResumeError, ResumeOptions, plan_changes};
 pub use runner::{Provenance, Runner};
 pub use warner::Warner;

@@ -169,8 +169,8 @@ fn driver_host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns what made the bundle.
-pub(crate) fn versions() -> Versions {
+/// Returns what makes bundles: this program.
+pub fn versions() -> Versions {
     Versions {
         stead_version: env!("CARGO_PKG_VERSION").to_owned(),
         git_commit: GIT_COMMIT.map(str::to_owned),

@@ -50,12 +50,10 @@ pub fn taken(address: &Address) -> String {
 
 /// Returns the warning that a fallback is of no use.
 pub fn taken_fallback(address: &Address) -> Warning {
-    Warning {
-        code: "run/fallback-off".to_owned(),
-        text: format!(
-            "{address} already accepts connections before the role is started; it is not taken as a sign"
-        ),
-    }
+    let text = format!(
+        "{address} already accepts connections before the role is started; it is not taken as a sign"
+    );
+    Warning::new("run/fallback-off", text)
 }
 
 /// Looks whether a role is ready, from the driver.
