@@ -17,6 +17,7 @@ mod exec;
 mod intent;
 mod plan;
 mod steps;
+mod tui;
 mod value;
 
 pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
@@ -32,6 +33,7 @@ pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
 };
+pub use tui::TuiArgs;
 pub use value::{PlanSource, Sink};
 
 const EXAMPLES: &str = "\
@@ -43,6 +45,7 @@ Examples:
   stead resume last                        go on after a crash or a failure
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
+  stead tui                                all of that on a whole screen
 
 Exit codes:
   0 done   1 the work failed   2 usage   3 invalid input   4 verification failed   5 locked
@@ -106,6 +109,9 @@ pub enum Command {
     /// Look at this machine and others as places where roles run
     #[command(subcommand)]
     Agent(AgentCommand),
+    /// Show runs, start them and watch agents on a whole screen
+    #[command(after_long_help = tui::KEYS)]
+    Tui(TuiArgs),
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
@@ -243,6 +249,7 @@ impl Command {
             | Self::Exec(_)
             | Self::Bundle(_)
             | Self::Agent(_)
+            | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Schema(_)
             | Self::Completions(_)
@@ -280,7 +287,7 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
+            Self::Tui(_) | Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `stead agent …`: this machine and others, as places where roles run.
 
-pub(super) mod check;
-pub(super) mod list;
-pub(super) mod status;
+pub(crate) mod check;
+pub(crate) mod list;
+pub(crate) mod status;

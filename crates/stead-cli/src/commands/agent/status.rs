@@ -27,7 +27,7 @@ pub(crate) fn run(
 }
 
 /// Returns where roles work if nobody says otherwise, the first choice first.
-fn workdirs(settings: &Settings) -> Vec<PathBuf> {
+pub(crate) fn workdirs(settings: &Settings) -> Vec<PathBuf> {
     let absolute =
         |name: &str| settings.environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let user = stead_drivers::facts::user();
