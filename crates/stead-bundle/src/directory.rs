@@ -17,7 +17,9 @@ use stead_model::event::Stream;
 use stead_model::time::Timestamp;
 use stead_model::{HostName, Report, RunId, TaskName};
 
+use crate::archive::ArchiveFormat;
 use crate::error::RecordError;
+use crate::export::{ExportError, Exported, replace_by_archive};
 use crate::known_hashes::KnownHashes;
 use crate::layout::{
     ARTIFACTS, EVENTS, LOCK, PLAN, REPORT, RUN_META, TEMPORARY, VERSIONS, file_name, inside, runs_directory,
@@ -25,6 +27,7 @@ use crate::layout::{
 use crate::lock::{FileLock, Holder, LockError, holder_of, is_alive};
 use crate::log_file::LogFile;
 use crate::seal::{SealError, seal_knowing, unseal};
+use crate::signature::{SignError, SigningKey, sign};
 use crate::stored::{LoadError, load_meta};
 
 /// Files are written in pieces of this size.
@@ -256,6 +259,18 @@ impl RunDirectory {
         seal_knowing(&self.path, known)
     }
 
+    /// Signs the seal. Call it after [`seal`](Self::seal).
+    pub fn sign(&self, key: &SigningKey) -> Result<(), SignError> {
+        sign(&self.path, key)
+    }
+
+    /// Replaces the sealed bundle by an archive beside it, called as the run with the ending of `format`.
+    ///
+    /// The directory goes after the archive has verified; on an error it is still there.
+    pub fn into_archive(self, format: ArchiveFormat) -> Result<Exported, ExportError> {
+        replace_by_archive(&self.path, format)
+    }
+
     fn replace(&self, name: &str, bytes: WriteBytes<'_>) -> Result<(), RecordError> {
         replace_file(&self.path, name, bytes)
     }
@@ -342,10 +357,14 @@ fn sweep(runs: &Path) {
         let maker =
             name.to_str().and_then(|name| name.strip_prefix(TEMPORARY)?.split('-').next()?.parse().ok());
         let Some(maker) = maker else { continue };
-        if is_alive(maker) || !matches!(holder_of(&entry.path().join(LOCK)), Ok(None)) {
+        if is_alive(maker) {
             continue;
         }
-        drop(fs::remove_dir_all(entry.path()));
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            drop(fs::remove_file(entry.path()));
+        } else if matches!(holder_of(&entry.path().join(LOCK)), Ok(None)) {
+            drop(fs::remove_dir_all(entry.path()));
+        }
     }
 }
 
@@ -386,8 +405,8 @@ fn write_json(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Renames a directory to a name that must be free.
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames a directory or file to a name that must be free.
+pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {

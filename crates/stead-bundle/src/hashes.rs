@@ -15,7 +15,7 @@ use stead_model::plan::Digest;
 use crate::layout::inside;
 
 /// How much is read at once: large enough to keep the hash busy, small enough for any machine.
-const PIECE: usize = 256 << 10;
+pub(crate) const PIECE: usize = 256 << 10;
 /// Fewer files than this are hashed without starting threads.
 const WORTH_A_THREAD: usize = 32;
 

@@ -12,6 +12,7 @@ use stead_model::RunId;
 
 mod agent;
 mod bundle;
+mod diff;
 mod doctor;
 mod exec;
 mod intent;
@@ -21,7 +22,11 @@ mod tui;
 mod value;
 
 pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
-pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
+pub use bundle::{
+    BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
+    BundleVerifyArgs, DocumentFormat, Speed,
+};
+pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
@@ -45,6 +50,7 @@ Examples:
   stead resume last                        go on after a crash or a failure
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
+  stead diff run base.zip last             what is different
   stead tui                                all of that on a whole screen
 
 Exit codes:
@@ -106,6 +112,9 @@ pub enum Command {
     /// Check and look at what runs left behind
     #[command(subcommand)]
     Bundle(BundleCommand),
+    /// Compare what runs left behind
+    #[command(subcommand)]
+    Diff(DiffCommand),
     /// Look at this machine and others as places where roles run
     #[command(subcommand)]
     Agent(AgentCommand),
@@ -127,6 +136,9 @@ pub enum Command {
     /// Carry out operations for a driver elsewhere; started by it
     #[command(hide = true)]
     Executor(ExecutorArgs),
+    /// Start a role, watch it and stop it for a driver; started by it
+    #[command(hide = true, name = stead_drivers::supervisor::COMMAND)]
+    Supervise,
 }
 
 /// Arguments of `stead executor`.
@@ -248,13 +260,15 @@ impl Command {
             | Self::Steps(_)
             | Self::Exec(_)
             | Self::Bundle(_)
+            | Self::Diff(_)
             | Self::Agent(_)
             | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
-            | Self::Executor(_) => None,
+            | Self::Executor(_)
+            | Self::Supervise => None,
         }
     }
 
@@ -280,14 +294,22 @@ impl Command {
                 BundleCommand::Verify(args) => args.json,
                 BundleCommand::Info(args) => args.json,
                 BundleCommand::List(args) => args.json,
+                BundleCommand::Report(args) => args.format.or_json(args.json) == DocumentFormat::Json,
+                BundleCommand::Export(_) | BundleCommand::Replay(_) => false,
             },
+            Self::Diff(DiffCommand::Run(args)) => args.format.or_json(args.json) == DocumentFormat::Json,
             Self::Agent(command) => match command {
                 AgentCommand::Status(args) => args.json,
                 AgentCommand::Check(args) => args.json,
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Tui(_) | Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
+            Self::Tui(_)
+            | Self::Schema(_)
+            | Self::Completions(_)
+            | Self::Man(_)
+            | Self::Executor(_)
+            | Self::Supervise => false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use stead_model::ExitCode;
 
-use crate::args::{AgentCommand, BundleCommand, Command, PlanCommand, StepsCommand};
+use crate::args::{AgentCommand, BundleCommand, Command, DiffCommand, PlanCommand, StepsCommand};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -10,6 +10,7 @@ use crate::settings::Settings;
 pub(crate) mod agent;
 pub(crate) mod bundle;
 mod completions;
+mod diff;
 mod doctor;
 mod exec;
 mod executor;
@@ -18,8 +19,10 @@ mod man;
 mod plan;
 pub(crate) mod reach;
 mod resume;
+pub(crate) mod run;
 mod schema;
 mod steps;
+mod supervise;
 mod tui;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
@@ -44,7 +47,11 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             BundleCommand::Verify(args) => bundle::verify::run(&args, settings, output),
             BundleCommand::Info(args) => bundle::info::run(&args, settings, output),
             BundleCommand::List(args) => bundle::list::run(&args, settings, output),
+            BundleCommand::Report(args) => bundle::report::run(&args, settings, output),
+            BundleCommand::Export(args) => bundle::export::run(&args, settings, output),
+            BundleCommand::Replay(args) => bundle::replay::run(&args, settings, output),
         },
+        Command::Diff(DiffCommand::Run(args)) => diff::run(&args, settings, output),
         Command::Agent(command) => match command {
             AgentCommand::Status(args) => agent::status::run(&args, settings, output),
             AgentCommand::Check(args) => agent::check::run(&args, settings, output),
@@ -56,5 +63,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
+        Command::Supervise => supervise::run(),
     }
 }

@@ -83,6 +83,11 @@ impl Handle {
         self.print(&format!("{text}\n"));
     }
 
+    /// Whether what is written from now on reaches nobody.
+    pub fn is_closed(&self) -> bool {
+        !matches!(self.lock().state, State::Open)
+    }
+
     /// Flushes the stream and returns its first error that was not a closed pipe. Later writes are dropped.
     fn end(&mut self) -> io::Result<()> {
         self.flush()?;

@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stead_bundle::KnownHashes;
-use stead_model::bundle::EndedBy;
+use stead_model::bundle::{EndedBy, RoleMeta};
 use stead_model::plan::Plan;
 use stead_model::role::{RunWork, WorkTag};
 use stead_model::run_plan::{RolePlan, RunPlan};
@@ -124,6 +124,16 @@ impl RunSurroundings {
     /// Returns what ended the run in order before its tasks did, if something did.
     pub fn ended_by(&self) -> Option<EndedBy> {
         self.state.look(|state| state.ended_by)
+    }
+
+    /// Returns what the bundle says of every role.
+    pub fn role_metas(&self) -> BTreeMap<String, RoleMeta> {
+        self.state.look(|state| {
+            let of = |(name, role): (&str, &RolePlan)| {
+                (name.to_owned(), record::role_meta(name, role, state.roles.get(name)))
+            };
+            self.run.in_start_order().map(of).collect()
+        })
     }
 
     /// Ends every connection; roles that still run are stopped. Nothing happens to those that ended already.

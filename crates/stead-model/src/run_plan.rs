@@ -21,6 +21,7 @@ use crate::role::StopRule;
 
 mod limit;
 pub mod phases;
+mod resolved;
 
 /// What a run of roles adds to its plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ mod load;
 mod scalar;
 mod tree;
 mod walk;
+mod write;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span};
 pub use load::read;
 pub use tree::{Entries, Items, Node, NodeId, Tree, Value};
 pub use walk::{Fields, Key, Keys, Walk};
+pub use write::to_yaml;
 
 /// The largest file that is read.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
@@ -47,6 +49,9 @@ impl Codes {
     /// Codes of catalogues of steps.
     pub const STEPS: Self =
         Self { syntax: "steps/catalogue", unknown_key: "steps/catalogue", bad_value: "steps/catalogue" };
+    /// Codes of run manifests and kits.
+    pub const RUN: Self =
+        Self { syntax: "run/syntax", unknown_key: "run/unknown-key", bad_value: "run/bad-value" };
     /// Codes of files that intents edit.
     pub const INTENT: Self =
         Self { syntax: "intent/file", unknown_key: "intent/path", bad_value: "intent/path" };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use stead_model::plan::Digest;
 use stead_model::role::{
     ArtifactQuestion, FileStat, Found, Leftovers, Probe, ProbeAnswer, Program, ProgramQuestion, Readiness,
-    RoleEvent, RoleOrder, RunWork, StopReason,
+    RoleEvent, RoleOrder, RunWork, SiteAnswer, SiteAsk, StopReason,
 };
 use tokio::sync::{mpsc, watch};
 
@@ -71,16 +71,28 @@ pub trait Agent: Send + Sync + fmt::Debug {
     /// Returns the state of the connection, to be watched.
     fn link(&self) -> watch::Receiver<Link>;
 
+    /// Asks something of the place; the calls below do so by name.
+    async fn ask_site(&self, ask: SiteAsk) -> Result<SiteAnswer, OpError>;
+
     /// Makes a fresh workdir for a role: `<agent workdir>/run-<run>-<tag>/<role>`; returns where.
     ///
     /// The first one of a run also removes what lost drivers left there for longer than a day.
-    async fn make_workdir(&self, work: &RunWork, role: &str) -> Result<String, OpError>;
+    async fn make_workdir(&self, work: &RunWork, role: &str) -> Result<String, OpError> {
+        let ask = SiteAsk::MakeWorkdir { work: work.clone(), role: role.to_owned() };
+        let answer = self.ask_site(ask).await?;
+        let SiteAnswer::Path { path } = answer else { return Err(out_of_turn(&answer)) };
+        Ok(path)
+    }
 
     /// Makes a directory that a manifest names, with its parents, unless it is there.
-    async fn ensure_directory(&self, path: &str) -> Result<(), OpError>;
+    async fn ensure_directory(&self, path: &str) -> Result<(), OpError> {
+        self.ask_site(SiteAsk::EnsureDirectory { path: path.to_owned() }).await.map(drop)
+    }
 
     /// Removes everything the run has there: workdirs it made and logs that were spooled.
-    async fn remove_work(&self, work: &RunWork) -> Result<(), OpError>;
+    async fn remove_work(&self, work: &RunWork) -> Result<(), OpError> {
+        self.ask_site(SiteAsk::RemoveWork { work: work.clone() }).await.map(drop)
+    }
 
     /// Writes a file, parents included, whole or not at all; its hash is taken on the agent. No mode: 0644.
     async fn put(&self, from: Source, to: &str, mode: Option<u32>) -> Result<Digest, OpError>;
@@ -89,13 +101,25 @@ pub trait Agent: Send + Sync + fmt::Debug {
     async fn fetch(&self, from: &str, to: &Path) -> Result<Digest, OpError>;
 
     /// Returns the program a role would start; an error names program and `PATH`.
-    async fn find_program(&self, question: &ProgramQuestion) -> Result<Program, OpError>;
+    async fn find_program(&self, question: &ProgramQuestion) -> Result<Program, OpError> {
+        let answer = self.ask_site(SiteAsk::Program(question.clone())).await?;
+        let SiteAnswer::Program(program) = answer else { return Err(out_of_turn(&answer)) };
+        Ok(program)
+    }
 
     /// Whether an address is one of the agent's.
-    async fn has_address(&self, address: IpAddr) -> Result<bool, OpError>;
+    async fn has_address(&self, address: IpAddr) -> Result<bool, OpError> {
+        let answer = self.ask_site(SiteAsk::HasAddress { address }).await?;
+        let SiteAnswer::Is { yes } = answer else { return Err(out_of_turn(&answer)) };
+        Ok(yes)
+    }
 
     /// Returns what is at a path, links followed; with its hash if it is a file and `hash` says so.
-    async fn stat(&self, path: &str, hash: bool) -> Result<Option<FileStat>, OpError>;
+    async fn stat(&self, path: &str, hash: bool) -> Result<Option<FileStat>, OpError> {
+        let answer = self.ask_site(SiteAsk::Stat { path: path.to_owned(), hash }).await?;
+        let SiteAnswer::Stat { found } = answer else { return Err(out_of_turn(&answer)) };
+        Ok(found)
+    }
 
     /// Looks once.
     async fn probe(&self, probe: &Probe) -> Result<ProbeAnswer, OpError>;
@@ -105,10 +129,18 @@ pub trait Agent: Send + Sync + fmt::Debug {
     async fn start(&self, order: RoleOrder, work: &RunWork, logs: &Path) -> Result<RunningRole, OpError>;
 
     /// Returns what fits the globs, sorted by path. Links are not followed.
-    async fn artifacts(&self, question: &ArtifactQuestion) -> Result<Vec<Found>, OpError>;
+    async fn artifacts(&self, question: &ArtifactQuestion) -> Result<Vec<Found>, OpError> {
+        let answer = self.ask_site(SiteAsk::Artifacts(question.clone())).await?;
+        let SiteAnswer::Artifacts { found } = answer else { return Err(out_of_turn(&answer)) };
+        Ok(found)
+    }
 
     /// Returns what a driver that was lost left, for `resume`.
-    async fn leftovers(&self, work: &RunWork) -> Result<Leftovers, OpError>;
+    async fn leftovers(&self, work: &RunWork) -> Result<Leftovers, OpError> {
+        let answer = self.ask_site(SiteAsk::Leftovers { work: work.clone() }).await?;
+        let SiteAnswer::Leftovers(left) = answer else { return Err(out_of_turn(&answer)) };
+        Ok(left)
+    }
 
     /// Ends the connection. Roles that still run are stopped. Call it once, last.
     async fn close(&self);
@@ -157,4 +189,9 @@ impl RunningRole {
             }
         }
     }
+}
+
+/// Returns the error of an answer that does not fit its question.
+fn out_of_turn(answer: &SiteAnswer) -> OpError {
+    OpError::operation(format!("an answer out of turn: {answer:?}"))
 }

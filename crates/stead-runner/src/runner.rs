@@ -93,7 +93,7 @@ pub struct Runner {
     /// A state directory and the name that is locked there instead of hosts.
     named_lock: Option<(PathBuf, String)>,
     pub(crate) complete: Option<Complete>,
-    complete_meta: Option<CompleteMeta>,
+    pub(crate) complete_meta: Option<CompleteMeta>,
     bundle_dir: Option<BundleDir>,
     sources_of: Option<SourcesOf>,
     known_hashes: KnownHashes,
@@ -334,6 +334,18 @@ impl Runner {
     /// Adds a warning to the run's report.
     pub fn warn(mut self, code: impl Into<String>, text: impl Into<String>) -> Self {
         self.warnings.push(Warning::new(code, text));
+        self
+    }
+
+    /// Adds a warning about a role of the run.
+    pub fn warn_of(mut self, code: impl Into<String>, text: impl Into<String>, role: Option<String>) -> Self {
+        self.warnings.push(Warning { role, ..Warning::new(code, text) });
+        self
+    }
+
+    /// Sets the operations there are, for those that need to know the runner first.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
         self
     }
 

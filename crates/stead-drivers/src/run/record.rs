@@ -26,7 +26,9 @@ pub(super) fn role_meta(name: &str, role: &RolePlan, state: Option<&RoleState>) 
         kind: role.kind,
         agent_id: role.agent_id.to_string(),
         transport: role.transport.clone(),
-        argv: state.argv.unwrap_or_else(|| role.argv.iter().flat_map(written).collect()),
+        argv: state
+            .argv
+            .unwrap_or_else(|| role.argv.iter().flat_map(Arg::as_written).map(str::to_owned).collect()),
         env_names: role.env_names.clone(),
         workdir: state.workdir,
         status,
@@ -52,14 +54,6 @@ pub(super) fn role_meta(name: &str, role: &RolePlan, state: Option<&RoleState>) 
         repeat_index: role.repeat_index,
         max_rss_bytes: exit.max_rss_bytes,
         cpu_ms: exit.cpu_ms,
-    }
-}
-
-/// Returns an item of a command line as it is planned.
-fn written(arg: &Arg) -> Vec<String> {
-    match arg {
-        Arg::Text(text) => vec![text.clone()],
-        Arg::Flag { flag, value } => vec![flag.clone(), value.clone()],
     }
 }
 

@@ -336,7 +336,10 @@ impl Run {
         self.assumed_done =
             resumed.assumed_done.iter().filter_map(|name| self.graph.index_of(name.as_str())).collect();
         // A run that died in rollback or finally goes on there and keeps the status its main part gave it.
-        if !goes_on {
+        if self.options.kind == RunKind::Run {
+            // Whatever its roles did, a run whose driver was lost has failed.
+            (self.status, self.first_failure) = (RunStatus::Failed, None);
+        } else if !goes_on {
             self.status = self.status_of_decided();
         }
         // Results are append-only; a fresh store holds exactly what is still decided.

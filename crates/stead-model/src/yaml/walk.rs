@@ -52,13 +52,15 @@ impl Keys {
         self.keys.iter().map(|key| key.name)
     }
 
-    fn advice(&self, word: &str) -> String {
+    fn advice(&self, word: &str, more: &[&str]) -> String {
         if let Some((_, key)) = self.hints.iter().find(|(wrong, _)| *wrong == word) {
             return format!("use `{key}`");
         }
-        match nearest(word, self.names()) {
+        let mut names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
+        names.extend(more);
+        match nearest(word, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("keys of {}: {}", self.what, self.names().collect::<Vec<_>>().join(", ")),
+            None => format!("keys of {}: {}", self.what, names.join(", ")),
         }
     }
 }
@@ -70,6 +72,11 @@ pub struct Fields<'t> {
 }
 
 impl<'t> Fields<'t> {
+    /// Returns the fields of a map that was checked already.
+    pub(crate) fn of(node: Node<'t>) -> Self {
+        Self { node }
+    }
+
     /// Returns the map itself.
     pub fn node(self) -> Node<'t> {
         self.node
@@ -105,14 +112,21 @@ impl<'d> Walk<'d> {
 
     /// Returns the map, its unknown and missing keys reported; nothing if it is no map.
     pub fn map<'t>(&mut self, node: Node<'t>, keys: &Keys) -> Option<Fields<'t>> {
+        self.map_with(node, keys, &[])
+    }
+
+    /// Returns the map as [`map`](Self::map) does; it may also have the keys in `more`.
+    pub fn map_with<'t>(&mut self, node: Node<'t>, keys: &Keys, more: &[&str]) -> Option<Fields<'t>> {
         let Some(entries) = node.as_map() else {
             return self.expected(node, &format!("{} (a map)", keys.what));
         };
         for (key, _) in entries {
             let name = key.as_text().unwrap_or_default();
-            if !keys.names().any(|known| known == name) {
+            if !keys.names().any(|known| known == name) && !more.contains(&name) {
                 let message = format!("{} has no key `{name}`", keys.what);
-                self.report(key.error(node.tree().codes().unknown_key, message).help(keys.advice(name)));
+                self.report(
+                    key.error(node.tree().codes().unknown_key, message).help(keys.advice(name, more)),
+                );
             }
         }
         for key in keys.keys.iter().filter(|key| key.required) {

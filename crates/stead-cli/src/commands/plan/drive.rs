@@ -18,7 +18,7 @@ use crate::commands::plan::present::Shown;
 use crate::confirm::{self, Answers, Asker, Question};
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
-use crate::signals;
+use crate::signals::{self, Signals};
 
 pub(crate) use crate::confirm::Person;
 
@@ -78,26 +78,30 @@ pub(crate) fn drive<T, F: Future<Output = T>>(
 }
 
 /// One question stands at a time; a cancelled run takes it back, and that is no.
-fn ask(asker: &Mutex<Asker>, counts: &watch::Receiver<u32>, task: &TaskName, text: &str) -> bool {
+fn ask(asker: &Mutex<Asker>, counts: &watch::Receiver<Signals>, task: &TaskName, text: &str) -> bool {
     let question = Question { task: task.clone(), text: text.to_owned() };
     let mut asker = asker.lock().unwrap_or_else(PoisonError::into_inner);
-    let answer = asker.ask(&question, &|| *counts.borrow() > 0);
+    let answer = asker.ask(&question, &|| counts.borrow().count > 0);
     // A terminal that went away cannot say yes.
     answer.is_ok_and(|answer| answer == Some(true))
 }
 
 /// Tells the run of every signal.
-async fn forward(mut counts: watch::Receiver<u32>, canceller: Canceller) -> std::convert::Infallible {
+async fn forward(mut counts: watch::Receiver<Signals>, canceller: Canceller) -> std::convert::Infallible {
     while counts.changed().await.is_ok() {
-        canceller.signal(*counts.borrow_and_update());
+        canceller.signal(counts.borrow_and_update().count);
     }
     std::future::pending().await
 }
 
 /// A renderer of any kind, as the runner takes observers.
-struct Boxed(Box<dyn Observer>);
+pub(crate) struct Boxed(pub(crate) Box<dyn Observer>);
 
 impl Observer for Boxed {
+    fn on_recorded(&mut self, event: &Event) {
+        self.0.on_recorded(event);
+    }
+
     fn on_event(&mut self, event: &Event) {
         self.0.on_event(event);
     }

@@ -45,3 +45,8 @@ pub(super) fn refuse_artifact(pattern: &str) -> Option<String> {
     }
     None
 }
+
+/// Returns the name of the file that `path` is.
+pub(super) fn last_part(path: &str) -> Option<&str> {
+    path.rsplit('/').next().filter(|part| !matches!(*part, "" | "." | ".."))
+}

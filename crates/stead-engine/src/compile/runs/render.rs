@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use stead_model::role::{Readiness, ReadyDefaults};
@@ -139,9 +140,11 @@ impl<'p> Renderer<'p> {
             message: "the plan has no such role".to_owned(),
         })?;
         let mut known = before_run(plan, name, role);
+        if let Some(own) = known.get_mut("role") {
+            own["workdir"] = names.workdir.clone().into();
+        }
         let mut set = |name: &str, value: Value| known.insert(name.to_owned(), value);
         set("run_id", json!(names.run_id));
-        set("role", own_names(name, role, Some(&names.workdir)));
         set("agent", json!({"host": names.agent.host, "os": names.agent.os}));
         if let Some(path) = &names.profile_path {
             set("profile", json!({"path": path}));
@@ -241,31 +244,55 @@ impl<'p> Renderer<'p> {
     }
 }
 
-/// Returns the names that a role has before the run starts, those of its kit included.
-pub(super) fn before_run(plan: &Plan, name: &str, role: &RolePlan) -> Map<String, Value> {
-    let mut names = role.kit.as_ref().map(|kit| kit.fields.clone()).unwrap_or_default();
-    let mut set = |name: &str, value: Value| names.insert(name.to_owned(), value);
-    set("vars", json!(plan.vars));
-    set("env", json!(plan.env));
-    set("matrix", Value::Object(role.matrix.clone()));
-    set("role", own_names(name, role, None));
-    if let Some(run) = &plan.run {
-        set("seed", run.seed.into());
-        set("network", run.network.clone());
-        set("manifest_dir", run.manifest_dir.display().to_string().into());
-        if let Some(id) = &run.run_id {
-            set("run_id", json!(id));
-        }
-    }
-    names
+/// What all roles know before the run starts.
+#[derive(Clone, Copy)]
+pub(super) struct Before<'a> {
+    pub(super) vars: &'a BTreeMap<String, Value>,
+    pub(super) env: &'a BTreeMap<String, String>,
+    pub(super) run_id: Option<&'a RunId>,
+    pub(super) seed: i64,
+    pub(super) network: &'a Value,
+    pub(super) manifest_dir: &'a Path,
+    /// Where a profile is that need not be brought.
+    pub(super) profile_path: Option<&'a str>,
 }
 
-fn own_names(name: &str, role: &RolePlan, workdir: Option<&str>) -> Value {
-    let mut own = json!({"name": name, "index": role.index});
-    if let Some(workdir) = workdir {
-        own["workdir"] = workdir.into();
+impl Before<'_> {
+    /// Returns the names that an instance of a role has before the run starts.
+    pub(super) fn names(&self, name: &str, index: u32, matrix: &Map<String, Value>) -> Map<String, Value> {
+        let mut names = Map::new();
+        let mut set = |name: &str, value: Value| names.insert(name.to_owned(), value);
+        set("vars", json!(self.vars));
+        set("env", json!(self.env));
+        set("seed", self.seed.into());
+        set("network", self.network.clone());
+        set("manifest_dir", self.manifest_dir.display().to_string().into());
+        set("matrix", Value::Object(matrix.clone()));
+        set("role", json!({"name": name, "index": index}));
+        if let Some(id) = self.run_id {
+            set("run_id", json!(id));
+        }
+        if let Some(path) = self.profile_path {
+            set("profile", json!({"path": path}));
+        }
+        names
     }
-    own
+}
+
+fn before_run(plan: &Plan, name: &str, role: &RolePlan) -> Map<String, Value> {
+    let Some(run) = &plan.run else { return Map::new() };
+    let before = Before {
+        vars: &plan.vars,
+        env: &plan.env,
+        run_id: run.run_id.as_ref(),
+        seed: run.seed,
+        network: &run.network,
+        manifest_dir: &run.manifest_dir,
+        profile_path: None,
+    };
+    let mut names = before.names(name, role.index, &role.matrix);
+    names.extend(role.kit.iter().flat_map(|kit| kit.fields.clone()));
+    names
 }
 
 /// Returns a value as one word of a command line; nothing, lists and maps are none.

@@ -1,0 +1,5 @@
+//! `stead run manifest FILE`.
+
+pub(crate) mod act;
+pub(crate) mod drive;
+pub(crate) mod shown;

@@ -1,0 +1,109 @@
+//! Shows a run of roles while it goes on: one line per phase when it is decided, and role output if it is wanted.
+
+use std::path::PathBuf;
+
+use stead_model::duration::Short;
+use stead_model::event::{Event, EventKind};
+use stead_model::{Status, TaskName};
+use stead_runner::Observer;
+
+use super::lines::Lines;
+use super::logs::Logs;
+use super::{Streaming, plain, text};
+use crate::output::Handle;
+
+/// Shows phases on a stream.
+pub(crate) struct RunShown {
+    out: Handle,
+    streaming: Streaming,
+    lines: Lines,
+    logs: Logs,
+}
+
+impl RunShown {
+    /// Returns what shows a run that is recorded below `runs_dir`, or in `bundle`, on `out`.
+    pub(crate) fn new(
+        out: Handle,
+        streaming: Streaming,
+        runs_dir: Option<PathBuf>,
+        bundle: Option<PathBuf>,
+    ) -> Self {
+        Self { out, streaming, lines: Lines::of_roles(), logs: Logs::new(runs_dir, bundle) }
+    }
+
+    fn phase(&self, word: &str, phase: &TaskName, duration_ms: Option<u64>, why: Option<&str>) {
+        let mut line = format!("[{word}] {phase}");
+        if let Some(millis) = duration_ms {
+            line.push_str(&format!(" {}", Short::from_millis(millis)));
+        }
+        if let Some(why) = why.and_then(|why| why.lines().next()) {
+            line.push_str(&format!(": {}", text::one_line(why)));
+        }
+        self.out.print_line(&line);
+    }
+}
+
+impl Observer for RunShown {
+    fn on_event(&mut self, event: &Event) {
+        self.logs.on_event(&event.kind);
+        match &event.kind {
+            EventKind::TaskFinished { task, result } => {
+                let word = match result.status {
+                    Status::Changed | Status::Unchanged => "done",
+                    Status::Skipped => "skipped",
+                    Status::Failed => "failed",
+                    Status::Cancelled => "cancelled",
+                    Status::NotRun | Status::Unknown => "not_run",
+                };
+                let took = (result.status != Status::Skipped).then_some(result.duration_ms);
+                self.phase(word, task, took, result.error.as_deref().or(result.reason.as_deref()));
+            }
+            EventKind::TaskSkipped { task, reason, .. } => self.phase("skipped", task, None, Some(reason)),
+            EventKind::TaskNotRun { task, reason } => self.phase("not_run", task, None, Some(reason)),
+            EventKind::Log { task, host, stream, file, offset, len, .. } => {
+                if self.streaming != Streaming::Off {
+                    let Self { out, lines, logs, .. } = self;
+                    logs.read(file, *offset, *len, |bytes| {
+                        lines.push(task, host.as_ref(), *stream, bytes, |line| out.print_line(line));
+                    });
+                }
+            }
+            EventKind::RoleExited(exited) => {
+                if let Ok(role) = TaskName::parse(&exited.role) {
+                    let Self { out, lines, .. } = self;
+                    lines.finish(&role, None, |line| out.print_line(line));
+                }
+            }
+            kind @ (EventKind::RunStarted(_)
+            | EventKind::RunResumed(_)
+            | EventKind::Warning { .. }
+            | EventKind::CancelRequested { .. }) => {
+                if let Some(line) = plain::line_of(kind) {
+                    self.out.print_line(&line);
+                }
+            }
+            EventKind::AgentLost(lost) => {
+                let error = lost.error.as_deref().unwrap_or("the connection was lost");
+                self.out.print_line(&format!("[lost] agent {}: {}", lost.agent, text::one_line(error)));
+            }
+            EventKind::AgentBack(back) => self.out.print_line(&format!("[back] agent {}", back.agent)),
+            EventKind::SectionStarted { .. }
+            | EventKind::FactsGathered { .. }
+            | EventKind::TaskReady { .. }
+            | EventKind::TaskStarted { .. }
+            | EventKind::AttemptStarted { .. }
+            | EventKind::AttemptFailed { .. }
+            | EventKind::PartFinished { .. }
+            | EventKind::HostResult { .. }
+            | EventKind::Confirmed { .. }
+            | EventKind::UndoStarted { .. }
+            | EventKind::UndoFinished { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::Artifact(_)
+            | EventKind::RunFinished(_) => {}
+        }
+    }
+}
