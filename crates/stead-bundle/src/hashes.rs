@@ -108,7 +108,7 @@ fn unescape(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns the hash of the file at `path`, read piece by piece through `buffer`.
-fn hash_file(path: &Path, buffer: &mut [u8]) -> io::Result<Digest> {
+pub fn hash_file(path: &Path, buffer: &mut [u8]) -> io::Result<Digest> {
     let mut file = File::open(path)?;
     let mut hash = sha2::Sha256::new();
     loop {

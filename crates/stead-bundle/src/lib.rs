@@ -33,7 +33,7 @@ pub use archive::ArchiveFormat;
 pub use directory::{CreateError, NewRun, OpenError, RunDirectory, WriteBytes, replace_file, replace_json};
 pub use error::RecordError;
 pub use export::{ExportError, Exported, archive_path, export};
-pub use hashes::{HashLine, HashLineError};
+pub use hashes::{HashLine, HashLineError, hash_file};
 pub use known_hashes::KnownHashes;
 pub use layout::{
     ARTIFACTS, EVENTS, HASHES, LOCK, LOGS, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, file_name,

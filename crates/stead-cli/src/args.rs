@@ -17,6 +17,7 @@ mod doctor;
 mod exec;
 mod intent;
 mod plan;
+mod run;
 mod steps;
 mod tui;
 mod value;
@@ -34,6 +35,7 @@ pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
+pub use run::{RunCommand, RunManifestArgs};
 pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
@@ -47,6 +49,7 @@ Examples:
   stead plan run site.yaml --dry-run       what would change
   stead plan run site.yaml                 do it
   stead steps run --dry-run                what steps would run, with which values
+  stead run manifest run.yaml              roles on agents, one bundle
   stead resume last                        go on after a crash or a failure
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
@@ -98,6 +101,9 @@ pub enum ColorWhen {
 pub enum Command {
     /// Run, show or draw a plan
     Plan(PlanArgs),
+    /// Run roles on agents, and write one verifiable bundle
+    #[command(subcommand)]
+    Run(RunCommand),
     /// Run, list and check numbered scripts with layered values
     #[command(subcommand)]
     Steps(StepsCommand),
@@ -173,6 +179,10 @@ pub enum SchemaCommand {
     Inventory,
     /// Print the JSON Schema of catalogues of steps
     Steps,
+    /// Print the JSON Schema of run manifests
+    Run,
+    /// Print the JSON Schema of kits of roles
+    Kit,
     /// Print operations: parameters, result and effect
     Operation {
         /// One operation, such as command.exec [default: all]
@@ -235,6 +245,8 @@ impl Command {
     fn clap_command(&self) -> clap::Command {
         let path: &[&str] = if matches!(self, Self::Resume(_)) {
             &["resume"]
+        } else if matches!(self, Self::Run(_)) {
+            &["run", "manifest"]
         } else if matches!(self, Self::Steps(_)) {
             &["steps", "run"]
         } else if matches!(self, Self::Intent(_)) {
@@ -254,6 +266,7 @@ impl Command {
                 Some((args.output.json, args.output.events.as_ref()))
             }
             Self::Resume(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
             Self::Plan(_)
@@ -280,6 +293,7 @@ impl Command {
                 PlanCommand::Show(args) => args.json,
                 PlanCommand::Graph(_) => false,
             },
+            Self::Run(RunCommand::Manifest(args)) => args.json,
             Self::Steps(command) => match command {
                 StepsCommand::Run(args) => args.json,
                 StepsCommand::List(args) => args.json,

@@ -2,7 +2,7 @@
 
 use stead_model::ExitCode;
 
-use crate::args::{AgentCommand, BundleCommand, Command, DiffCommand, PlanCommand, StepsCommand};
+use crate::args::{AgentCommand, BundleCommand, Command, DiffCommand, PlanCommand, RunCommand, StepsCommand};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -33,6 +33,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Show(args) => plan::show::run(&args, settings, output),
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
         },
+        Command::Run(RunCommand::Manifest(args)) => run::manifest::run(&args, settings, output),
         Command::Steps(command) => match command {
             StepsCommand::Run(args) => steps::run::run(&args, settings, output),
             StepsCommand::List(args) => steps::list::run(&args, settings, output),

@@ -1,5 +1,7 @@
-//! `stead run manifest FILE`.
+//! `stead run …`.
 
 pub(crate) mod act;
 pub(crate) mod drive;
+pub(crate) mod load;
+pub(crate) mod manifest;
 pub(crate) mod shown;

@@ -1,7 +1,7 @@
 //! `stead schema`: what an editor checks files against, from the types that read them.
 
 use serde_json::Value;
-use stead_model::schema::{inventory_schema, plan_schema, steps_schema};
+use stead_model::schema::{inventory_schema, kit_schema, plan_schema, run_schema, steps_schema};
 use stead_model::{ExitCode, diagnostic};
 
 use crate::args::SchemaCommand;
@@ -14,6 +14,8 @@ pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, 
         SchemaCommand::Plan => plan_schema(),
         SchemaCommand::Inventory => inventory_schema(),
         SchemaCommand::Steps => steps_schema(),
+        SchemaCommand::Run => run_schema(),
+        SchemaCommand::Kit => kit_schema(),
         SchemaCommand::Operation { name } => operations(name.as_deref())?,
     };
     output.out.print(&json::document(&document));
