@@ -5,6 +5,9 @@ use super::picker::Picker;
 use super::scroll::Scroll;
 use super::text_field::TextField;
 
+/// The limit of a run if nobody says otherwise.
+pub(crate) const DEFAULT_TIMEOUT: &str = "5m";
+
 /// A field of the form, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
@@ -135,7 +138,7 @@ impl Default for Form {
         Self {
             manifest: TextField::default(),
             bundle_dir: TextField::new("runs"),
-            timeout: TextField::new("5m"),
+            timeout: TextField::new(DEFAULT_TIMEOUT),
             dry_run: false,
             verbose: false,
             at: 0,

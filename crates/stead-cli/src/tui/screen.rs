@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crossterm::event::{self, Event};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use stead_drivers::run::StopWish;
 use stead_model::ExitCode;
 use stead_runner::clock;
 use tokio::sync::watch;
@@ -23,7 +24,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::output::Paint;
 use crate::render::full_screen::FullScreen;
 use crate::settings::Settings;
-use crate::signals;
+use crate::signals::{self, Signals};
 
 /// How often what changes with time is drawn.
 const BETWEEN_TICKS: Duration = Duration::from_millis(100);
@@ -83,7 +84,7 @@ struct Loop<'a> {
 impl Loop<'_> {
     fn run(mut self, settings: &Settings, received: &Receiver<Message>) -> Result<ExitCode, Failure> {
         let size = self.terminal.size().map_or((80, 24), |size| (size.width, size.height));
-        let mut state = State::new(clock::now(), size, settings.current_dir.clone());
+        let mut state = State::new(clock::now(), size);
         let theme = Theme::new(settings.stdout_paint);
         let mut wanted = vec![Intent::ListBundles];
         loop {
@@ -114,7 +115,7 @@ impl Loop<'_> {
     fn draw(&mut self, state: &mut State, theme: Theme) -> Vec<Intent> {
         if let Some((since, _)) = &self.lost {
             if since.elapsed() >= PATIENCE_FOR_HANGUP {
-                self.stops.ask();
+                self.stops.ask(StopWish::HangUp);
             }
             return Vec::new();
         }
@@ -137,16 +138,20 @@ impl Loop<'_> {
 
 /// Tells the run and the screen of every signal; the run at once, also if the screen is stuck.
 fn listen_to_signals(
-    mut counts: watch::Receiver<u32>,
+    mut signals: watch::Receiver<Signals>,
     messages: Sender<Message>,
     stops: Arc<Stops>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let listen = move || {
         runtime.block_on(async {
-            while counts.changed().await.is_ok() {
-                counts.borrow_and_update();
-                stops.press();
+            let mut told = 0;
+            while signals.changed().await.is_ok() {
+                let Signals { count, hung_up } = *signals.borrow_and_update();
+                for _ in told..count {
+                    stops.press(if hung_up { StopWish::HangUp } else { StopWish::End });
+                }
+                told = count;
                 if messages.send(Message::Signal).is_err() {
                     return;
                 }

@@ -68,6 +68,8 @@ pub(crate) enum Message {
         key: u64,
         /// Its manifest.
         manifest: Manifest,
+        /// Where its bundle is made.
+        runs_dir: PathBuf,
     },
     /// Something happened in a run.
     RunEvent {
@@ -294,14 +296,12 @@ pub(crate) struct State {
     pub(crate) agents: Agents,
     /// With what to leave when the run has ended.
     pub(crate) leaving: Option<ExitCode>,
-    /// Where the process was started: what relative paths begin from.
-    pub(crate) current_dir: PathBuf,
     keys_used: u64,
 }
 
 impl State {
     /// Returns the first screen.
-    pub(crate) fn new(now: Timestamp, size: (u16, u16), current_dir: PathBuf) -> Self {
+    pub(crate) fn new(now: Timestamp, size: (u16, u16)) -> Self {
         Self {
             now,
             size,
@@ -313,7 +313,6 @@ impl State {
             controller: Controller { form: Form::default(), stage: Stage::Before, run: None },
             agents: Agents::default(),
             leaving: None,
-            current_dir,
             keys_used: 0,
         }
     }

@@ -25,9 +25,9 @@ pub(super) struct TestScreen {
 }
 
 impl TestScreen {
-    /// Returns a screen of 80 by 24 that has just begun, in `/lab`.
+    /// Returns a screen of 80 by 24 that has just begun.
     pub(super) fn new() -> Self {
-        Self { state: State::new(Timestamp::from_micros(0), (80, 24), "/lab".into()), events: 0 }
+        Self { state: State::new(Timestamp::from_micros(0), (80, 24)), events: 0 }
     }
 
     /// Takes a message and returns what it makes the screen want.
@@ -78,7 +78,7 @@ impl TestScreen {
         let intents = self.press(Key::Char('r'));
         let [Intent::Run { key, .. }] = intents.as_slice() else { panic!("{intents:?}") };
         let key = *key;
-        self.send(Message::RunPlanned { key, manifest: manifest() });
+        self.send(Message::RunPlanned { key, manifest: manifest(), runs_dir: "/lab/runs".into() });
         key
     }
 }

@@ -47,8 +47,8 @@ pub(crate) fn update(state: &mut State, message: Message) -> Vec<Intent> {
             controller::take_dry_run(state, serial, result);
             Vec::new()
         }
-        Message::RunPlanned { key, manifest } => {
-            run::plan(state, key, &manifest);
+        Message::RunPlanned { key, manifest, runs_dir } => {
+            run::plan(state, key, &manifest, runs_dir);
             Vec::new()
         }
         Message::RunEvent { key, event } => {

@@ -125,7 +125,7 @@ pub(crate) struct Watched {
     /// Tells it from others.
     pub(crate) key: u64,
     /// Where its directory is made.
-    runs_dir: PathBuf,
+    pub(crate) runs_dir: PathBuf,
     verbosity: Verbosity,
     kind: RunKind,
     /// Its id, once it has one.
@@ -162,7 +162,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Returns a run that has not begun; its directory will be below `runs_dir`.
+    /// Returns a run that has not begun; its directory will be below `runs_dir`, which may be said later.
     pub(crate) fn new(key: u64, runs_dir: PathBuf, verbosity: Verbosity) -> Self {
         Self {
             key,

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
+use stead_drivers::run::StopWish;
+
 use super::pager::PageRead;
 use super::state::{Intent, Message};
 use super::watched::Read;
@@ -102,7 +104,7 @@ impl Worker {
                 stops.forget();
                 work.later(move |work| running::run(work, key, &request, &stops));
             }
-            Intent::StopRun => self.stops.press(),
+            Intent::StopRun => self.stops.press(StopWish::End),
             // The reader lives as long as the screen does.
             Intent::ReadOutput { key, read } => drop(self.reader.send((key, Wish::Output(read)))),
             Intent::ReadPage { key, read } => drop(self.reader.send((key, Wish::Page(read)))),

@@ -87,7 +87,10 @@ pub(crate) fn prepare(
         ..PlanMeta::default()
     };
     let mut sources = vec![("manifest.yaml".to_owned(), bytes)];
-    if let Some(content) = run.profile.as_ref().filter(|profile| profile.distribution != Distribution::Preinstalled)
+    if let Some(content) = run
+        .profile
+        .as_ref()
+        .filter(|profile| profile.distribution != Distribution::Preinstalled)
         .and_then(|profile| profile.content.as_ref())
     {
         sources.push((PROFILE_FILE.to_owned(), content.to_vec()));
@@ -199,7 +202,8 @@ fn opener(settings: &Settings) -> Result<AgentOpener, Failure> {
             match &wish.plan.host.transport {
                 TransportSpec::Local => {
                     let places = wish.plan.workdir.map_or(places, |given| vec![PathBuf::from(given)]);
-                    let agent: Arc<dyn stead_runner::agent::Agent> = Arc::new(LocalAgent::new(executable, places));
+                    let agent: Arc<dyn stead_runner::agent::Agent> =
+                        Arc::new(LocalAgent::new(executable, places));
                     Ok(agent)
                 }
                 TransportSpec::Ssh(_) => Err(OpError::operation("no way to other machines yet")),

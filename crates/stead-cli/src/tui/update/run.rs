@@ -1,5 +1,6 @@
 //! A run on the screen: started, watched, ended, read in full.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{controller, read_output};
@@ -18,15 +19,15 @@ pub(super) fn start(state: &mut State) -> Vec<Intent> {
     let key = state.next_key();
     let request = state.controller.form.request();
     let verbosity = if request.verbose { Verbosity::Verbose } else { Verbosity::Quiet };
-    let runs_dir = state.current_dir.join(&request.bundle_dir);
-    state.controller.run = Some(Box::new(Watched::new(key, runs_dir, verbosity)));
+    state.controller.run = Some(Box::new(Watched::new(key, PathBuf::new(), verbosity)));
     state.controller.stage = Stage::Running { stops: 0 };
     vec![Intent::Run { key, request }]
 }
 
 /// Learns what will happen in a run.
-pub(super) fn plan(state: &mut State, key: u64, manifest: &Manifest) {
+pub(super) fn plan(state: &mut State, key: u64, manifest: &Manifest, runs_dir: PathBuf) {
     if let Some(run) = state.run_mut(key) {
+        run.runs_dir = runs_dir;
         manifest.phases.iter().for_each(|phase| run.expect_phase(phase));
         manifest.roles.iter().for_each(|role| run.expect_role(&role.name, &role.agent));
     }

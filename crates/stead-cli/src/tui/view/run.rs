@@ -119,7 +119,10 @@ fn result(run: &Watched, width: usize, theme: Theme) -> Vec<Line<'static>> {
         lines.extend(labelled(" status", word, width, LABELS, theme.run_word(word)));
     }
     if let Some(error) = &run.error {
-        lines.extend(labelled(" error", error, width, LABELS, theme.of(Style::Bad)));
+        for (i, line) in error.lines().enumerate() {
+            let label = if i == 0 { " error" } else { "" };
+            lines.extend(labelled(label, line, width, LABELS, theme.of(Style::Bad)));
+        }
     }
     if let Some(bundle) = &run.bundle {
         lines.extend(labelled(" bundle", &bundle.display().to_string(), width, LABELS, plain));

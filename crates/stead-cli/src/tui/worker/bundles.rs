@@ -10,7 +10,7 @@ use stead_runner::journal;
 use super::Surroundings;
 use crate::commands::bundle::run_directories;
 use crate::failure::{Failure, FailureKind};
-use crate::render::one_line;
+use crate::render::{one_line, visible};
 use crate::tui::state::Message;
 use crate::tui::watched::{Verbosity, Watched};
 
@@ -56,7 +56,8 @@ fn read(path: &Path, key: u64) -> Result<Watched, String> {
         Err(error) => run.error = Some(one_line(&Failure::caused_by(FailureKind::Invalid, error).message())),
     }
     if let Ok(meta) = stead_bundle::load_meta(path) {
-        run.error = run.error.take().or_else(|| meta.error.as_deref().map(one_line));
+        let whole = meta.error.map(|error| error.lines().map(visible).collect::<Vec<_>>().join("\n"));
+        run.error = whole.or_else(|| run.error.take());
     }
     Ok(run)
 }

@@ -1,7 +1,6 @@
 //! Lists a directory for the picker.
 
 use std::fs;
-use std::path::PathBuf;
 
 use super::Surroundings;
 use crate::settings::Settings;
@@ -13,7 +12,7 @@ const MOST_ENTRIES: usize = 10_000;
 
 /// Lists the directories and manifests in a directory; one that cannot be read has none.
 pub(super) fn list(work: &Surroundings, directory: String) {
-    let place = path(&directory, &work.settings);
+    let place = work.settings.current_dir.join(expand(&directory, &work.settings));
     let entries =
         fs::read_dir(place).into_iter().flatten().flatten().take(MOST_ENTRIES).filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
@@ -28,11 +27,12 @@ pub(super) fn list(work: &Surroundings, directory: String) {
     work.send(Message::Entries { entries: entries.collect(), directory });
 }
 
-/// Returns the path that `text` means: as a shell would read it, from where the process was started.
-pub(super) fn path(text: &str, settings: &Settings) -> PathBuf {
-    let home = || settings.environment.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-    match text.strip_prefix("~/").and_then(|rest| Some(home()?.join(rest))) {
-        Some(path) => path,
-        None => settings.current_dir.join(text),
+/// Returns the path that `text` means to a shell: `~/` is the user's home.
+pub(super) fn expand(text: &str, settings: &Settings) -> String {
+    let home =
+        settings.environment.get("HOME").and_then(|home| home.to_str()).filter(|home| !home.is_empty());
+    match (text.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => format!("{home}/{rest}"),
+        (Some(_), None) | (None, _) => text.to_owned(),
     }
 }

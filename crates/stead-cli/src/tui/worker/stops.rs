@@ -2,32 +2,29 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use stead_runner::Canceller;
+use stead_drivers::run::{RunStopper, StopWish};
 
-/// Counts what asks the run to stop and tells the run, also if it was asked before it could be told.
+/// Tells the run to stop, also if it was asked before it could be told.
 #[derive(Debug, Default)]
 pub(crate) struct Stops(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    count: u32,
-    canceller: Option<Canceller>,
+    asked: Vec<StopWish>,
+    stopper: Option<RunStopper>,
 }
 
 impl Stops {
     /// Asks once more.
-    pub(crate) fn press(&self) {
-        let mut inner = self.lock();
-        inner.count = inner.count.saturating_add(1);
-        inner.tell();
+    pub(crate) fn press(&self, wish: StopWish) {
+        self.lock().press(wish);
     }
 
     /// Asks, unless that has been done.
-    pub(crate) fn ask(&self) {
+    pub(crate) fn ask(&self, wish: StopWish) {
         let mut inner = self.lock();
-        if inner.count == 0 {
-            inner.count = 1;
-            inner.tell();
+        if inner.asked.is_empty() {
+            inner.press(wish);
         }
     }
 
@@ -36,11 +33,11 @@ impl Stops {
         *self.lock() = Inner::default();
     }
 
-    /// Tells `canceller` from now on.
-    pub(super) fn listen(&self, canceller: Canceller) {
+    /// Tells `stopper` from now on, and what was asked so far.
+    pub(super) fn listen(&self, stopper: RunStopper) {
         let mut inner = self.lock();
-        inner.canceller = Some(canceller);
-        inner.tell();
+        inner.asked.iter().for_each(|wish| stopper.stop(*wish));
+        inner.stopper = Some(stopper);
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -49,9 +46,10 @@ impl Stops {
 }
 
 impl Inner {
-    fn tell(&self) {
-        if let Some(canceller) = self.canceller.as_ref().filter(|_| self.count > 0) {
-            canceller.signal(self.count);
+    fn press(&mut self, wish: StopWish) {
+        self.asked.push(wish);
+        if let Some(stopper) = &self.stopper {
+            stopper.stop(wish);
         }
     }
 }
