@@ -26,6 +26,7 @@ mod site;
 mod steps;
 mod system;
 mod terminal;
+mod tui;
 mod unsupported;
 mod usage;
 
