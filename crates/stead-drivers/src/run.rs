@@ -17,6 +17,7 @@ mod collect;
 mod compare;
 mod ending;
 mod phase;
+mod recall;
 mod record;
 mod stage;
 mod start;

@@ -1,7 +1,7 @@
 //! `stead run …`.
 
 pub(crate) mod act;
-pub(crate) mod drive;
+mod drive;
 pub(crate) mod load;
-pub(crate) mod manifest;
-pub(crate) mod shown;
+pub(super) mod manifest;
+mod shown;

@@ -20,6 +20,7 @@ mod large_undo;
 mod plain;
 mod plans;
 mod reach;
+mod record;
 mod report;
 mod running;
 mod site;

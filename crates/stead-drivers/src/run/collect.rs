@@ -211,6 +211,7 @@ impl RunSurroundings {
                 self.take_up(here, &*agent, role).await;
             }
         }
+        self.fill_in_recalled(here);
         Ok(())
     }
 

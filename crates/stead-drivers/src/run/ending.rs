@@ -48,7 +48,7 @@ impl RunStopper {
     fn ends_the_run(&self) -> bool {
         self.run.run.until == Until::Signal
             && self.run.state.change(|state| {
-                let ends = state.until_began && state.failure.is_none();
+                let ends = state.is_under_way(&self.run.run) && state.failure.is_none();
                 if ends {
                     state.ended_by.get_or_insert(EndedBy::Signal);
                 }

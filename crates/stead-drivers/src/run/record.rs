@@ -88,6 +88,9 @@ pub(super) fn role_versions(
     }
 }
 
+/// What phases say that a lost driver was in.
+const DRIVER_LOST: &str = "the driver was lost";
+
 /// Adds what a run of roles adds to `run_meta.json`. `ended_by` is what ended a run that went well before its tasks did.
 pub fn complete_meta(run: &RunPlan, ended_by: Option<EndedBy>, report: &Report, meta: &mut RunMeta) {
     let roles = roles_of_phases(run);
@@ -100,6 +103,11 @@ pub fn complete_meta(run: &RunPlan, ended_by: Option<EndedBy>, report: &Report, 
     if let Some((name, error)) = first {
         meta.failed_phase = decides.then_some(name);
         meta.error = error.or(meta.error.take());
+    }
+    if report.segments > 1 {
+        let before = meta.error.take().filter(|error| error != DRIVER_LOST);
+        let before = before.map(|error| format!("; before that: {error}")).unwrap_or_default();
+        meta.error = Some(format!("{DRIVER_LOST}, what was left was collected afterwards{before}"));
     }
     if meta.error.is_none() {
         meta.error = match report.status {

@@ -94,6 +94,17 @@ impl Inner {
         self.roles.get(role).map_or(Stage::Waiting, |state| state.stage)
     }
 
+    /// Whether every role is where it should be: services are ready, tasks run or have ended.
+    pub(super) fn is_under_way(&self, run: &RunPlan) -> bool {
+        let is_there = |(name, role): (&str, &RolePlan)| match role.kind {
+            RoleKind::Service => {
+                self.roles.get(name).is_some_and(|own| own.ready.is_some() || role.allow_failure)
+            }
+            RoleKind::Task => self.stage(name) >= Stage::Running,
+        };
+        self.until_began || run.in_start_order().all(is_there)
+    }
+
     /// Whether the main part still needs its services: it holds, or a task of it has not ended.
     pub(super) fn needs_services(&self, run: &RunPlan) -> bool {
         if self.ended_by.is_some() {
@@ -221,4 +232,53 @@ pub(super) fn with_stderr(mut message: String, exit: &RoleExit) -> String {
 /// Returns `seconds` as a time.
 pub(super) fn seconds(seconds: u32) -> Duration {
     Duration::from_secs(seconds.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::role::StopRule;
+
+    use super::*;
+
+    fn role(kind: RoleKind) -> RolePlan {
+        serde_json::from_value(serde_json::json!({
+            "role": "r", "kind": kind, "agent_id": "local", "transport": "local", "argv": ["x"], "env_names": [],
+            "stop": StopRule::default(), "expect_exit": [0, 3], "may_exit": false, "allow_failure": false,
+            "artifacts": [], "index": 1, "concurrency": 1,
+        }))
+        .unwrap()
+    }
+
+    fn exit(code: i32) -> RoleExit {
+        RoleExit {
+            exit_code: Some(code),
+            last_stderr: vec!["no such thing".to_owned()],
+            ..RoleExit::default()
+        }
+    }
+
+    #[test]
+    fn a_task_ends_well_with_an_exit_it_may_have_or_after_a_requested_stop() {
+        let task = role(RoleKind::Task);
+        assert_eq!(judge("r", &task, None, &exit(3), true).status, RoleStatus::Success);
+        assert_eq!(judge("r", &task, Some(StopReason::Duration), &exit(9), true).status, RoleStatus::Success);
+        let verdict = judge("r", &task, None, &exit(42), true);
+        assert_eq!(verdict.status, RoleStatus::Failed);
+        assert_eq!(verdict.failure.unwrap().message, "r ended with exit code 42\n  no such thing");
+        assert_eq!(
+            judge("r", &task, Some(StopReason::Cancelled), &exit(0), true).status,
+            RoleStatus::Cancelled
+        );
+        assert_eq!(judge("r", &task, Some(StopReason::Timeout), &exit(0), true).status, RoleStatus::Timeout);
+    }
+
+    #[test]
+    fn a_service_that_ends_by_itself_fails_only_while_it_is_needed() {
+        let service = role(RoleKind::Service);
+        let failure = judge("r", &service, None, &exit(0), true).failure.unwrap();
+        assert!(failure.message.starts_with("service r ended by itself while it was needed: exit code 0"));
+        assert_eq!(judge("r", &service, None, &exit(0), false).status, RoleStatus::Success);
+        let may = RolePlan { may_exit: true, ..role(RoleKind::Service) };
+        assert_eq!(judge("r", &may, None, &exit(1), true).failure, None);
+    }
 }

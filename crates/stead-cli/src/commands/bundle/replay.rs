@@ -42,9 +42,9 @@ pub(crate) fn run(
         begun |= event.kind.task().map(|task| task.as_str()) == args.from.as_deref();
         if begun {
             tempo.wait_for(event.t);
-            replayed.show(&event);
+            replayed.show(event);
         } else {
-            replayed.pass_over(&event);
+            replayed.pass_over(event);
         }
         !output.out.is_closed()
     })?;
@@ -97,7 +97,7 @@ impl Known {
 }
 
 /// Gives every event of the bundle's journal to `take` until that returns false; returns how many lines are none.
-fn each_event(bundle: &Path, mut take: impl FnMut(Event) -> bool) -> Result<u64, Failure> {
+fn each_event(bundle: &Path, mut take: impl FnMut(&Event) -> bool) -> Result<u64, Failure> {
     let path = bundle.join(EVENTS);
     let unreadable = |error: io::Error| {
         Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
@@ -110,11 +110,8 @@ fn each_event(bundle: &Path, mut take: impl FnMut(Event) -> bool) -> Result<u64,
             return Ok(damaged);
         }
         match event::decode(line.strip_suffix(b"\n").unwrap_or(&line)) {
-            Ok(event) => {
-                if !take(event) {
-                    return Ok(damaged);
-                }
-            }
+            Ok(event) if !take(&event) => return Ok(damaged),
+            Ok(_) => {}
             Err(_) => damaged += 1,
         }
     }

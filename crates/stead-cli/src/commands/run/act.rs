@@ -46,7 +46,6 @@ pub(crate) struct RunRequest {
 pub(crate) struct Prepared {
     runner: Runner,
     plan: CheckedPlan,
-    run: Arc<RunPlan>,
     surroundings: Arc<RunSurroundings>,
     meta: Arc<Mutex<Option<RunMeta>>>,
 }
@@ -112,7 +111,7 @@ pub(crate) fn prepare(
     }
     let (runner, meta) = keeping_meta(runner, &run, &surroundings);
     let plan = CheckedPlan::from(compiled).with_base_dir(base_dir);
-    Ok(Prepared { runner, plan, run, surroundings, meta })
+    Ok(Prepared { runner, plan, surroundings, meta })
 }
 
 /// Returns a runner for the phases of `plan`, and what they share.
@@ -164,7 +163,7 @@ impl Prepared {
     /// # Errors
     /// If it could not start: then there is no bundle.
     pub(crate) async fn run(self) -> Result<Ended, Failure> {
-        let Self { runner, plan, run: _, surroundings, meta } = self;
+        let Self { runner, plan, surroundings, meta } = self;
         let report = runner.run(plan).await;
         finish(report, &surroundings, &meta).await
     }

@@ -2,9 +2,11 @@
 
 use stead_model::ExitCode;
 
-use super::load;
+use super::act::{self, RunRequest};
+use super::shown::{self, Wanted, Where};
+use super::{drive, load};
 use crate::args::RunManifestArgs;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -15,7 +17,7 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     let loaded = load::load(args, settings)?;
     if !args.dry_run && !args.print_plan {
-        return Err(Failure::new(FailureKind::Work, "runs cannot be started yet"));
+        return act(args, loaded, settings, output);
     }
     let run = &loaded.run;
     if args.json {
@@ -27,4 +29,25 @@ pub(crate) fn run(
         output.out.print(&run.phases_text());
     }
     Ok(ExitCode::Success)
+}
+
+fn act(
+    args: &RunManifestArgs,
+    loaded: load::Loaded,
+    settings: &Settings,
+    output: &Output,
+) -> Result<ExitCode, Failure> {
+    let wanted = Wanted { json: args.json, events: args.events.clone(), verbose: args.verbose };
+    let observers = shown::observers(&wanted, Where::Below(args.bundle_dir.clone()), settings, output)?;
+    let request = RunRequest {
+        compiled: loaded.run,
+        source: loaded.path,
+        bytes: loaded.bytes,
+        vars: loaded.given,
+        bundle_dir: args.bundle_dir.clone(),
+        force: args.force,
+    };
+    let prepared = act::prepare(request, observers, settings)?;
+    let ended = drive::drive(prepared.stopper(), prepared.run())?;
+    Ok(shown::finish(&ended, &wanted, settings, output))
 }
