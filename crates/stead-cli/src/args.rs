@@ -19,6 +19,7 @@ mod intent;
 mod plan;
 mod run;
 mod steps;
+mod tui;
 mod value;
 
 pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
@@ -39,6 +40,7 @@ pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
 };
+pub use tui::TuiArgs;
 pub use value::{PlanSource, Sink};
 
 const EXAMPLES: &str = "\
@@ -52,6 +54,7 @@ Examples:
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
   stead diff run base.zip last             what is different
+  stead tui                                all of that on a whole screen
 
 Exit codes:
   0 done   1 the work failed   2 usage   3 invalid input   4 verification failed   5 locked
@@ -121,6 +124,9 @@ pub enum Command {
     /// Look at this machine and others as places where roles run
     #[command(subcommand)]
     Agent(AgentCommand),
+    /// Show runs, start them and watch agents on a whole screen
+    #[command(after_long_help = tui::KEYS)]
+    Tui(TuiArgs),
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
@@ -269,6 +275,7 @@ impl Command {
             | Self::Bundle(_)
             | Self::Diff(_)
             | Self::Agent(_)
+            | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Schema(_)
             | Self::Completions(_)
@@ -311,9 +318,12 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) | Self::Supervise => {
-                false
-            }
+            Self::Tui(_)
+            | Self::Schema(_)
+            | Self::Completions(_)
+            | Self::Man(_)
+            | Self::Executor(_)
+            | Self::Supervise => false,
         }
     }
 }

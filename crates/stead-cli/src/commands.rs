@@ -7,8 +7,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 
-mod agent;
-mod bundle;
+pub(crate) mod agent;
+pub(crate) mod bundle;
 mod completions;
 mod diff;
 mod doctor;
@@ -17,12 +17,13 @@ mod executor;
 mod intent;
 mod man;
 mod plan;
-mod reach;
+pub(crate) mod reach;
 mod resume;
-mod run;
+pub(crate) mod run;
 mod schema;
 mod steps;
 mod supervise;
+mod tui;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
 pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
@@ -57,6 +58,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             AgentCommand::Check(args) => agent::check::run(&args, settings, output),
             AgentCommand::List(args) => agent::list::run(&args, settings, output),
         },
+        Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),

@@ -94,7 +94,7 @@ fn report_usage(
 }
 
 /// Returns what is wrong, and what to do about it, of clap's text.
-fn split_usage(error: &clap::Error) -> (String, String) {
+pub(crate) fn split_usage(error: &clap::Error) -> (String, String) {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return ("no command was given".to_owned(), "try '--help'".to_owned());
     }

@@ -26,7 +26,8 @@ impl Output {
         Self::new(Handle::new(io::stdout()), Handle::new(io::stderr()))
     }
 
-    fn new(out: Handle, err: Handle) -> Self {
+    /// Returns an output that writes to these streams.
+    pub(crate) fn new(out: Handle, err: Handle) -> Self {
         Self { out, err, files: Arc::default() }
     }
 

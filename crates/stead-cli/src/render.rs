@@ -9,6 +9,7 @@ mod auto;
 pub mod cursor;
 pub(crate) mod diff;
 pub mod events;
+pub(crate) mod full_screen;
 pub mod graph;
 pub(crate) mod hosts;
 pub mod json;

@@ -7,6 +7,7 @@ pub mod context;
 pub mod file_cases;
 pub mod flow;
 pub mod operation_contract;
+pub mod pty;
 pub mod sshd;
 pub mod stand_in;
 pub mod transport_contract;

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use crate::settings::Settings;
 
-pub(super) mod check;
-pub(super) mod list;
-pub(super) mod status;
+pub(crate) mod check;
+pub(crate) mod list;
+pub(crate) mod status;
 
 /// Returns where roles work if nobody says otherwise, the first choice first.
-pub(super) fn workdirs(settings: &Settings) -> Vec<PathBuf> {
+pub(crate) fn workdirs(settings: &Settings) -> Vec<PathBuf> {
     let absolute =
         |name: &str| settings.environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let user = stead_drivers::facts::user();

@@ -16,7 +16,7 @@ pub(super) mod report;
 pub(super) mod verify;
 
 /// Returns the directories that hold runs: `runs` here, and the state directory's.
-pub(super) fn run_directories(settings: &Settings) -> Vec<PathBuf> {
+pub(crate) fn run_directories(settings: &Settings) -> Vec<PathBuf> {
     vec![settings.current_dir.join("runs"), settings.state_dir.runs()]
 }
 

@@ -2,7 +2,7 @@
 
 pub(crate) mod act;
 mod drive;
-pub(super) mod load;
+pub(crate) mod load;
 pub(super) mod manifest;
 pub(super) mod resume;
 mod shown;

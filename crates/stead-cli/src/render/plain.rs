@@ -124,7 +124,7 @@ impl Observer for Plain {
 }
 
 /// Returns the line of an event, if it has one of its own.
-pub(super) fn line_of(kind: &EventKind) -> Option<String> {
+pub(crate) fn line_of(kind: &EventKind) -> Option<String> {
     let line = match kind {
         EventKind::RunStarted(started) => format!("[run] {} {}", started.plan, started.run_id),
         EventKind::RunResumed(resumed) => format!("[resumed] segment={}", resumed.segment),
@@ -185,7 +185,7 @@ pub(super) fn line_of(kind: &EventKind) -> Option<String> {
 }
 
 /// Returns `task@host`, or the task alone.
-pub(super) fn at(task: &TaskName, host: Option<&HostName>) -> String {
+pub(crate) fn at(task: &TaskName, host: Option<&HostName>) -> String {
     host.map_or_else(|| task.to_string(), |host| format!("{task}@{host}"))
 }
 

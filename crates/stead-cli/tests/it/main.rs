@@ -28,6 +28,7 @@ mod site;
 mod steps;
 mod system;
 mod terminal;
+mod tui;
 mod unsupported;
 mod usage;
 
