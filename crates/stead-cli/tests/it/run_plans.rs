@@ -112,7 +112,11 @@ fn an_empty_manifest_lacks_two_keys() {
     let desk = Desk::new("");
     for args in [&["--dry-run"][..], &[]] {
         let ended = desk.run(args).exits(3);
-        assert!(ended.stderr.contains("`api_version`") && ended.stderr.contains("`roles`"), "{}", ended.stderr);
+        assert!(
+            ended.stderr.contains("`api_version`") && ended.stderr.contains("`roles`"),
+            "{}",
+            ended.stderr
+        );
     }
     desk.write("run.yaml", "api_version: v2\nroles: {a: {command: [x]}}\n");
     desk.run(&[]).exits(3).says("api_version: expected `v1`, found the text `v2`");
@@ -128,7 +132,10 @@ fn all_faults_are_in_one_output() {
         "api_version: v1\nrun_id: a/b\nreadines: {method: none}\nlease_seconds: 1\nagents: {x: 'ftp://h'}\nroles:\n  \
          a: {command: [], needs: [b2]}\n  b: {command: ['{{ vars.x }}'], timeout_seconds: -3}\n  c: {kit: mine, kit_role: c, agent: nobody}\n",
     );
-    desk.write("kits/mine.yaml", "api_version: v1\nkit: mine\nroles: {c: {command: [x], fields: {f: {type: text}}}}\n");
+    desk.write(
+        "kits/mine.yaml",
+        "api_version: v1\nkit: mine\nroles: {c: {command: [x], fields: {f: {type: text}}}}\n",
+    );
     let found = desk.diagnostics(&[], 3);
     assert_eq!(
         paths(&found),
@@ -157,7 +164,10 @@ fn all_faults_are_in_one_output() {
 /// Case 4: the command lines of the short form, exactly; case 7: as text.
 #[test]
 fn the_short_form_gives_exact_command_lines() {
-    let desk = Desk::new(&SHORT.replace("duration_seconds: 20", "duration_seconds: 20\n    args: {log_level: debug, rate: 2.9, tag: [a, b]}"));
+    let desk = Desk::new(&SHORT.replace(
+        "duration_seconds: 20",
+        "duration_seconds: 20\n    args: {log_level: debug, rate: 2.9, tag: [a, b]}",
+    ));
     let plan = desk.plan(&["--agent", "A1=local"]);
     assert_eq!(
         argv(&plan, "server").join(" "),
@@ -180,7 +190,10 @@ fn the_short_form_gives_exact_command_lines() {
 fn run_ids_never_leave_the_directory() {
     let desk = Desk::new("");
     for id in ["../../x", "a/b", "-x"] {
-        desk.write("run.yaml", &format!("api_version: v1\nrun_id: {id}\nroles: {{a: {{command: ['true']}}}}\n"));
+        desk.write(
+            "run.yaml",
+            &format!("api_version: v1\nrun_id: {id}\nroles: {{a: {{command: ['true']}}}}\n"),
+        );
         desk.run(&[]).exits(3).says("run_id: ");
     }
     assert_eq!(desk.files(), ["profiles/pump.yaml", "run.yaml"]);
@@ -202,7 +215,9 @@ fn profiles_are_checked_before_anything_happens() {
         assert!(ended.stderr.contains(right), "both hashes: {}", ended.stderr);
     }
     fs::remove_file(desk.path("profiles/pump.yaml")).unwrap();
-    desk.run(&["--dry-run", "--agent", "A1=local"]).exits(3).says("cannot read the profile `profiles/pump.yaml`");
+    desk.run(&["--dry-run", "--agent", "A1=local"])
+        .exits(3)
+        .says("cannot read the profile `profiles/pump.yaml`");
     assert!(!desk.path("runs").exists());
 }
 
@@ -283,7 +298,9 @@ fn kits_are_found_beside_the_manifest_and_where_a_flag_says() {
 /// Case 32: a baseline that is missing is refused before any role starts, unless nobody wants to compare.
 #[test]
 fn a_missing_baseline_is_refused_unless_nothing_is_compared() {
-    let desk = Desk::new("api_version: v1\nroles: {a: {command: ['true']}}\npost_run: {diff_baseline: base, fail_on: ['services_added>0']}\n");
+    let desk = Desk::new(
+        "api_version: v1\nroles: {a: {command: ['true']}}\npost_run: {diff_baseline: base, fail_on: ['services_added>0']}\n",
+    );
     for args in [&["--dry-run"][..], &[]] {
         desk.run(args).exits(3).says("post_run.diff_baseline: ");
     }

@@ -249,6 +249,20 @@ fn kits_of_files_make_command_lines() {
 }
 
 #[test]
+fn a_role_that_says_nothing_is_all_its_kits() {
+    let kit = "api_version: v1\nkit: k\nroles:\n  db: {kind: service, command: [db]}\n  app: {needs: [db], command: [app]}\n";
+    let kits = &[("k", kit)];
+    let run =
+        Wish { kits, ..Wish::of("api_version: v1\nkit: k\nroles:\n  app:\n  store: {kit_role: db}\n") }.run();
+    assert_eq!(
+        (argv(&run.roles["app"]), &run.roles["app"].needs[..]),
+        (vec!["app"], &["store".to_owned()][..])
+    );
+    let alone = Wish { kits, ..Wish::of("api_version: v1\nkit: k\nroles: {app: {}}\n") }.run();
+    assert!(alone.roles["app"].needs.is_empty());
+}
+
+#[test]
 fn a_role_overrides_its_kit_key_by_key() {
     let kits = &[("iperf", IPERF)];
     let manifest =
