@@ -123,7 +123,8 @@ impl<'a> Agents<'a> {
                     None
                 }
                 None => {
-                    problems.push(place(format!("there is no agent `{word}`"), self.advice(word)));
+                    let help = format!("{}; or give `--agent {word}=TRANSPORT`", self.advice(word));
+                    problems.push(place(format!("there is no agent `{word}`"), help));
                     None
                 }
             },
@@ -163,10 +164,7 @@ impl<'a> Agents<'a> {
         let listed = known.iter().copied().collect::<Vec<_>>().join(", ");
         let near = suggest(word, known.iter().copied());
         let near = if near.starts_with("did you mean") { format!("{near} ") } else { String::new() };
-        format!(
-            "{near}known agents: {listed}; a transport is written `ssh://user@host` or `user@host`, or give \
-                 `--agent {word}=TRANSPORT`"
-        )
+        format!("{near}known agents: {listed}; a transport is written `ssh://user@host` or `user@host`")
     }
 }
 
