@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
 use stead_drivers::transport::{Notices, Surroundings, Transports};
 use stead_model::HostName;
 use stead_model::inventory::Host;
@@ -68,6 +69,30 @@ impl Far {
     fn sessions(&self) -> usize {
         std::fs::read_dir(self.sshd.workdir().join("run"))
             .map_or(0, |entries| entries.flatten().filter(|entry| entry.path().is_dir()).count())
+    }
+
+    /// Sends a signal to the server and what serves its connections, and to nobody they started.
+    fn signal_server(&self, signal: Signal) {
+        let serves = |pid: &u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.starts_with("sshd") && self.is_below(*pid)
+        };
+        let pids = std::fs::read_dir("/proc").unwrap().flatten();
+        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        for pid in pids.filter(serves) {
+            let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+            rustix::process::kill_process(pid, signal).unwrap_or(());
+        }
+    }
+
+    fn is_below(&self, mut pid: u32) -> bool {
+        while pid > 1 && pid != self.sshd.pid() {
+            if !is_alive(pid) {
+                return false;
+            }
+            pid = parent(pid);
+        }
+        pid == self.sshd.pid()
     }
 
     /// Waits until the connection is as wanted.
@@ -186,7 +211,7 @@ async fn a_lease_that_ends_stops_roles_and_leaves_their_logs() {
     );
     let mut started = far.stage.start("lost", &script, Wish::default()).await;
     started.says("up").await;
-    far.sshd.stop();
+    far.signal_server(Signal::STOP);
     far.link(|link| matches!(link, Link::Gone(_))).await;
     wait_for(|| marker.exists()).await;
     wait_for(|| processes_of(&far.stage.work).is_empty()).await;
@@ -197,7 +222,7 @@ async fn a_lease_that_ends_stops_roles_and_leaves_their_logs() {
     assert_eq!(error.class, stead_model::ErrorClass::Unreachable);
     wait_for(|| far.sessions() == 0).await;
 
-    far.sshd.cont();
+    far.signal_server(Signal::CONT);
     far.sshd.drop_connections();
     let later = connect(&far.sshd, Duration::from_secs(15)).await.unwrap();
     let left = later.leftovers(&far.stage.work).await.unwrap();
@@ -261,10 +286,10 @@ async fn a_driver_that_is_away_blocks_no_role() {
     let mut started = far.stage.start("flood", &order_script, Wish::default()).await;
     started.says("up").await;
     let began = Instant::now();
-    far.sshd.stop();
+    far.signal_server(Signal::STOP);
     wait_for(|| done.exists()).await;
     assert!(began.elapsed() < Duration::from_secs(30));
-    far.sshd.cont();
+    far.signal_server(Signal::CONT);
     let (_, exit) = started.rest().await;
     assert_eq!(exit.stdout_bytes, 20_000_003);
     assert_eq!(std::fs::metadata(started.logs.join("stdout.log")).unwrap().len(), 20_000_003);

@@ -37,7 +37,8 @@ impl AgentFlag {
     /// Returns the flag that `text` is: `NAME=TRANSPORT`.
     pub fn parse(text: &str) -> Result<Self, InvalidAgentFlag> {
         match text.split_once('=') {
-            Some((name, spec)) if !name.is_empty() && !spec.is_empty() => {
+            // A transport without a name in front may hold `=` as well.
+            Some((name, spec)) if !name.is_empty() && !spec.is_empty() && !name.contains([':', '@', '?']) => {
                 Ok(Self { name: name.to_owned(), spec: spec.to_owned() })
             }
             Some(_) | None => Err(InvalidAgentFlag),
@@ -122,7 +123,8 @@ impl<'a> Agents<'a> {
                     None
                 }
                 None => {
-                    problems.push(place(format!("there is no agent `{word}`"), self.advice(word)));
+                    let help = format!("{}; or give `--agent {word}=TRANSPORT`", self.advice(word));
+                    problems.push(place(format!("there is no agent `{word}`"), help));
                     None
                 }
             },
@@ -162,10 +164,7 @@ impl<'a> Agents<'a> {
         let listed = known.iter().copied().collect::<Vec<_>>().join(", ");
         let near = suggest(word, known.iter().copied());
         let near = if near.starts_with("did you mean") { format!("{near} ") } else { String::new() };
-        format!(
-            "{near}known agents: {listed}; a transport is written `ssh://user@host` or `user@host`, or give \
-                 `--agent {word}=TRANSPORT`"
-        )
+        format!("{near}known agents: {listed}; a transport is written `ssh://user@host` or `user@host`")
     }
 }
 
