@@ -24,6 +24,7 @@ mod record;
 mod report;
 mod roles;
 mod running;
+mod runs;
 mod site;
 mod steps;
 mod system;
