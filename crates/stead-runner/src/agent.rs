@@ -16,6 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stead_model::plan::Digest;
+use stead_model::report::Warning;
 use stead_model::role::{
     ArtifactQuestion, FileStat, Found, Leftovers, Probe, ProbeAnswer, Program, ProgramQuestion, Readiness,
     RoleEvent, RoleOrder, RunWork, SiteAnswer, SiteAsk, StopReason,
@@ -41,8 +42,10 @@ pub struct AgentAbout {
     pub latency_ms: f64,
     /// Its clock less the driver's.
     pub clock_offset_ms: f64,
-    /// Whether that had to be brought there for this run.
+    /// Whether `stead` had to be brought there for this run.
     pub uploaded: bool,
+    /// What a person should know of the connection.
+    pub warnings: Vec<Warning>,
 }
 
 /// How it stands with the connection to an agent.
@@ -87,6 +90,11 @@ pub trait Agent: Send + Sync + fmt::Debug {
     /// Makes a directory that a manifest names, with its parents, unless it is there.
     async fn ensure_directory(&self, path: &str) -> Result<(), OpError> {
         self.ask_site(SiteAsk::EnsureDirectory { path: path.to_owned() }).await.map(drop)
+    }
+
+    /// Lets the run's workdirs stay for good: they are not taken for what a lost driver left.
+    async fn keep_work(&self, work: &RunWork) -> Result<(), OpError> {
+        self.ask_site(SiteAsk::KeepWork { work: work.clone() }).await.map(drop)
     }
 
     /// Removes everything the run has there: workdirs it made and logs that were spooled.
@@ -159,12 +167,14 @@ pub struct RunningRole {
     /// Tells it to stop. May be cloned and used from anywhere.
     pub stop: Arc<dyn StopRole>,
     from_driver: Option<DriverLooks>,
+    /// What is wrong on this side.
+    warnings: Option<mpsc::UnboundedReceiver<RoleEvent>>,
 }
 
 impl RunningRole {
     /// Returns the role that `events` tell of and `stop` stops.
     pub fn new(events: mpsc::UnboundedReceiver<RoleEvent>, stop: Arc<dyn StopRole>) -> Self {
-        Self { events, stop, from_driver: None }
+        Self { events, stop, from_driver: None, warnings: None }
     }
 
     /// Returns the role with its readiness looked at from `driver`, the agent of this machine, where `ready` says so.
@@ -177,21 +187,43 @@ impl RunningRole {
     /// ([`RoleEvent::is_last`]). If there is nothing without one, the role is lost: with its connection, or because its
     /// supervisor was killed (then every process of it has been ended). Cancel safe.
     pub async fn next_event(&mut self) -> Option<RoleEvent> {
-        let Some(looks) = &mut self.from_driver else { return self.events.recv().await };
         loop {
             let event = tokio::select! {
                 biased;
+                event = warning(&mut self.warnings) => event,
                 event = self.events.recv() => event?,
-                event = looks.next_event() => event,
+                event = look(&mut self.from_driver) => event,
             };
-            if looks.lets_through(&event) {
+            if self.from_driver.as_mut().is_none_or(|looks| looks.lets_through(&event)) {
                 return Some(event);
             }
         }
+    }
+
+    /// Returns the role with warnings of this side told as well.
+    pub(crate) fn with_warnings(self, warnings: mpsc::UnboundedReceiver<RoleEvent>) -> Self {
+        Self { warnings: Some(warnings), ..self }
     }
 }
 
 /// Returns the error of an answer that does not fit its question.
 fn out_of_turn(answer: &SiteAnswer) -> OpError {
     OpError::operation(format!("an answer out of turn: {answer:?}"))
+}
+
+async fn warning(warnings: &mut Option<mpsc::UnboundedReceiver<RoleEvent>>) -> RoleEvent {
+    if let Some(receiver) = warnings {
+        if let Some(warning) = receiver.recv().await {
+            return warning;
+        }
+        *warnings = None;
+    }
+    std::future::pending().await
+}
+
+async fn look(looks: &mut Option<DriverLooks>) -> RoleEvent {
+    match looks {
+        Some(looks) => looks.next_event().await,
+        None => std::future::pending().await,
+    }
 }

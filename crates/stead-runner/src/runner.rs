@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stead_bundle::{CreateError, Holder, KnownHashes};
+use stead_bundle::{ArchiveFormat, CreateError, Holder, KnownHashes, SigningKey};
 use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
@@ -97,6 +97,8 @@ pub struct Runner {
     bundle_dir: Option<BundleDir>,
     sources_of: Option<SourcesOf>,
     known_hashes: KnownHashes,
+    signing: Option<SigningKey>,
+    archive: Option<ArchiveFormat>,
     announcer: Announcer,
 }
 
@@ -140,6 +142,8 @@ impl Runner {
             bundle_dir: None,
             sources_of: None,
             known_hashes: KnownHashes::default(),
+            signing: None,
+            archive: None,
             announcer: Announcer::default(),
         }
     }
@@ -180,6 +184,18 @@ impl Runner {
     /// Adds files to the bundle's sources that name the run, whose id is known only when its directory is made.
     pub fn sources_of(mut self, sources: impl Fn(&RunId) -> Vec<(String, Vec<u8>)> + Send + 'static) -> Self {
         self.sources_of = Some(Box::new(sources));
+        self
+    }
+
+    /// Signs the bundle when it is sealed.
+    pub fn sign(mut self, key: SigningKey) -> Self {
+        self.signing = Some(key);
+        self
+    }
+
+    /// Replaces the bundle's directory by an archive when everything is done and the archive has verified.
+    pub fn archive(mut self, format: ArchiveFormat) -> Self {
+        self.archive = Some(format);
         self
     }
 
@@ -780,6 +796,8 @@ impl Runner {
             recording,
             complete: self.complete,
             complete_meta: self.complete_meta,
+            signing: self.signing,
+            archive: self.archive,
             _canceller: self.canceller,
             _locks: locks,
         }
@@ -823,6 +841,8 @@ pub(crate) struct Started {
     pub(crate) recording: Option<Arc<Recording>>,
     complete: Option<Complete>,
     complete_meta: Option<CompleteMeta>,
+    signing: Option<SigningKey>,
+    archive: Option<ArchiveFormat>,
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
@@ -853,18 +873,41 @@ impl Started {
             if !failures.is_empty() {
                 incomplete(&mut report);
             }
-            let late = recording.finish(&report, self.complete_meta);
+            let mut late = recording.finish(&report, self.complete_meta);
+            if let Some(key) = self.signing.filter(|_| late.is_empty()) {
+                late.extend(recording.directory.sign(&key).err().map(|error| chain(&error)));
+            }
             for failure in &late {
                 let text = format!("the recording is incomplete: {failure}");
                 report.warnings.push(Warning::new("record/incomplete", text));
             }
             failures.extend(late);
         }
+        drop(dispatcher);
+        if let (Some(format), Some(recording)) =
+            (self.archive.filter(|_| failures.is_empty()), self.recording)
+        {
+            match archived(recording, format) {
+                Ok(path) => report.bundle = Some(path),
+                Err(failure) => {
+                    let text = format!("the bundle stays a directory: {failure}");
+                    report.warnings.push(Warning::new("record/incomplete", text));
+                    failures.push(failure);
+                }
+            }
+        }
         if !failures.is_empty() {
             incomplete(&mut report);
         }
         report
     }
+}
+
+/// Replaces the bundle of a run that ended by an archive; returns where it is, or why there is none.
+fn archived(recording: Arc<Recording>, format: ArchiveFormat) -> Result<String, String> {
+    let recording = Arc::try_unwrap(recording).map_err(|_| "work of the run is still going on".to_owned())?;
+    let exported = recording.directory.into_archive(format).map_err(|error| chain(&error))?;
+    Ok(exported.path.display().to_string())
 }
 
 /// Walks a run to its end on the runtime's own threads.

@@ -4,4 +4,5 @@ pub(crate) mod act;
 mod drive;
 pub(crate) mod load;
 pub(super) mod manifest;
+pub(super) mod resume;
 mod shown;

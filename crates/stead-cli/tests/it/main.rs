@@ -22,6 +22,7 @@ mod plans;
 mod reach;
 mod record;
 mod report;
+mod roles;
 mod running;
 mod site;
 mod steps;

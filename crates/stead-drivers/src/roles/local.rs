@@ -42,6 +42,7 @@ impl LocalAgent {
             latency_ms: 0.0,
             clock_offset_ms: 0.0,
             uploaded: false,
+            warnings: Vec::new(),
         };
         Self {
             about,

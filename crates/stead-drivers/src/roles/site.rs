@@ -47,6 +47,8 @@ pub(crate) struct Site {
 #[derive(Debug)]
 struct Live {
     directory: PathBuf,
+    /// What was made for it from here: another agent of the run may be this same machine.
+    made: Vec<PathBuf>,
     _lock: File,
 }
 
@@ -78,6 +80,7 @@ impl Site {
                 let made = DirBuilder::new().recursive(true).create(absolute(path)?);
                 made.map(|()| SiteAnswer::Done).map_err(|error| cannot("make", Path::new(path), &error))
             }
+            SiteAsk::KeepWork { work } => self.keep(work).map(|()| SiteAnswer::Done),
             SiteAsk::RemoveWork { work } => self.remove(work).map(|()| SiteAnswer::Done),
             SiteAsk::Program(question) => find_program(question).map(SiteAnswer::Program),
             SiteAsk::HasAddress { address } => Ok(SiteAnswer::Is { yes: has_address(*address) }),
@@ -96,16 +99,23 @@ impl Site {
     pub(crate) fn make_control(&self, work: &RunWork, role: &str) -> Result<ControlPlace, OpError> {
         let directory = self.run_directory(work)?.join(CONTROL).join(name(role)?);
         private_directories(&directory).map_err(|error| cannot("make", &directory, &error))?;
+        self.note_made(work, &directory);
         Ok(ControlPlace { directory })
     }
 
     fn make_workdir(&self, work: &RunWork, role: &str) -> Result<String, OpError> {
         let directory = self.run_directory(work)?.join(name(role)?);
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&directory)
-            .map_err(|error| cannot("make", &directory, &error))?;
+        let made = DirBuilder::new().mode(0o700).create(&directory);
+        made.map_err(|error| cannot("make", &directory, &error))?;
+        self.note_made(work, &directory);
         text(&directory)
+    }
+
+    fn note_made(&self, work: &RunWork, directory: &Path) {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(live) = live.get_mut(&work.to_string()) {
+            live.made.push(directory.to_owned());
+        }
     }
 
     /// Returns the run's directory, made and locked if this is the first time.
@@ -118,8 +128,10 @@ impl Site {
         sweep(&place);
         let directory = place.join(work.to_string());
         private_directories(&directory).map_err(|error| cannot("make", &directory, &error))?;
-        let lock = lock(&directory).map_err(|error| cannot("lock", &directory, &error))?;
-        live.insert(work.to_string(), Live { directory: directory.clone(), _lock: lock });
+        let lock = lock(&directory, FlockOperation::NonBlockingLockShared)
+            .map_err(|error| cannot("lock", &directory, &error))?;
+        let made = Vec::new();
+        live.insert(work.to_string(), Live { directory: directory.clone(), made, _lock: lock });
         Ok(directory)
     }
 
@@ -136,16 +148,43 @@ impl Site {
         Err(OpError::permanent(format!("no directory for roles: {why}; set `workdir` of the agent")))
     }
 
+    /// Removes what the run has here; what a lost driver left of it goes whole.
     fn remove(&self, work: &RunWork) -> Result<(), OpError> {
-        let known = self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&work.to_string());
-        let directories = match known {
-            Some(live) => vec![live.directory],
-            None => self.places.iter().map(|place| place.join(work.to_string())).collect(),
+        let Some(Live { directory, made, _lock }) = self.forget(work) else {
+            for directory in self.directories(work) {
+                remove_tree(&directory).map_err(|error| cannot("remove", &directory, &error))?;
+            }
+            return Ok(());
         };
-        for directory in directories.iter().filter(|directory| directory.is_dir()) {
-            remove_tree(directory).map_err(|error| cannot("remove", directory, &error))?;
+        for path in &made {
+            remove_tree(path).map_err(|error| cannot("remove", path, &error))?;
+        }
+        drop(_lock);
+        // Held by nobody else it is of no use any more; what another agent of the run has there keeps it.
+        if lock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            leave(&directory);
         }
         Ok(())
+    }
+
+    /// Removes what is needed only while the run lives; without it nobody takes the rest for a lost driver's.
+    fn keep(&self, work: &RunWork) -> Result<(), OpError> {
+        drop(self.forget(work));
+        for directory in self.directories(work) {
+            let control = directory.join(CONTROL);
+            remove_tree(&control).map_err(|error| cannot("remove", &control, &error))?;
+            fs::remove_file(directory.join(LIVE)).unwrap_or(());
+        }
+        Ok(())
+    }
+
+    fn forget(&self, work: &RunWork) -> Option<Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).remove(&work.to_string())
+    }
+
+    fn directories(&self, work: &RunWork) -> Vec<PathBuf> {
+        let places = self.places.iter().map(|place| place.join(work.to_string()));
+        places.filter(|directory| directory.is_dir()).collect()
     }
 
     fn leftovers(&self, work: &RunWork) -> Result<Leftovers, OpError> {
@@ -157,9 +196,7 @@ impl Site {
             stderr: None,
             exit: None,
         };
-        for directory in
-            self.places.iter().map(|place| place.join(work.to_string())).filter(|path| path.is_dir())
-        {
+        for directory in self.directories(work) {
             for role in directories_in(&directory).into_iter().filter(|name| !name.starts_with('.')) {
                 let workdir = text(&directory.join(&role))?;
                 roles.entry(role.clone()).or_insert_with(|| of(&role)).workdir = Some(workdir);
@@ -231,10 +268,22 @@ fn try_place(place: &Path) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-fn lock(directory: &Path) -> io::Result<File> {
+/// Removes a run's directory in which nobody has anything any more.
+fn leave(directory: &Path) {
+    if fs::remove_dir(directory.join(CONTROL)).is_ok() || !directory.join(CONTROL).exists() {
+        let is_empty = fs::read_dir(directory)
+            .is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == LIVE));
+        if is_empty {
+            remove_tree(directory).unwrap_or(());
+        }
+    }
+}
+
+/// Takes the lock of a run's directory: shared by agents that use it, alone by who removes it.
+fn lock(directory: &Path, how: FlockOperation) -> io::Result<File> {
     let mut options = File::options();
     let file = options.create(true).truncate(false).write(true).mode(0o600).open(directory.join(LIVE))?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    rustix::fs::flock(&file, how)?;
     Ok(file)
 }
 
@@ -247,11 +296,12 @@ fn sweep(place: &Path) {
         let is_old = last_change(&directory)
             .and_then(|changed| now.duration_since(changed).ok())
             .is_some_and(|age| age > KEPT);
-        if !is_old {
+        // Without it somebody wanted it kept.
+        if !is_old || !directory.join(LIVE).exists() {
             continue;
         }
         // Held while it is removed: nobody can take it up meanwhile.
-        if let Ok(_held) = lock(&directory) {
+        if let Ok(_held) = lock(&directory, FlockOperation::NonBlockingLockExclusive) {
             // What cannot be removed now is found again by the next run.
             remove_tree(&directory).unwrap_or(());
         }
@@ -430,13 +480,43 @@ mod tests {
         let unrelated = directory.path().join("work/run-mine");
         fs::create_dir(&unrelated).unwrap();
         File::open(&unrelated).unwrap().set_modified(old).unwrap();
-        let held = lock(&directory.path().join("work/run-soak-07-00000001")).unwrap();
+        let held =
+            lock(&directory.path().join("work/run-soak-07-00000001"), FlockOperation::NonBlockingLockShared)
+                .unwrap();
         File::open(directory.path().join("work/run-soak-07-00000001")).unwrap().set_modified(old).unwrap();
         sweep(&directory.path().join("work"));
         assert!(Path::new(&workdir).exists(), "a driver still has it");
         drop(held);
         sweep(&directory.path().join("work"));
         assert!(!Path::new(&workdir).exists() && unrelated.exists());
+    }
+
+    #[test]
+    fn two_agents_of_one_run_may_be_one_machine() {
+        let directory = tempfile::tempdir().unwrap();
+        let (one, two) = (site(directory.path()), site(directory.path()));
+        let server = one.make_workdir(&work("r", 1), "server").unwrap();
+        let client = two.make_workdir(&work("r", 1), "client").unwrap();
+        one.make_control(&work("r", 1), "server").unwrap();
+        one.remove(&work("r", 1)).unwrap();
+        assert!(!Path::new(&server).exists() && Path::new(&client).exists());
+        two.remove(&work("r", 1)).unwrap();
+        assert_eq!(directories_in(&directory.path().join("work")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_kept_is_not_taken_for_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = site(directory.path());
+        let workdir = site.make_workdir(&work("r", 1), "server").unwrap();
+        site.make_control(&work("r", 1), "server").unwrap();
+        site.keep(&work("r", 1)).unwrap();
+        let run = directory.path().join("work/run-r-00000001");
+        assert_eq!(directories_in(&run), ["server"]);
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        [Path::new(&workdir), &run].map(|path| File::open(path).unwrap().set_modified(old).unwrap());
+        sweep(&directory.path().join("work"));
+        assert!(Path::new(&workdir).exists());
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use stead_model::event::{AgentBack, AgentConnected, AgentLost, EventKind};
 use stead_model::inventory::Host;
+use stead_model::role::RunWork;
 use stead_model::run_plan::AgentPlan;
 use stead_model::transport::TransportSpec;
-use stead_model::{ErrorClass, HostName, RunId};
+use stead_model::{ErrorClass, HostName};
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
 
@@ -24,8 +25,8 @@ pub struct AgentWish {
     pub id: HostName,
     /// How it is reached and where it works.
     pub plan: AgentPlan,
-    /// The run.
-    pub run: RunId,
+    /// What the run is called there.
+    pub work: RunWork,
     /// How long roles there go on without hearing of their driver.
     pub lease: Duration,
 }
@@ -78,7 +79,7 @@ impl RunSurroundings {
         let wish = AgentWish {
             id: id.clone(),
             plan: plan.clone(),
-            run: here.run_id.clone(),
+            work: here.work()?,
             lease: seconds(self.run.lease_seconds),
         };
         let opened = (self.opener.0)(wish).await;
@@ -93,7 +94,7 @@ impl RunSurroundings {
             clock_offset_ms: about.clock_offset_ms,
             uploaded: about.uploaded,
         };
-        let link = agent.link();
+        let (link, warnings) = (agent.link(), about.warnings.clone());
         self.remember_agent(
             id.clone(),
             AgentFacts {
@@ -106,6 +107,9 @@ impl RunSurroundings {
         );
         self.agents.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), agent);
         self.announcer.say(EventKind::AgentConnected(Box::new(connected))).await;
+        for warning in warnings {
+            self.announcer.warn(warning).await;
+        }
         let (this, id) = (Arc::clone(self), id.clone());
         self.spawn(async move { this.watch_link(&id, link).await });
         Ok(())
@@ -138,10 +142,11 @@ impl RunSurroundings {
         if let Some(agent) = of_roles.and_then(|(id, _)| self.agent(id)) {
             return Ok(agent);
         }
+        let work = here.work()?;
         let opened = self.driver.get_or_try_init(|| {
             let plan = AgentPlan { transport: "local".to_owned(), workdir: None, host: Host::default() };
             let lease = seconds(self.run.lease_seconds);
-            (self.opener.0)(AgentWish { id: HostName::local(), plan, run: here.run_id.clone(), lease })
+            (self.opener.0)(AgentWish { id: HostName::local(), plan, work, lease })
         });
         opened.await.map(Arc::clone)
     }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use stead_bundle::Style;
 use stead_bundle::analysis::{AnalysisOptions, analyze_bundle};
 use stead_bundle::diff::{
-    DiffOptions, RoleChoice, RunDiff, Threshold, choose_roles, compare, compare_roles, load_bundle,
-    load_captures, render_diff,
+    DiffOptions, DiffRequest, Diffed, RoleChoice, Target, TargetKind, Threshold, diff_runs, render_diff,
 };
+use stead_model::report::Warning;
 use stead_model::run_plan::{Analyze, DiffPlan};
 use stead_model::{ErrorClass, RunStatus};
 use stead_runner::operation::{OpError, Outcome};
@@ -49,7 +49,10 @@ impl RunSurroundings {
         }
         let (bundle, options, plan) = (here.bundle.clone(), self.analysis_options(), plan.clone());
         let name = here.run_id.to_string();
-        let diff = blocking(move || diff_with(&plan, bundle, &name, &options)).await?;
+        let Diffed { diff, warnings } = blocking(move || diff_with(&plan, bundle, &name, options)).await?;
+        for warning in warnings {
+            self.announcer.warn(Warning::new("run/diff", warning)).await;
+        }
         let crossed: Vec<&str> = diff
             .thresholds()
             .iter()
@@ -74,33 +77,25 @@ fn diff_with(
     plan: &DiffPlan,
     bundle: PathBuf,
     name: &str,
-    options: &AnalysisOptions,
-) -> Result<RunDiff, OpError> {
+    analysis: AnalysisOptions,
+) -> Result<Diffed, OpError> {
     let thresholds: Result<Vec<Threshold>, _> =
         plan.fail_on.iter().map(|expr| Threshold::parse(expr)).collect();
-    let wanted =
-        DiffOptions { thresholds: thresholds.map_err(|error| told(&error))?, ..DiffOptions::default() };
-    let nothing = Default::default();
-    let mut old = load_bundle(&plan.from, &plan.baseline, &nothing).map_err(|error| told(&error))?.side;
-    let mut new = load_bundle(&bundle, name, &nothing).map_err(|error| told(&error))?.side;
-    let roles =
-        choose_roles(&old.roles(), &new.roles(), &RoleChoice::Default).map_err(|error| told(&error))?;
-    let roles: Vec<String> = roles.into_iter().flatten().collect();
-    load_captures(&plan.from, &mut old, &roles, options).map_err(|error| told(&error))?;
-    load_captures(&bundle, &mut new, &roles, options).map_err(|error| told(&error))?;
-    let diff = match roles.as_slice() {
-        [role] => {
-            RunDiff::One(Box::new(compare(&old, &new, Some(role), &wanted).map_err(|error| told(&error))?))
-        }
-        roles => {
-            RunDiff::All(Box::new(compare_roles(&old, &new, roles, &wanted).map_err(|error| told(&error))?))
-        }
+    let thresholds = thresholds.map_err(|error| told(&error))?;
+    let request = DiffRequest {
+        role: RoleChoice::Default,
+        text: Default::default(),
+        analysis,
+        options: DiffOptions { thresholds, ..DiffOptions::default() },
     };
-    stead_bundle::replace_json(&bundle, "analysis/diff.json", &diff).map_err(|error| told(&error))?;
-    let text = render_diff(&diff, Style::Text);
+    let side = |path: PathBuf, name: &str| Target { path, name: name.to_owned(), kind: TargetKind::Bundle };
+    let (old, new) = (side(plan.from.clone(), &plan.baseline), side(bundle.clone(), name));
+    let diffed = diff_runs(&old, &new, &request).map_err(|error| told(&error))?;
+    stead_bundle::replace_json(&bundle, "analysis/diff.json", &diffed.diff).map_err(|error| told(&error))?;
+    let text = render_diff(&diffed.diff, Style::Text);
     stead_bundle::replace_file(&bundle, "analysis/diff.txt", &|out| out.write_all(text.as_bytes()))
         .map_err(|error| told(&error))?;
-    Ok(diff)
+    Ok(diffed)
 }
 
 /// Returns that a phase has nothing to do, which is no failure.

@@ -10,13 +10,12 @@ use super::state::{Inner, RoleState, Stage, judge};
 use super::{Here, RunSurroundings};
 
 impl RunSurroundings {
-    /// Takes in the events that an earlier driver recorded: what it started has ended, or is lost.
-    pub fn recall<'a>(&self, events: impl IntoIterator<Item = &'a Event>) {
+    /// Takes in an event that an earlier driver recorded: what it started has ended, or is lost.
+    pub fn recall(&self, event: &Event) {
         self.state.change(|state| {
-            for event in events {
-                recall(state, event);
+            if recall(state, event) {
+                settle(state, &self.run);
             }
-            settle(state, &self.run);
         });
     }
 
@@ -44,7 +43,8 @@ impl RunSurroundings {
     }
 }
 
-fn recall(state: &mut Inner, event: &Event) {
+/// Takes an event in; returns whether it was about a role.
+fn recall(state: &mut Inner, event: &Event) -> bool {
     if let EventKind::RoleStarted(started) = &event.kind {
         *state.role(&started.role) = RoleState {
             stage: Stage::Ended,
@@ -76,7 +76,10 @@ fn recall(state: &mut Inner, event: &Event) {
         artifacts.retain(|known| known.path != meta.path);
         artifacts.push(meta);
         artifacts.sort();
+    } else {
+        return false;
     }
+    true
 }
 
 /// Decides what became of every role that was started.

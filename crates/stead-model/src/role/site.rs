@@ -188,6 +188,11 @@ pub enum SiteAsk {
         /// Absolute.
         path: String,
     },
+    /// Let the run's workdirs stay for good; all else of it goes.
+    KeepWork {
+        /// Whose.
+        work: RunWork,
+    },
     /// Remove everything the run has there.
     RemoveWork {
         /// Whose.

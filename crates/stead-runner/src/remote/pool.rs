@@ -201,6 +201,11 @@ impl HostPool {
             | Reply::Out { .. }
             | Reply::Want { .. }
             | Reply::Keep(_)
+            | Reply::Started { .. }
+            | Reply::Done { .. }
+            | Reply::Role { .. }
+            | Reply::Probe(_)
+            | Reply::Site(_)
             | Reply::Lock { .. }
             | Reply::Beat) => Ok(Err(OpError::operation(format!("an answer out of turn: {other:?}")))),
         }

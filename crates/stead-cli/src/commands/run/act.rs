@@ -9,21 +9,26 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stead_bundle::{ArchiveFormat, SigningKey};
 use stead_drivers::Drivers;
 use stead_drivers::roles::LocalAgent;
 use stead_drivers::run::{self, AgentOpener, AgentWish, Opening, RunParts, RunStopper, RunSurroundings};
 use stead_engine::compile::runs::CompiledRun;
 use stead_model::bundle::{PlanMeta, RoleMeta, RunMeta};
 use stead_model::event::RunKind;
+use stead_model::inventory::Host;
 use stead_model::plan::Plan;
-use stead_model::run_plan::{Distribution, PROFILE_FILE, RunPlan};
+use stead_model::run_plan::{BundleFormat, Distribution, PROFILE_FILE, RunPlan};
 use stead_model::transport::TransportSpec;
 use stead_model::{ExitCode, Report};
-use stead_runner::operation::{OpError, base_places};
-use stead_runner::{CheckedPlan, Observer, Provenance, Runner, Taken, clock, versions};
+use stead_runner::agent::Agent;
+use stead_runner::remote::{RemoteAgent, RemoteAgentSettings};
+use stead_runner::{CheckedPlan, Observer, Provenance, Runner, Taken, Warner, clock, versions};
 
+use crate::commands::agent;
 use crate::commands::plan::drive::Boxed;
 use crate::failure::{Failure, FailureKind};
+use crate::reach;
 use crate::settings::Settings;
 
 /// A run that is wanted.
@@ -40,6 +45,8 @@ pub(crate) struct RunRequest {
     pub(crate) bundle_dir: PathBuf,
     /// Whether a bundle that has the run's id is moved away.
     pub(crate) force: bool,
+    /// What the bundle is signed with.
+    pub(crate) signing: Option<SigningKey>,
 }
 
 /// A run that can start.
@@ -66,7 +73,7 @@ pub(crate) fn prepare(
     observers: Vec<Box<dyn Observer>>,
     settings: &Settings,
 ) -> Result<Prepared, Failure> {
-    let RunRequest { compiled, source, bytes, vars, bundle_dir, force } = request;
+    let RunRequest { compiled, source, bytes, vars, bundle_dir, force, signing } = request;
     let CompiledRun { compiled, run } = compiled;
     let base_dir = run.manifest_dir.clone();
     let (runner, surroundings) = connected(&compiled.plan, false, settings)?;
@@ -106,6 +113,14 @@ pub(crate) fn prepare(
     for warning in &run.warnings {
         runner = runner.warn_of(warning.code.clone(), warning.text.clone(), warning.role.clone());
     }
+    if let Some(key) = signing {
+        runner = runner.sign(key);
+    }
+    runner = match run.bundle_format {
+        BundleFormat::Dir => runner,
+        BundleFormat::Zip => runner.archive(ArchiveFormat::Zip),
+        BundleFormat::TarZst => runner.archive(ArchiveFormat::TarZst),
+    };
     for observer in observers {
         runner = runner.observe(Boxed(observer));
     }
@@ -126,7 +141,7 @@ pub(super) fn connected(
     // The registry needs what the runner gives, and the runner the registry: it is handed over below.
     let runner = Runner::new(Default::default()).kind(RunKind::Run).environment(environment);
     let parts = RunParts {
-        opener: opener(settings)?,
+        opener: opener(runner.warner(), base_dir, settings)?,
         secrets,
         announcer: runner.announcer(),
         known: runner.known_hashes(),
@@ -190,28 +205,28 @@ pub(super) async fn finish(
     Ok(Ended { report, meta, roles })
 }
 
-/// Returns what opens agents from this process.
-fn opener(settings: &Settings) -> Result<AgentOpener, Failure> {
-    let executable = std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
-    let uid = rustix::process::geteuid().as_raw();
-    let places = work_places(uid, settings);
+/// Returns what opens agents from this process; secrets of theirs are read as `environment` and `base_dir` have them.
+fn opener(warner: Warner, base_dir: PathBuf, settings: &Settings) -> Result<AgentOpener, Failure> {
+    let reach = reach::reach(warner, settings)?;
+    let (places, environment) = (agent::workdirs(settings), settings.environment.to_map());
     Ok(AgentOpener::new(move |wish: AgentWish| -> Opening {
-        let (executable, places) = (executable.clone(), places.clone());
+        let mut reach = reach.clone();
+        reach.lease = wish.lease;
+        let (places, environment, base_dir) = (places.clone(), environment.clone(), base_dir.clone());
         Box::pin(async move {
-            match &wish.plan.host.transport {
+            let AgentWish { id, plan, work, .. } = wish;
+            let agent: Arc<dyn Agent> = match &plan.host.transport {
                 TransportSpec::Local => {
-                    let places = wish.plan.workdir.map_or(places, |given| vec![PathBuf::from(given)]);
-                    let agent: Arc<dyn stead_runner::agent::Agent> =
-                        Arc::new(LocalAgent::new(executable, places));
-                    Ok(agent)
+                    let places = plan.workdir.map_or(places, |given| vec![PathBuf::from(given)]);
+                    Arc::new(LocalAgent::new(reach.executable, places))
                 }
-                TransportSpec::Ssh(_) => Err(OpError::operation("no way to other machines yet")),
-            }
+                TransportSpec::Ssh(_) => {
+                    let host = Host { workdir: plan.workdir, ..plan.host };
+                    let settings = RemoteAgentSettings { reach, host, name: id, work, environment, base_dir };
+                    Arc::new(RemoteAgent::connect(settings).await?)
+                }
+            };
+            Ok(agent)
         })
     }))
-}
-
-/// Returns where roles of this machine work: the same places for every account, root's too.
-fn work_places(uid: u32, settings: &Settings) -> Vec<PathBuf> {
-    base_places(uid.max(1), &settings.environment.to_map())
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::Surroundings;
 use crate::commands::agent::check::ask;
-use crate::commands::agent::status::workdirs;
+use crate::commands::agent::workdirs;
 use crate::commands::reach;
 use crate::output::Handle;
 use crate::tui::agents::{CheckState, Registered};
