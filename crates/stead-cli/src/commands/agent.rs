@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::settings::Settings;
 
 pub(crate) mod check;
-pub(crate) mod list;
-pub(crate) mod status;
+pub(super) mod list;
+pub(super) mod status;
 
 /// Returns where roles work if nobody says otherwise, the first choice first.
 pub(crate) fn workdirs(settings: &Settings) -> Vec<PathBuf> {

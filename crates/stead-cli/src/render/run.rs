@@ -30,43 +30,19 @@ impl RunShown {
     ) -> Self {
         Self { out, streaming, lines: Lines::of_roles(), logs: Logs::new(runs_dir, bundle) }
     }
-
-    fn phase(&self, word: &str, phase: &TaskName, duration_ms: Option<u64>, why: Option<&str>) {
-        let mut line = format!("[{word}] {phase}");
-        if let Some(millis) = duration_ms {
-            line.push_str(&format!(" {}", Short::from_millis(millis)));
-        }
-        if let Some(why) = why.and_then(|why| why.lines().next()) {
-            line.push_str(&format!(": {}", text::one_line(why)));
-        }
-        self.out.print_line(&line);
-    }
 }
 
 impl Observer for RunShown {
     fn on_event(&mut self, event: &Event) {
         self.logs.on_event(&event.kind);
         match &event.kind {
-            EventKind::TaskFinished { task, result } => {
-                let word = match result.status {
-                    Status::Changed | Status::Unchanged => "done",
-                    Status::Skipped => "skipped",
-                    Status::Failed => "failed",
-                    Status::Cancelled => "cancelled",
-                    Status::NotRun | Status::Unknown => "not_run",
-                };
-                let took = (result.status != Status::Skipped).then_some(result.duration_ms);
-                self.phase(word, task, took, result.error.as_deref().or(result.reason.as_deref()));
-            }
-            EventKind::TaskSkipped { task, reason, .. } => self.phase("skipped", task, None, Some(reason)),
-            EventKind::TaskNotRun { task, reason } => self.phase("not_run", task, None, Some(reason)),
-            EventKind::Log { task, host, stream, file, offset, len, .. } => {
-                if self.streaming != Streaming::Off {
-                    let Self { out, lines, logs, .. } = self;
-                    logs.read(file, *offset, *len, |bytes| {
-                        lines.push(task, host.as_ref(), *stream, bytes, |line| out.print_line(line));
-                    });
-                }
+            EventKind::Log { task, host, stream, file, offset, len, .. }
+                if self.streaming != Streaming::Off =>
+            {
+                let Self { out, lines, logs, .. } = self;
+                logs.read(file, *offset, *len, |bytes| {
+                    lines.push(task, host.as_ref(), *stream, bytes, |line| out.print_line(line));
+                });
             }
             EventKind::RoleExited(exited) => {
                 if let Ok(role) = TaskName::parse(&exited.role) {
@@ -74,36 +50,69 @@ impl Observer for RunShown {
                     lines.finish(&role, None, |line| out.print_line(line));
                 }
             }
-            kind @ (EventKind::RunStarted(_)
-            | EventKind::RunResumed(_)
-            | EventKind::Warning { .. }
-            | EventKind::CancelRequested { .. }) => {
-                if let Some(line) = plain::line_of(kind) {
+            other => {
+                if let Some(line) = line_of(other) {
                     self.out.print_line(&line);
                 }
             }
-            EventKind::AgentLost(lost) => {
-                let error = lost.error.as_deref().unwrap_or("the connection was lost");
-                self.out.print_line(&format!("[lost] agent {}: {}", lost.agent, text::one_line(error)));
-            }
-            EventKind::AgentBack(back) => self.out.print_line(&format!("[back] agent {}", back.agent)),
-            EventKind::SectionStarted { .. }
-            | EventKind::FactsGathered { .. }
-            | EventKind::TaskReady { .. }
-            | EventKind::TaskStarted { .. }
-            | EventKind::AttemptStarted { .. }
-            | EventKind::AttemptFailed { .. }
-            | EventKind::PartFinished { .. }
-            | EventKind::HostResult { .. }
-            | EventKind::Confirmed { .. }
-            | EventKind::UndoStarted { .. }
-            | EventKind::UndoFinished { .. }
-            | EventKind::AgentConnected(_)
-            | EventKind::RoleStarted(_)
-            | EventKind::RoleReady(_)
-            | EventKind::RoleStop(_)
-            | EventKind::Artifact(_)
-            | EventKind::RunFinished(_) => {}
         }
     }
+}
+
+/// Returns the line of an event of a run of roles, if it has one: one per phase, when it is decided.
+pub(crate) fn line_of(kind: &EventKind) -> Option<String> {
+    match kind {
+        EventKind::TaskFinished { task, result } => {
+            let word = match result.status {
+                Status::Changed | Status::Unchanged => "done",
+                Status::Skipped => "skipped",
+                Status::Failed => "failed",
+                Status::Cancelled => "cancelled",
+                Status::NotRun | Status::Unknown => "not_run",
+            };
+            let took = (result.status != Status::Skipped).then_some(result.duration_ms);
+            Some(phase_line(word, task, took, result.error.as_deref().or(result.reason.as_deref())))
+        }
+        EventKind::TaskSkipped { task, reason, .. } => Some(phase_line("skipped", task, None, Some(reason))),
+        EventKind::TaskNotRun { task, reason } => Some(phase_line("not_run", task, None, Some(reason))),
+        EventKind::RunStarted(_)
+        | EventKind::RunResumed(_)
+        | EventKind::Warning { .. }
+        | EventKind::CancelRequested { .. } => plain::line_of(kind),
+        EventKind::AgentLost(lost) => {
+            let error = lost.error.as_deref().unwrap_or("the connection was lost");
+            Some(format!("[lost] agent {}: {}", lost.agent, text::one_line(error)))
+        }
+        EventKind::AgentBack(back) => Some(format!("[back] agent {}", back.agent)),
+        EventKind::SectionStarted { .. }
+        | EventKind::FactsGathered { .. }
+        | EventKind::TaskReady { .. }
+        | EventKind::TaskStarted { .. }
+        | EventKind::AttemptStarted { .. }
+        | EventKind::AttemptFailed { .. }
+        | EventKind::Log { .. }
+        | EventKind::PartFinished { .. }
+        | EventKind::HostResult { .. }
+        | EventKind::Confirmed { .. }
+        | EventKind::UndoStarted { .. }
+        | EventKind::UndoFinished { .. }
+        | EventKind::AgentConnected(_)
+        | EventKind::RoleStarted(_)
+        | EventKind::RoleReady(_)
+        | EventKind::RoleStop(_)
+        | EventKind::RoleExited(_)
+        | EventKind::Artifact(_)
+        | EventKind::RunFinished(_) => None,
+    }
+}
+
+fn phase_line(word: &str, phase: &TaskName, duration_ms: Option<u64>, why: Option<&str>) -> String {
+    let mut line = format!("[{word}] {phase}");
+    if let Some(millis) = duration_ms {
+        line.push_str(&format!(" {}", Short::from_millis(millis)));
+    }
+    if let Some(why) = why.and_then(|why| why.lines().next()) {
+        line.push_str(&format!(": {}", text::one_line(why)));
+    }
+    line
 }

@@ -53,8 +53,11 @@ impl Picker {
         (picker, directory)
     }
 
-    /// Takes the entries of a directory.
+    /// Takes the entries of a directory, if it is still the one that is typed: answers may overtake each other.
     pub(crate) fn take(&mut self, directory: &str, mut entries: Vec<Entry>) {
+        if directory != self.parts().0 {
+            return;
+        }
         entries.sort();
         self.listed = Some((directory.to_owned(), entries));
         self.at = 0;
@@ -201,6 +204,6 @@ mod tests {
         picker.take("/labs/", entries.clone());
         assert_eq!(picker.press(Key::Enter), Picked::Path("/labs/a.yaml".to_owned()));
         picker.take("/", entries);
-        assert!(!picker.is_listed());
+        assert!(picker.is_listed(), "a late answer changes nothing");
     }
 }

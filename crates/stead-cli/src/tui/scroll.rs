@@ -72,6 +72,25 @@ pub(crate) fn wrap(line: &str, width: usize) -> Vec<&str> {
     pieces
 }
 
+/// Returns `text` in pieces that are at most `width` columns wide, cut between words where that is possible.
+pub(crate) fn wrap_words(text: &str, width: usize) -> Vec<&str> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    loop {
+        let first = wrap(rest, width)[0];
+        if first.len() == rest.len() {
+            pieces.push(rest);
+            return pieces;
+        }
+        // A blank right behind the piece is as good as one in it.
+        let whole = rest[first.len()..].starts_with(' ');
+        let end =
+            if whole { first.len() } else { first.rfind(' ').filter(|end| *end > 0).unwrap_or(first.len()) };
+        pieces.push(&rest[..end]);
+        rest = rest[end..].trim_start_matches(' ');
+    }
+}
+
 /// Returns `text` cut to `width` columns, its last one `…` if something was cut.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     if columns(text) <= width {
@@ -128,6 +147,11 @@ mod tests {
         assert_eq!(wrap("abcdef", 4), ["abcd", "ef"]);
         assert_eq!(wrap("", 4), [""]);
         assert_eq!(wrap("日本語", 5), ["日本", "語"]);
+        assert_eq!(wrap_words("stopped by a signal", 10), ["stopped by", "a signal"]);
+        assert_eq!(wrap_words("a stopped signal", 10), ["a stopped", "signal"]);
+        assert_eq!(wrap_words("/a/path/without/blanks", 10), ["/a/path/wi", "thout/blan", "ks"]);
+        assert_eq!(wrap_words("  x", 2), ["  ", "x"]);
+        assert_eq!(wrap_words("", 10), [""]);
         assert_eq!(fit("日本語", 5), "日本…");
         assert_eq!(fit("abc", 3), "abc");
         assert_eq!(fit("abc", 0), "");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use stead_bundle::Listed;
+use stead_bundle::{Listed, Unpacked};
 use stead_drivers::agent::AgentStatus;
 use stead_model::time::Timestamp;
 use stead_model::{Event, ExitCode};
@@ -126,10 +126,12 @@ pub(crate) enum Why {
 }
 
 /// How a run ended, beyond what its events say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct RunEnd {
     /// Its directory or archive.
     pub(crate) bundle: Option<PathBuf>,
+    /// The files of an archive.
+    pub(crate) unpacked: Option<Unpacked>,
     /// Why it went wrong.
     pub(crate) error: Option<String>,
 }

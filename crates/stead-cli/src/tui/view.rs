@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-use super::scroll::{Scroll, fit, wrap};
+use super::scroll::{Scroll, fit, wrap_words};
 use super::state::{Overlay, Screen, Stage, State, View};
 use super::theme::Theme;
 use crate::output::Style;
@@ -162,7 +162,7 @@ fn labelled(
     indent: usize,
     style: ratatui::style::Style,
 ) -> Vec<Line<'static>> {
-    let pieces = wrap(text, width.saturating_sub(indent));
+    let pieces = wrap_words(text, width.saturating_sub(indent));
     let lines = pieces.into_iter().enumerate().map(|(i, piece)| {
         let head = if i == 0 { fit(label, indent) } else { String::new() };
         Line::from(vec![Span::raw(format!("{head:<indent$}")), Span::styled(piece.to_owned(), style)])

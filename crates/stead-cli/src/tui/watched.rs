@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use stead_bundle::Unpacked;
 use stead_model::event::{RoleExited, RunKind, Stream};
 use stead_model::time::Timestamp;
 use stead_model::{Event, EventKind, RunStatus, Status};
@@ -14,7 +15,7 @@ use stead_model::{Event, EventKind, RunStatus, Status};
 use super::pager::Pager;
 use super::scroll::Scroll;
 use super::transcript::{LineKind, Transcript};
-use crate::render::{one_line, plain};
+use crate::render::{one_line, plain, run};
 
 mod phase;
 mod role;
@@ -65,8 +66,8 @@ pub(crate) enum Reader {
 pub(crate) struct Read {
     /// For what.
     pub(crate) reader: Reader,
-    /// The bundle.
-    pub(crate) bundle: PathBuf,
+    /// Where the files of the bundle are.
+    pub(crate) directory: PathBuf,
     /// What, in order.
     pub(crate) pieces: Vec<Piece>,
 }
@@ -130,8 +131,10 @@ pub(crate) struct Watched {
     kind: RunKind,
     /// Its id, once it has one.
     pub(crate) run_id: Option<String>,
-    /// Its directory, once it has one.
+    /// Its directory or archive, once it has one.
     pub(crate) bundle: Option<PathBuf>,
+    /// Where the files of an archive can be read.
+    pub(crate) unpacked: Option<Unpacked>,
     /// When it began.
     pub(crate) started: Option<Timestamp>,
     /// How it ended.
@@ -171,6 +174,7 @@ impl Watched {
             kind: RunKind::Run,
             run_id: None,
             bundle: None,
+            unpacked: None,
             started: None,
             ended: None,
             error: None,
@@ -209,6 +213,11 @@ impl Watched {
     /// Whose output is shown.
     pub(crate) fn chosen(&self) -> Chosen {
         self.chosen
+    }
+
+    /// Returns where the files of the bundle can be read.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.unpacked.as_ref().map(Unpacked::path).or(self.bundle.as_deref())
     }
 
     /// Returns the output that is shown.
@@ -278,8 +287,8 @@ impl Watched {
     }
 
     fn read(&self, reader: Reader, pieces: Vec<Piece>) -> Option<Read> {
-        let bundle = self.bundle.clone().filter(|_| !pieces.is_empty())?;
-        Some(Read { reader, bundle, pieces })
+        let directory = self.directory().filter(|_| !pieces.is_empty())?.to_owned();
+        Some(Read { reader, directory, pieces })
     }
 
     /// Takes output that was read; what nobody wants any more is dropped.
@@ -300,12 +309,15 @@ impl Watched {
 
     /// Takes in an event; returns the output it makes the screen want.
     pub(crate) fn apply(&mut self, event: &Event) -> Vec<Read> {
-        if let Some(line) = plain::line_of(&event.kind) {
+        if let EventKind::RunStarted(started) = &event.kind {
+            self.kind = started.kind;
+        }
+        let line = if self.has_phases() { run::line_of(&event.kind) } else { plain::line_of(&event.kind) };
+        if let Some(line) = line {
             self.log.say(LineKind::Run, &line);
         }
         match &event.kind {
             EventKind::RunStarted(started) => {
-                self.kind = started.kind;
                 self.run_id = Some(started.run_id.to_string());
                 self.bundle.get_or_insert_with(|| self.runs_dir.join(started.run_id.as_str()));
                 self.started = Some(event.t);

@@ -42,6 +42,7 @@ pub(super) fn end(state: &mut State, key: u64, result: Result<RunEnd, Vec<Proble
     match (result, state.controller.run.as_deref_mut()) {
         (Ok(ended), Some(run)) => {
             run.bundle = ended.bundle.or_else(|| run.bundle.take());
+            run.unpacked = ended.unpacked;
             run.error = ended.error.or_else(|| run.error.take());
             state.controller.stage = Stage::After;
         }
@@ -98,7 +99,7 @@ fn open_pager(state: &mut State) -> Vec<Intent> {
     let mut logs = vec![Paged { name: "run".to_owned(), body: Body::Lines(Arc::from(lines)) }];
     let mut first = 0;
     for (place, role) in run.roles.iter().enumerate() {
-        let Some(bundle) = &run.bundle else { break };
+        let Some(directory) = run.directory() else { break };
         if run.chosen() == Chosen::Role(place) && !role.files().is_empty() {
             first = logs.len();
         }
@@ -108,7 +109,7 @@ fn open_pager(state: &mut State) -> Vec<Intent> {
         let name = |file: &str| file.rsplit('/').next().unwrap_or(file).to_owned();
         logs.extend(files.iter().map(|file| Paged {
             name: format!("{} {}", role.name, name(file)),
-            body: Body::File(bundle.join(&**file)),
+            body: Body::File(directory.join(&**file)),
         }));
     }
     let (pager, read) = Pager::open(logs, first, size);

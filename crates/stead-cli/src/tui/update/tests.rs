@@ -164,7 +164,7 @@ fn x_stops_once_and_kills_once() {
     assert_eq!(stage.press(Key::Char('x')), [Intent::StopRun]);
     assert!(stage.press(Key::Char('x')).is_empty());
     stage.happen(key, run_ended(RunStatus::Cancelled));
-    let ended = RunEnd { bundle: Some("/lab/runs/r1".into()), error: None };
+    let ended = RunEnd { bundle: Some("/lab/runs/r1".into()), ..RunEnd::default() };
     stage.send(Message::RunEnded { key, result: Ok(ended) });
     assert!(stage.shows("cancelled") && stage.shows("/lab/runs/r1"));
     assert!(stage.press(Key::Char('x')).is_empty());
@@ -186,7 +186,7 @@ fn leaving_during_a_run_asks_first() {
     assert!(stage.shows("a run goes on"), "the list of runs says so");
     stage.press(Key::Char('q'));
     assert_eq!(stage.press(Key::Char('y')), [Intent::StopRun]);
-    let ended = RunEnd { bundle: None, error: None };
+    let ended = RunEnd::default();
     let intents = stage.send(Message::RunEnded { key, result: Ok(ended) });
     assert!(intents.contains(&Intent::Quit(ExitCode::Success)), "{intents:?}");
     assert_eq!(TestScreen::new().press(Key::Char('q')), [Intent::Quit(ExitCode::Success)]);
@@ -228,7 +228,7 @@ fn output_is_asked_for_where_it_lies_and_shown() {
     stage.happen(key, role_started("client", "local"));
     let intents = stage.happen(key, wrote("client", Stream::Stdout, 0, 6));
     let [Intent::ReadOutput { read, .. }] = intents.as_slice() else { panic!("{intents:?}") };
-    assert_eq!(read.bundle, std::path::Path::new("/lab/runs/2026-11-15_10-00-00"));
+    assert_eq!(read.directory, std::path::Path::new("/lab/runs/2026-11-15_10-00-00"));
     let parts = vec![(read.pieces[0].clone(), b"hello\n".to_vec())];
     stage.send(Message::Output { key, reader: read.reader, parts });
     assert!(stage.shows("hello") && stage.shows("Output: client"));
@@ -277,7 +277,7 @@ fn every_phase_role_and_artifact_can_be_reached() {
         stage.happen(key, artifact(&format!("r{i}"), "out.json", 4096));
     }
     stage.happen(key, run_ended(RunStatus::Success));
-    stage.send(Message::RunEnded { key, result: Ok(RunEnd { bundle: None, error: None }) });
+    stage.send(Message::RunEnded { key, result: Ok(RunEnd::default()) });
     let (mut phases, mut artifacts, mut roles) = (0, 0, 0);
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..150 {

@@ -35,7 +35,7 @@ pub(super) fn draw(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rec
         ("↑↓", "move"),
         ("c", "check"),
         ("C", "check all"),
-        ("←→ PgUp PgDn", "scroll"),
+        ("PgUp PgDn", "scroll"),
         ("Tab", "Controller"),
         ("Esc", "back"),
         ("?", "help"),

@@ -45,10 +45,11 @@ pub(super) fn draw(
         (_, Stage::Running { .. } | Stage::Before) => {}
         (_, Stage::After) => hints.push(("Enter", "new run")),
     }
+    let above = if run.ended.is_some() { "result" } else { "phases" };
     hints.extend([
         ("←→", "role"),
         ("PgUp PgDn", "output"),
-        ("↑↓", "phases"),
+        ("↑↓", above),
         ("l", "log"),
         ("Esc", "back"),
         ("?", "help"),

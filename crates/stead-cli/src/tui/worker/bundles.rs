@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use stead_bundle::{EVENTS, PLAN};
+use stead_bundle::{EVENTS, LOGS, LoadError, PLAN, RUN_META, Source, Unpacked};
 use stead_runner::journal;
 
 use super::Surroundings;
@@ -35,15 +35,29 @@ pub(super) fn open(work: &Surroundings, path: &Path, key: u64) {
     work.send(Message::Recorded(read(path, key).map(Box::new)));
 }
 
+/// Returns where the files of the bundle at `path` can be read that show its run.
+pub(super) fn unpack(path: &Path) -> Result<Unpacked, LoadError> {
+    let needed = |file: &Path| {
+        let logs = file.starts_with("roles") && file.extension().is_some_and(|end| end == "log");
+        logs || file.starts_with(LOGS) || [PLAN, EVENTS, RUN_META].iter().any(|name| file == Path::new(name))
+    };
+    Unpacked::of(&Source::open(path)?, needed)
+}
+
 fn read(path: &Path, key: u64) -> Result<Watched, String> {
+    let told = |error| one_line(&Failure::caused_by(FailureKind::Invalid, error).message());
+    let unpacked = unpack(path).map_err(told)?;
+    let place = unpacked.path().to_owned();
     let mut run = Watched::new(key, path.parent().unwrap_or(path).to_owned(), Verbosity::Quiet);
     run.bundle = Some(path.to_owned());
-    if let Some(plan) = fs::read(path.join(PLAN)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
+    run.unpacked = Some(unpacked);
+    if let Some(plan) = fs::read(place.join(PLAN)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
+    {
         expect(&mut run, &plan);
     }
     let mut events = 0_u64;
     // What would be read for each event is read once, when the run is shown.
-    let read = journal::read_with(&path.join(EVENTS), |event| {
+    let read = journal::read_with(&place.join(EVENTS), |event| {
         events += 1;
         drop(run.apply(&event));
     });
@@ -55,7 +69,7 @@ fn read(path: &Path, key: u64) -> Result<Watched, String> {
         // What is whole is still worth seeing.
         Err(error) => run.error = Some(one_line(&Failure::caused_by(FailureKind::Invalid, error).message())),
     }
-    if let Ok(meta) = stead_bundle::load_meta(path) {
+    if let Ok(meta) = stead_bundle::load_meta(&place) {
         let whole = meta.error.map(|error| error.lines().map(visible).collect::<Vec<_>>().join("\n"));
         run.error = whole.or_else(|| run.error.take());
     }

@@ -13,9 +13,9 @@ use crate::tui::watched::{Piece, Read};
 /// Returns the answer to a wish; what cannot be read is left out, or said where a person asked for it.
 pub(super) fn answer(key: u64, wish: Wish) -> Message {
     match wish {
-        Wish::Output(Read { reader, bundle, pieces }) => {
+        Wish::Output(Read { reader, directory, pieces }) => {
             let parts = pieces.into_iter().filter_map(|piece| {
-                let bytes = output(&bundle, &piece).ok()?;
+                let bytes = output(&directory, &piece).ok()?;
                 Some((piece, bytes))
             });
             Message::Output { key, reader, parts: parts.collect() }
@@ -30,8 +30,8 @@ pub(super) fn answer(key: u64, wish: Wish) -> Message {
     }
 }
 
-fn output(bundle: &Path, piece: &Piece) -> io::Result<Vec<u8>> {
-    range(&File::open(bundle.join(&*piece.file))?, piece.offset, piece.len)
+fn output(directory: &Path, piece: &Piece) -> io::Result<Vec<u8>> {
+    range(&File::open(directory.join(&*piece.file))?, piece.offset, piece.len)
 }
 
 fn page(read: &PageRead) -> io::Result<Window> {

@@ -1,12 +1,13 @@
 //! Reads manifests and runs them, by the same functions as the command line.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use stead_engine::compile::runs::CompiledRun;
 use stead_model::{Event, Severity};
 use stead_runner::Observer;
 
-use super::{Stops, Surroundings, entries};
+use super::{Stops, Surroundings, bundles, entries};
 use crate::args::{Cli, Command, RunCommand, RunManifestArgs};
 use crate::commands::reach;
 use crate::commands::run::act::{self, RunRequest};
@@ -55,7 +56,9 @@ fn try_run(work: &Surroundings, key: u64, request: &Request, stops: &Stops) -> R
     stops.listen(prepared.stopper());
     let ended = reach::block_on(prepared.run()).map_err(problems)?.map_err(problems)?;
     let error = ended.meta.error.map(|error| error.lines().map(visible).collect::<Vec<_>>().join("\n"));
-    Ok(RunEnd { bundle: ended.report.bundle.map(Into::into), error })
+    let bundle = ended.report.bundle.map(PathBuf::from);
+    let unpacked = bundle.as_deref().and_then(|bundle| bundles::unpack(bundle).ok());
+    Ok(RunEnd { bundle, unpacked, error })
 }
 
 /// Says how a run ended, whatever happened.
@@ -177,8 +180,6 @@ fn problems(failure: Failure) -> Vec<Problem> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::args::GlobalArgs;
     use crate::settings::{Environment, Terminals};

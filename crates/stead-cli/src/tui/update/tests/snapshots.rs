@@ -61,6 +61,7 @@ fn the_controller_after_a_run() {
     let ended = RunEnd {
         bundle: Some("/lab/runs/2026-11-15_10-00-00".into()),
         error: Some("role `client` exited with 42".to_owned()),
+        ..RunEnd::default()
     };
     stage.send(Message::RunEnded { key, result: Ok(ended) });
     insta::assert_snapshot!(stage.draw());
