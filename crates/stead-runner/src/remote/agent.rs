@@ -135,13 +135,12 @@ fn about(attached: &Attached, name: &HostName) -> AgentAbout {
         let text = format!("{name}: its login prints {} bytes before a command begins", attached.noise);
         Warning::new("reach/noise", text)
     });
-    let offset = i32::try_from(attached.clock_offset_micros).unwrap_or(i32::MAX);
     AgentAbout {
         os: attached.welcome.os.clone(),
         arch: attached.welcome.arch.clone(),
         host: attached.welcome.host.clone(),
         latency_ms: millis(attached.latency.as_secs_f64() * 1e6),
-        clock_offset_ms: millis(f64::from(offset)),
+        clock_offset_ms: millis(attached.clock_offset_micros as f64),
         uploaded: attached.uploaded,
         warnings: noise.into_iter().collect(),
     }

@@ -139,7 +139,12 @@ fn tasks(run: &RunPlan) -> Vec<Task> {
         tasks.push(task(&reached(name), Section::Main, &[start], operation, Some(name), &main));
     }
     if run.until != Until::Tasks {
-        let before: Vec<String> = run.start_order.iter().map(|name| reached(name)).collect();
+        // Not behind tasks: it is what ends those that would go on.
+        let services = run.in_start_order().filter(|(_, role)| role.kind == RoleKind::Service);
+        let mut before: Vec<String> = services.map(|(name, _)| phases::ready_of(name)).collect();
+        if before.is_empty() {
+            before.push(phases::STAGE.to_owned());
+        }
         tasks.push(task(phases::UNTIL, Section::Main, &before, phases::RUN_UNTIL, None, &main));
     }
     tasks.extend(finally(run));
