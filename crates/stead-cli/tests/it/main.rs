@@ -23,6 +23,7 @@ mod reach;
 mod record;
 mod report;
 mod roles;
+mod run_plans;
 mod running;
 mod runs;
 mod site;
