@@ -25,6 +25,7 @@ mod report;
 mod roles;
 mod run_plans;
 mod running;
+mod runs;
 mod site;
 mod steps;
 mod system;
