@@ -161,7 +161,7 @@ impl Placing {
 
 /// Writes an archive, entry by entry in the order given. Nothing but names and bytes decides what comes out.
 pub(crate) enum Packer {
-    Zip(ZipWriter),
+    Zip(Box<ZipWriter>),
     TarZst(Box<TarWriter>),
 }
 
@@ -169,7 +169,7 @@ impl Packer {
     /// Begins an archive in `file`, which is empty.
     pub(crate) fn begin(file: File, format: ArchiveFormat) -> io::Result<Self> {
         Ok(match format {
-            ArchiveFormat::Zip => Self::Zip(ZipWriter::new(file)),
+            ArchiveFormat::Zip => Self::Zip(Box::new(ZipWriter::new(file))),
             ArchiveFormat::TarZst => Self::TarZst(Box::new(TarWriter::new(file)?)),
         })
     }

@@ -35,26 +35,21 @@ impl RunShown {
 impl Observer for RunShown {
     fn on_event(&mut self, event: &Event) {
         self.logs.on_event(&event.kind);
-        match &event.kind {
-            EventKind::Log { task, host, stream, file, offset, len, .. }
-                if self.streaming != Streaming::Off =>
-            {
-                let Self { out, lines, logs, .. } = self;
-                logs.read(file, *offset, *len, |bytes| {
-                    lines.push(task, host.as_ref(), *stream, bytes, |line| out.print_line(line));
-                });
-            }
-            EventKind::RoleExited(exited) => {
-                if let Ok(role) = TaskName::parse(&exited.role) {
-                    let Self { out, lines, .. } = self;
-                    lines.finish(&role, None, |line| out.print_line(line));
-                }
-            }
-            other => {
-                if let Some(line) = line_of(other) {
-                    self.out.print_line(&line);
-                }
-            }
+        let Self { out, lines, logs, .. } = self;
+        if let EventKind::Log { task, host, stream, file, offset, len, .. } = &event.kind
+            && self.streaming != Streaming::Off
+        {
+            logs.read(file, *offset, *len, |bytes| {
+                lines.push(task, host.as_ref(), *stream, bytes, |line| out.print_line(line));
+            });
+        }
+        if let EventKind::RoleExited(exited) = &event.kind
+            && let Ok(role) = TaskName::parse(&exited.role)
+        {
+            lines.finish(&role, None, |line| out.print_line(line));
+        }
+        if let Some(line) = line_of(&event.kind) {
+            out.print_line(&line);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a run is started with: the fields of the Controller before a run.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing in most places")]
+
 use super::key::Key;
 use super::picker::Picker;
 use super::scroll::Scroll;

@@ -1,5 +1,7 @@
 //! Choosing a file: a path that is typed, and what it could become.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing in most places")]
+
 use super::key::Key;
 use super::text_field::TextField;
 

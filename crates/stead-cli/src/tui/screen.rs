@@ -89,11 +89,14 @@ impl Loop<'_> {
         let mut wanted = vec![Intent::ListBundles];
         loop {
             for intent in std::mem::take(&mut wanted) {
-                match intent {
-                    Intent::Quit(code) => return self.end(code),
-                    Intent::Redraw => drop(self.terminal.clear()),
-                    other => self.worker.carry_out(other),
+                if let Intent::Quit(code) = intent {
+                    return self.end(code);
                 }
+                if intent == Intent::Redraw {
+                    // Where nothing can be drawn, drawing says so.
+                    drop(self.terminal.clear());
+                }
+                self.worker.carry_out(intent);
             }
             wanted.extend(self.draw(&mut state, theme));
             let patience = if state.is_moving() { BETWEEN_TICKS } else { BETWEEN_IDLE_TICKS };

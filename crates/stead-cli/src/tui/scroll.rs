@@ -1,5 +1,7 @@
 //! Which part of something long is on the screen, and lines cut to its width.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing in most places")]
+
 use std::cell::Cell;
 
 use unicode_width::UnicodeWidthChar;

@@ -78,12 +78,12 @@ impl Transcript {
     }
 
     /// Goes to the first line.
-    pub(crate) fn to_top(&mut self) {
+    pub(crate) fn show_start(&mut self) {
         self.below = self.all().count().saturating_sub(1);
     }
 
     /// Follows the end again.
-    pub(crate) fn to_end(&mut self) {
+    pub(crate) fn follow_end(&mut self) {
         self.below = 0;
     }
 
@@ -174,9 +174,9 @@ mod tests {
         let before = transcript.rows(20, 4);
         transcript.take("", Stream::Stdout, b"new\n");
         assert_eq!(transcript.rows(20, 4), before);
-        transcript.to_end();
+        transcript.follow_end();
         assert_eq!(texts(transcript.rows(20, 1)), ["new"]);
-        transcript.to_top();
+        transcript.show_start();
         assert_eq!(texts(transcript.rows(20, 3)), ["11", "12", "13"]);
         transcript.by(isize::MAX);
         assert_eq!(transcript.below(), 0);

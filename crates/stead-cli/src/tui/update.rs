@@ -1,5 +1,7 @@
 //! What a message changes and what it makes the screen want. Nothing here waits, reads or draws.
 
+#![expect(clippy::wildcard_enum_match_arm, reason = "most keys mean nothing in most places")]
+
 use stead_model::ExitCode;
 
 use super::key::Key;

@@ -45,9 +45,25 @@ impl Pattern {
 }
 
 fn matcher(glob: &str) -> Result<GlobMatcher, OpError> {
-    let built = GlobBuilder::new(glob).literal_separator(true).backslash_escape(false).build();
+    let built = GlobBuilder::new(&plain_braces(glob)).literal_separator(true).backslash_escape(false).build();
     let built = built.map_err(|error| OpError::invalid(format!("`{glob}` is no glob: {}", error.kind())))?;
     Ok(built.compile_matcher())
+}
+
+/// Returns the glob with its braces standing for themselves: artifacts have no alternatives.
+fn plain_braces(glob: &str) -> String {
+    let mut text = String::with_capacity(glob.len());
+    let mut within_class = false;
+    for character in glob.chars() {
+        match character {
+            '{' | '}' if !within_class => text.extend(['[', character, ']']),
+            _ => {
+                within_class = if within_class { character != ']' } else { character == '[' };
+                text.push(character);
+            }
+        }
+    }
+    text
 }
 
 /// Returns what fits the globs, sorted by path.
@@ -152,7 +168,15 @@ mod tests {
     fn globs_find_files_and_tell_of_links_and_special_files() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
-        for path in ["a.pcap", "b.pcap.gz", "out/x.json", "out/deep/y.json", "out/deep/z.txt", "[odd].pcap"] {
+        for path in [
+            "a.pcap",
+            "b.pcap.gz",
+            "out/x.json",
+            "out/deep/y.json",
+            "out/deep/z.txt",
+            "[odd].pcap",
+            "{a,b}/x",
+        ] {
             std::fs::create_dir_all(root.join(path).parent().unwrap()).unwrap();
             std::fs::write(root.join(path), path).unwrap();
         }
@@ -176,6 +200,7 @@ mod tests {
         let found = find(&ask(root, &["out/**"])).unwrap();
         let all = ["out/deep/y.json", "out/deep/z.txt", "out/etc", "out/x.json"];
         assert_eq!(names(&found).iter().map(|(path, _)| *path).collect::<Vec<_>>(), all);
+        assert_eq!(names(&find(&ask(root, &["{a,b}/*"])).unwrap()), [("{a,b}/x", File)]);
         assert!(find(&ask(root, &["[a"])).unwrap_err().message.contains("no glob"));
         assert!(find(&ask(&root.join("gone"), &["*"])).unwrap_err().message.contains("not there"));
     }

@@ -18,13 +18,15 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::FlockOperation;
 use stead_model::plan::Digest;
 use stead_model::role::{
-    FileStat, FoundKind, LeftRole, Leftovers, Program, ProgramQuestion, RunWork, SiteAnswer, SiteAsk, WorkTag,
+    FileStat, FoundKind, LeftRole, Leftovers, Program, ProgramQuestion, RunWork, SiteAnswer, SiteAsk,
+    StopRule, WorkTag,
 };
 use stead_runner::clock;
 use stead_runner::files::Content;
 use stead_runner::operation::OpError;
 
 use crate::command::program;
+use crate::supervisor::tree::Orphans;
 
 use super::artifacts;
 
@@ -32,6 +34,10 @@ use super::artifacts;
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 const CONTROL: &str = ".control";
 const LIVE: &str = ".live";
+/// The longest a supervisor takes to stop its role: the longest grace period, and the kernel.
+const LONGEST_STOP: Duration = Duration::from_secs(StopRule::LONGEST_GRACE as u64 + 60);
+/// How often it is looked whether it has.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// What the end of a role is noted in.
 const NOTE: &str = "exit.json";
 
@@ -204,14 +210,35 @@ impl Site {
             let control = directory.join(CONTROL);
             for role in directories_in(&control) {
                 let left = roles.entry(role.clone()).or_insert_with(|| of(&role));
+                let note = control.join(&role).join(NOTE);
+                await_end(&note, work, &role, left.workdir.as_deref());
                 let log = |name: &str| Some(control.join(&role).join(name)).filter(|path| path.is_file());
                 left.stdout = log("stdout.log").map(|path| text(&path)).transpose()?;
                 left.stderr = log("stderr.log").map(|path| text(&path)).transpose()?;
-                let note = fs::read(control.join(&role).join(NOTE)).ok();
-                left.exit = note.and_then(|note| serde_json::from_slice(&note).ok());
+                left.exit = fs::read(&note).ok().and_then(|note| serde_json::from_slice(&note).ok());
             }
         }
         Ok(Leftovers { roles: roles.into_values().collect() })
+    }
+}
+
+/// Returns the file that the supervisor who notes the end in `note` has locked while it lives.
+pub(crate) fn live_file(note: &Path) -> PathBuf {
+    note.with_extension("live")
+}
+
+/// Waits until a role whose driver was lost has been stopped by its supervisor. If that was killed as well, what is left
+/// of the role is ended here.
+fn await_end(note: &Path, work: &RunWork, role: &str, workdir: Option<&str>) {
+    let Ok(live) = File::open(live_file(note)) else { return };
+    let mut waited = Duration::ZERO;
+    while rustix::fs::flock(&live, FlockOperation::NonBlockingLockShared).is_err() && waited < LONGEST_STOP {
+        std::thread::sleep(LOOK_AGAIN);
+        waited += LOOK_AGAIN;
+    }
+    if let (false, Some(workdir)) = (note.exists(), workdir) {
+        let marks = [("STEAD_RUN_ID", work.run.as_str()), ("STEAD_ROLE", role), ("STEAD_WORKDIR", workdir)];
+        Orphans { session: None, marks: &marks }.kill();
     }
 }
 

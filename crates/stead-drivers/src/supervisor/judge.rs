@@ -120,7 +120,7 @@ impl Judge {
         }
         let (_, by, next) = self.looking.as_mut()?;
         if answer.ok {
-            let verdict = Verdict::Ready { by: *by, values: Map::new() };
+            let verdict = Verdict::Ready { by, values: Map::new() };
             return self.decide(Some(verdict));
         }
         *next = Some(now + Duration::from_millis(self.ready.interval_ms));

@@ -25,11 +25,8 @@ impl Hosts for Nowhere {
 
 /// Phases as a run has them: two that need each other, one that runs whatever happens.
 fn phases() -> CompiledPlan {
-    let settings = Settings {
-        trigger_rule: TriggerRule::AllDone,
-        on_error: OnError::Continue,
-        ..Settings::default()
-    };
+    let settings =
+        Settings { trigger_rule: TriggerRule::AllDone, on_error: OnError::Continue, ..Settings::default() };
     let mut last = task("collect", &[], settings);
     last.section = Section::Finally;
     compile(

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::is_false;
 use crate::plan::Digest;
 
 /// The driver is connected to an agent.
@@ -20,7 +19,7 @@ pub struct AgentConnected {
     /// How far its clock is ahead of the driver's.
     pub clock_offset_ms: f64,
     /// Whether the program had to be brought there.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default)]
     pub uploaded: bool,
 }
 
@@ -62,7 +61,7 @@ pub struct RoleReady {
     /// Which method found out.
     pub by: String,
     /// What it said of itself.
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[serde(default)]
     pub values: Map<String, Value>,
     /// How long after its start.
     pub after_ms: u64,
@@ -85,10 +84,10 @@ pub struct RoleExited {
     /// The role's name.
     pub role: String,
     /// Its exit code; none if a signal ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub exit_code: Option<i32>,
     /// The signal that ended it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub signal: Option<String>,
     /// From its start to its end.
     pub duration_ms: u64,

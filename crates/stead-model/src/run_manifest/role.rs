@@ -163,9 +163,11 @@ impl<'t> RoleForm<'t> {
             false => Some(walk.map_with(node, &ROLE_KEYS, &fields)?),
         };
         let merged = Merged { own, kit: kit.map(KitRole::node) };
-        if let (Some(command), Some(kit)) = (merged.own("command"), merged.own("kit")) {
-            let problem = kit.bad("a role has `command` or `kit`, not both");
-            walk.report(problem.related(command.place(), "the command").help("leave one of them out"));
+        for key in ["kit", "kit_role"] {
+            if let (Some(command), Some(kit)) = (merged.own("command"), merged.own(key)) {
+                let problem = kit.bad(format!("a role has `command` or `{key}`, not both"));
+                walk.report(problem.related(command.place(), "the command").help("leave one of them out"));
+            }
         }
         Some(Self::of(walk, key, node, merged))
     }
@@ -227,9 +229,11 @@ impl<'t> RoleForm<'t> {
     /// Refuses keys that mean nothing to a role of its kind.
     fn judge_kind(&self, walk: &mut Walk<'_>, merged: Merged<'t>) {
         let (wrong, message, help): (&[&str], &str, &str) = match self.kind {
-            RoleKind::Service => {
-                (&["concurrency"], "instances of a service all run together", "leave it out")
-            }
+            RoleKind::Service => (
+                &["concurrency", "expect_exit"],
+                "only a task has this, the role is a service",
+                "leave it out: instances of a service all run together, and it is stopped, whatever it exits with",
+            ),
             RoleKind::Task => (
                 &["ready", "may_exit"],
                 "only a service has this, the role is a task",

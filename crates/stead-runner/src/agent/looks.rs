@@ -34,13 +34,13 @@ pub async fn look_before_start(
     if !driver.probe(&Probe::Tcp(address.clone())).await?.ok {
         return Ok(None);
     }
-    match &mut ready.method {
-        ReadyMethod::StructuredStdout { fallback, .. } if is_fallback => {
-            *fallback = None;
-            Ok(Some(taken_fallback(&address)))
-        }
-        _ => Err(OpError::operation(taken(&address))),
+    if !is_fallback {
+        return Err(OpError::operation(taken(&address)));
     }
+    if let ReadyMethod::StructuredStdout { fallback, .. } = &mut ready.method {
+        *fallback = None;
+    }
+    Ok(Some(taken_fallback(&address)))
 }
 
 /// Returns what is said when an address answers before its role was started.

@@ -50,7 +50,8 @@ pub struct RemoteAgentSettings {
     pub base_dir: PathBuf,
 }
 
-/// Another machine as an agent.
+/// Another machine as an agent. One that is dropped without [`Agent::close`] is a driver that was lost: its roles are
+/// stopped when the lease ends.
 pub struct RemoteAgent {
     about: AgentAbout,
     stead_sha256: String,
@@ -273,12 +274,5 @@ impl Agent for RemoteAgent {
         let mut conversation =
             std::mem::take(&mut *self.conversation.lock().unwrap_or_else(PoisonError::into_inner));
         while conversation.join_next().await.is_some() {}
-    }
-}
-
-/// An agent that is not closed says goodbye as well: nobody is left who could use its roles.
-impl Drop for RemoteAgent {
-    fn drop(&mut self) {
-        self.session.bye();
     }
 }

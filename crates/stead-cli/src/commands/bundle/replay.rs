@@ -71,10 +71,13 @@ impl Known {
     fn of(bundle: &Path) -> Result<Self, Failure> {
         let mut known = Self::default();
         known.damaged = each_event(bundle, |event| {
-            match &event.kind {
-                EventKind::Log { task, .. } => drop(known.roles.insert(task.to_string())),
-                EventKind::RoleStarted(started) => drop(known.roles.insert(started.role.clone())),
-                other => known.phases.extend(other.task().map(ToString::to_string)),
+            let kind = &event.kind;
+            if let EventKind::Log { task, .. } = kind {
+                known.roles.insert(task.to_string());
+            } else if let EventKind::RoleStarted(started) = kind {
+                known.roles.insert(started.role.clone());
+            } else {
+                known.phases.extend(kind.task().map(ToString::to_string));
             }
             true
         })?;

@@ -78,8 +78,8 @@ pub(super) fn press(state: &mut State, key: Key) -> Vec<Intent> {
         Key::Down | Key::Char('j') => scroll(run, 1),
         Key::PageUp => run.shown_mut().by(-page),
         Key::PageDown => run.shown_mut().by(page),
-        Key::Home => run.shown_mut().to_top(),
-        Key::End => run.shown_mut().to_end(),
+        Key::Home => run.shown_mut().show_start(),
+        Key::End => run.shown_mut().follow_end(),
         Key::Char('f') => (run.scroll, run.follows) = (Scroll::default(), run.ended.is_none()),
         _ => {}
     }

@@ -95,9 +95,8 @@ mod tests {
         let middle = read(Place::Byte(text.find("line 20000\n").unwrap() as u64));
         assert!(middle.rows.iter().any(|row| row.text == "line 20000"));
         let missing = PageRead { file: dir.path().join("none"), around: Place::End, width: 80, serial: 2 };
-        match answer(7, Wish::Page(missing)) {
-            Message::Page { key: 7, serial: 2, window } => assert!(window.problem.unwrap().contains("none")),
-            other => panic!("{other:?}"),
-        }
+        let told = answer(7, Wish::Page(missing));
+        let Message::Page { key: 7, serial: 2, window } = told else { panic!("{told:?}") };
+        assert!(window.problem.unwrap().contains("none"));
     }
 }

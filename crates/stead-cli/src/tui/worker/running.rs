@@ -49,8 +49,15 @@ fn try_run(work: &Surroundings, key: u64, request: &Request, stops: &Stops) -> R
     let Loaded { run, bytes, path, given } = order.load()?;
     let bundle_dir = work.settings.current_dir.join(&order.args.bundle_dir);
     work.send(Message::RunPlanned { key, manifest: manifest(&run), runs_dir: bundle_dir.clone() });
-    let request =
-        RunRequest { compiled: run, source: path, bytes, vars: given, bundle_dir, force: order.args.force };
+    let request = RunRequest {
+        compiled: run,
+        source: path,
+        bytes,
+        vars: given,
+        bundle_dir,
+        force: order.args.force,
+        signing: None,
+    };
     let watcher = Watcher { work: work.clone(), key };
     let prepared = act::prepare(request, vec![Box::new(watcher)], &order.settings).map_err(problems)?;
     stops.listen(prepared.stopper());

@@ -1,7 +1,13 @@
 //! The agent of this machine keeps what every agent promises.
 
+use std::sync::Arc;
+
+use serde_json::json;
+use stead_model::role::{RoleEvent, StopReason};
+use stead_runner::agent::look_before_start;
+
 use super::contract;
-use super::stage::{Stage, Wish};
+use super::stage::{Stage, Wish, next};
 
 macro_rules! promises {
     ($($name:ident),+ $(,)?) => {$(
@@ -45,5 +51,33 @@ async fn hidden_variables_are_not_inherited() {
     started.exit().await;
     // A shell without PATH has one of its own, which it does not inherit.
     assert_ne!(started.stdout().trim(), std::env::vars().find(|(name, _)| name == "PATH").unwrap().1);
+    stage.end().await;
+}
+
+/// `from: driver`: the supervisor leaves the looking to the driver, and an address that is taken is seen from there.
+#[tokio::test]
+async fn readiness_can_be_looked_at_from_the_driver() {
+    let stage = Stage::local();
+    let port = stead_testkit::sshd::free_port();
+    let wish = json!({"method": "tcp_connect", "port": port, "from": "driver", "timeout_seconds": 30});
+    let serve = format!("sleep 0.3; exec python3 -m http.server --bind 127.0.0.1 {port}");
+    let order = stage.order("seen", &["/bin/sh", "-c", &serve], Wish::ready(wish)).await;
+    let (mut ready, workdir) = (order.ready.clone().unwrap(), order.workdir.clone());
+    assert_eq!(look_before_start(&*stage.agent, &mut ready).await.unwrap(), None);
+    let logs = stage.path("bundle/roles/seen");
+    std::fs::create_dir_all(&logs).unwrap();
+    let running = stage.agent.start(order, &stage.work, &logs).await.unwrap();
+    let mut running = running.looked_at_from(Arc::clone(&stage.agent), &ready, &workdir);
+    loop {
+        match next(&mut running).await {
+            Some(RoleEvent::Ready { by, .. }) => break assert_eq!(by, "tcp_connect"),
+            Some(RoleEvent::Logged { .. } | RoleEvent::Started { .. }) => {}
+            other => panic!("it becomes ready: {other:?}"),
+        }
+    }
+    let taken = look_before_start(&*stage.agent, &mut ready).await.unwrap_err();
+    assert!(taken.message.contains("already accepts"), "{}", taken.message);
+    running.stop.stop(StopReason::Done, false);
+    while next(&mut running).await.is_some_and(|event| !event.is_last()) {}
     stage.end().await;
 }

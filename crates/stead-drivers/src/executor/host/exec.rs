@@ -157,7 +157,7 @@ impl HostSession {
         if is_full {
             exec.stdin = None;
             let text = "its input came faster than it was read, and was cut".to_owned();
-            exec.warnings.push(Warning { code: "reach/input-cut".to_owned(), text });
+            exec.warnings.push(Warning::new("reach/input-cut", text));
         }
         true
     }
@@ -184,7 +184,7 @@ impl HostSession {
                 }
             }
             RoleEvent::Logged { stdout_bytes, stderr_bytes } => role.note_growth(stdout_bytes, stderr_bytes),
-            RoleEvent::Warning { code, text } => exec.warnings.push(Warning { code, text }),
+            RoleEvent::Warning { code, text } => exec.warnings.push(Warning::new(code, text)),
             RoleEvent::Exited(exit) => {
                 role.note_growth(exit.stdout_bytes, exit.stderr_bytes);
                 exec.stdin = None;

@@ -38,10 +38,15 @@ pub(super) fn refuse_artifact(pattern: &str) -> Option<String> {
         // The first character of a class may be `]` itself.
         let class = rest[open + 1..].trim_start_matches(['!', '^']);
         let skip = class.chars().next().map_or(0, char::len_utf8);
-        match class[skip..].find(']') {
-            Some(close) => rest = &class[skip + close + 1..],
-            None => return Some(format!("`{pattern}` has a `[` that is not closed")),
+        let Some(close) = class[skip..].find(']') else {
+            return Some(format!("`{pattern}` has a `[` that is not closed"));
+        };
+        let within: Vec<char> = class[..skip + close].chars().collect();
+        if let Some([from, _, to]) = within.array_windows().find(|[from, dash, to]| *dash == '-' && from > to)
+        {
+            return Some(format!("`{pattern}` has the range `{from}-{to}`, which is empty"));
         }
+        rest = &class[skip + close + 1..];
     }
     None
 }

@@ -480,7 +480,8 @@ fn draft(
             Vec::new()
         }
         Some((of, role)) => {
-            let mut values = fields::values(of, role, form, &here, problems);
+            let (mut values, broken) = fields::values(of, role, form, &here, problems);
+            here.broken = broken;
             here.add(values.clone());
             let args = if cipdip::is_one(written.kit) {
                 let extras = cipdip::extras(&here, &instance.name, &role.name, form, problems);
@@ -509,7 +510,8 @@ fn draft(
     };
     let before = problems.0.len();
     let argv = command::argv(&here, &command, &args, problems);
-    if let (true, Some(place)) = (argv.is_empty() && problems.0.len() == before, form.command_place) {
+    let is_empty = argv.is_empty() && here.broken.is_empty() && problems.0.len() == before;
+    if let (true, Some(place)) = (is_empty, form.command_place) {
         let is_reported = place.as_list().is_none_or(|items| items.len() == 0);
         if !is_reported {
             problems.push(place.bad("the command is empty").help("it must name a program"));

@@ -262,7 +262,7 @@ fn files_are_staged_once_and_inside_the_workdir() {
 
 #[test]
 fn artifacts_stay_inside_the_workdir() {
-    for bad in ["/x", "../x", "a/../b", "stdout.log", "'[ab'"] {
+    for bad in ["/x", "../x", "a/../b", "stdout.log", "'[ab'", "'[z-a]'"] {
         let found = Wish::of(&general(&format!("  a: {{command: [x], artifacts: [{bad}]}}\n"))).problems();
         assert!(found.len() == 1 && found[0].contains("roles.a.artifacts[0]"), "{bad}: {found:?}");
     }

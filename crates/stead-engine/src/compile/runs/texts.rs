@@ -37,6 +37,8 @@ pub(super) struct Here<'a> {
     pub(super) known: Map<String, Value>,
     /// Names of its kit.
     pub(super) own: BTreeSet<String>,
+    /// Names of its kit without a usable value; that has been reported.
+    pub(super) broken: BTreeSet<String>,
     pub(super) scope: Scope,
 }
 
@@ -78,7 +80,7 @@ impl<'a> Here<'a> {
     /// Returns the names of an instance; `known` are those that have a value before the run.
     pub(super) fn new(names: &'a Names<'a>, role: usize, is_local: bool, known: Map<String, Value>) -> Self {
         let scope = Scope::of_names(known.clone());
-        Self { names, role, is_local, known, own: BTreeSet::new(), scope }
+        Self { names, role, is_local, known, own: BTreeSet::new(), broken: BTreeSet::new(), scope }
     }
 
     /// Adds names of the instance's kit.
@@ -214,6 +216,7 @@ impl<'a> Here<'a> {
                 "`manifest_dir` is a directory of this machine, the role runs on another".to_owned(),
                 "stage what it needs with `files`".to_owned(),
             )),
+            name if self.broken.contains(name) => Ok(When::Broken),
             name if self.own.contains(name) => Ok(When::Now),
             name => {
                 let known: Vec<&str> =
