@@ -3,7 +3,7 @@
 //! [`Readiness::parse`] reads what is final, [`Readiness::check`] what may still hold templates. Both tell every
 //! problem at once, each with the key it is about.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

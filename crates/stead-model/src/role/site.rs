@@ -1,7 +1,7 @@
 //! What a driver asks of the place where roles run: workdirs, programs, addresses, artifacts.
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
