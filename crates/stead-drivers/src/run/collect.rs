@@ -4,13 +4,13 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stead_model::RunStatus;
 use stead_model::bundle::{ArtifactMeta, RoleStatus};
 use stead_model::event::{Artifact, EventKind};
 use stead_model::plan::Digest;
 use stead_model::report::Warning;
 use stead_model::role::{ArtifactQuestion, Found, FoundKind, LeftRole};
 use stead_model::run_plan::{KeepWorkdir, RolePlan};
+use stead_model::{ErrorClass, RunStatus};
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
 
@@ -105,7 +105,11 @@ impl RunSurroundings {
                     arrived.get_mut(*glob).into_iter().for_each(|hit| *hit = true);
                 }
             }
+            let is_gone = brought.as_ref().is_err_and(|error| error.class == ErrorClass::Unreachable);
             problems.extend(brought.err());
+            if is_gone {
+                break;
+            }
         }
         self.state.change(|state| state.role(name).collected = problems.is_empty());
         let missing = wanted.iter().zip(&arrived).filter(|(artifact, hit)| artifact.required && !**hit);

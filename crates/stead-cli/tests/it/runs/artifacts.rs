@@ -101,3 +101,25 @@ fn one_file_that_cannot_be_collected_costs_no_other() {
     assert_eq!(place.warnings(), ["run/artifact-skipped"]);
     place.is_clean();
 }
+
+/// Section 4.1: what arrived stays, and what did not arrive stays where it is.
+#[test]
+fn what_cannot_be_collected_is_not_removed() {
+    let place = Place::new("");
+    let role = place.bundle().join("roles/one");
+    place.lab.write(
+        "m.yaml",
+        format!(
+            "api_version: v1\nrun_id: r\nroles:\n  one: {{command: [sh, -c, 'mkdir {}/aa.json; echo 1 > aa.json; echo 2 > zz.json'], artifacts: ['*.json']}}\n",
+            role.display()
+        ),
+    );
+    let document = place.json(&[], 1);
+    assert_eq!(document["failed_phase"], "collect");
+    assert_eq!(place.read("roles/one/zz.json"), "2\n");
+    assert_eq!(place.warnings(), ["run/workdir-kept"]);
+    let workdir = std::path::PathBuf::from(place.role("one")["workdir"].as_str().unwrap());
+    assert_eq!(std::fs::read_to_string(workdir.join("aa.json")).unwrap(), "1\n");
+    place.verifies();
+    std::fs::remove_dir_all(place.lab.path("cache")).unwrap();
+}
