@@ -9,7 +9,7 @@ use stead_model::event::{Artifact, EventKind};
 use stead_model::plan::Digest;
 use stead_model::report::Warning;
 use stead_model::role::{ArtifactQuestion, Found, FoundKind, LeftRole};
-use stead_model::run_plan::{KeepWorkdir, RolePlan};
+use stead_model::run_plan::{Analyze, KeepWorkdir, RolePlan};
 use stead_model::{ErrorClass, RunStatus};
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
@@ -46,7 +46,8 @@ impl RunSurroundings {
         self.ask_programs().await;
         let failed = *status != RunStatus::Success || collected.is_err();
         // Whether a run that went well so far fails is known after its last phase.
-        if self.run.keep_workdir == KeepWorkdir::OnFailure && !failed {
+        let may_fail = self.run.analyze != Analyze::No || self.run.diff.is_some();
+        if self.run.keep_workdir == KeepWorkdir::OnFailure && !failed && may_fail {
             return Ok(());
         }
         let left = self.leave_places(here, failed).await;

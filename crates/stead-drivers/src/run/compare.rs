@@ -46,20 +46,25 @@ impl RunSurroundings {
         Ok(Outcome { changed: true, ..Outcome::default() })
     }
 
-    /// Compares the run, if that is wanted; then it is known whether places stay that are kept only after a failure.
-    pub(super) async fn diff_and_leave(&self, here: &Here, status: &RunStatus) -> Result<Outcome, OpError> {
-        let compared = self.diff(here, status).await;
-        let went_wrong = compared.as_ref().is_err_and(|error| !error.unsupported);
+    /// Leaves the agents after the last phase that was asked for and may fail, which `ended` so: now it is known whether
+    /// places stay that are kept only after a failure.
+    pub(super) async fn leave_after(
+        &self,
+        here: &Here,
+        status: &RunStatus,
+        ended: Result<Outcome, OpError>,
+    ) -> Result<Outcome, OpError> {
+        let went_wrong = ended.as_ref().is_err_and(|error| !error.unsupported);
         let left = self.leave_places(here, went_wrong || *status != RunStatus::Success).await;
         if let Err(error) = left {
             let text = format!("workdirs could not be removed: {}", error.message);
             self.announcer.warn(Warning::new("run/workdir-kept", text)).await;
         }
-        compared
+        ended
     }
 
     /// Compares the run with its baseline, if it has one.
-    async fn diff(&self, here: &Here, status: &RunStatus) -> Result<Outcome, OpError> {
+    pub(super) async fn diff(&self, here: &Here, status: &RunStatus) -> Result<Outcome, OpError> {
         let Some(plan) = &self.run.diff else { return Err(not_now("not asked for")) };
         if *status == RunStatus::Cancelled {
             return Err(not_now(STOPPED));

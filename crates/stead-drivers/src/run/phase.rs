@@ -44,8 +44,19 @@ impl Action for Phase {
             phases::RUN_STOP => run.stop(&status_of(cx)?, params.required("role")?).await?,
             phases::RUN_COLLECT => run.collect(&here, &status_of(cx)?).await?,
             phases::RUN_BUNDLE => run.bundle(&here).await?,
-            phases::RUN_ANALYZE => return run.analyze(&here, &status_of(cx)?).await,
-            phases::RUN_DIFF => return run.diff_and_leave(&here, &status_of(cx)?).await,
+            phases::RUN_ANALYZE => {
+                let status = status_of(cx)?;
+                let ended = run.analyze(&here, &status).await;
+                return match &run.run.diff {
+                    Some(_) => ended,
+                    None => run.leave_after(&here, &status, ended).await,
+                };
+            }
+            phases::RUN_DIFF => {
+                let status = status_of(cx)?;
+                let ended = run.diff(&here, &status).await;
+                return run.leave_after(&here, &status, ended).await;
+            }
             other => return Err(OpError::invalid(format!("there is no phase `{other}`"))),
         }
         Ok(Outcome { changed: true, ..Outcome::default() })
