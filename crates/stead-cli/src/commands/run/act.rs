@@ -196,9 +196,11 @@ pub(super) async fn finish(
         let message = report.errors.first().map_or("the run could not start", |error| error.message.as_str());
         let code = if report.exit_code == ExitCode::Success { ExitCode::Failed } else { report.exit_code };
         let failure = Failure::new(FailureKind::of(code), message);
-        return Err(match code {
-            ExitCode::Invalid => failure.hint("choose another run_id, or move the old one away with --force"),
-            _ => failure,
+        let is_taken = code == ExitCode::Invalid;
+        return Err(if is_taken {
+            failure.hint("choose another run_id, or move the old one away with --force")
+        } else {
+            failure
         });
     };
     let roles = surroundings.role_metas();

@@ -43,7 +43,7 @@ pub(crate) fn recorded(
         return show_sealed(&bundle, meta, &wanted_of(args), settings, output);
     }
     let CompiledPlan { plan, graph, hash, warnings } = stored_plan(&bundle, meta)?;
-    let (plan, unreadable) = with_hosts(&plan, meta)?;
+    let (plan, unreadable) = with_hosts(&plan, meta);
     let run = plan
         .run
         .clone()
@@ -114,9 +114,9 @@ impl Observer for Recall {
 }
 
 /// Returns the recorded plan with ways to its agents again, and the agents to which there are none, with why.
-fn with_hosts(plan: &Plan, meta: &RunMeta) -> Result<(Arc<Plan>, Vec<(String, String)>), Failure> {
+fn with_hosts(plan: &Plan, meta: &RunMeta) -> (Arc<Plan>, Vec<(String, String)>) {
     let mut plan = plan.clone();
-    let Some(run) = &plan.run else { return Ok((Arc::new(plan), Vec::new())) };
+    let Some(run) = &plan.run else { return (Arc::new(plan), Vec::new()) };
     let mut run: RunPlan = (**run).clone();
     let mut without = Vec::new();
     let mut agents = std::mem::take(&mut run.agents);
@@ -137,5 +137,5 @@ fn with_hosts(plan: &Plan, meta: &RunMeta) -> Result<(Arc<Plan>, Vec<(String, St
     let source = meta.plan.source.as_ref().map(PathBuf::from);
     run.manifest_dir = source.and_then(|path| path.parent().map(PathBuf::from)).unwrap_or_default();
     plan.run = Some(Arc::new(run));
-    Ok((Arc::new(plan), without))
+    (Arc::new(plan), without)
 }

