@@ -214,3 +214,41 @@ fn copy_exactly(content: &mut dyn Read, out: &mut dyn io::Write, bytes: u64) -> 
         Err(io::Error::new(io::ErrorKind::InvalidData, "the file changed while it was read"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More entries than 16 bits count, which takes the fields of large archives.
+    #[test]
+    fn archives_of_very_many_files_are_read_back() {
+        const FILES: u32 = 66_000;
+        for format in ArchiveFormat::ALL {
+            let file = tempfile::tempfile().unwrap();
+            let mut packer = Packer::begin(file.try_clone().unwrap(), format).unwrap();
+            for number in 0..FILES {
+                packer.add(format!("r1/{number:06}").as_bytes(), 0, &mut io::empty()).unwrap();
+            }
+            packer.finish().unwrap();
+            let mut again = file;
+            io::Seek::rewind(&mut again).unwrap();
+            let mut seen = 0;
+            let mut count = |_: &Path, _: u64, _: &mut dyn Read| seen += 1;
+            let listing = match format {
+                ArchiveFormat::Zip => read_zip(again, &mut count),
+                ArchiveFormat::TarZst => read_tar_zst(again, &mut count),
+            };
+            let listing = listing.unwrap();
+            assert_eq!((seen, listing.contents.files.len(), listing.misplaced.len()), (FILES, 66_000, 0));
+        }
+    }
+
+    #[test]
+    fn forms_are_known_by_name_and_by_beginning() {
+        let of = |name: &str| ArchiveFormat::of_name(Path::new(name));
+        assert_eq!((of("a/b.zip"), of("x.tar.zst")), (Some(ArchiveFormat::Zip), Some(ArchiveFormat::TarZst)));
+        assert_eq!([of("zip"), of(".zip"), of("a.tar"), of("a.zst"), of("a.ZIP")], [None; 5]);
+        assert_eq!(ArchiveFormat::of_beginning(b"PK\x03\x04"), Some(ArchiveFormat::Zip));
+        assert_eq!(ArchiveFormat::of_beginning(b"PK"), None);
+    }
+}

@@ -237,6 +237,13 @@ impl RunDirectory {
     /// A path that would leave the directory is refused.
     pub fn write_artifact(&self, relative: &str, bytes: &[u8]) -> Result<String, RecordError> {
         let within = format!("{ARTIFACTS}/{relative}");
+        // Behind the directory's name an absolute path would look like one below it.
+        if inside(relative).is_none() {
+            let path = self.path.join(&within);
+            return Err(RecordError::of("write outside of the bundle", &path)(
+                io::ErrorKind::InvalidInput.into(),
+            ));
+        }
         self.replace(&within, &|out| out.write_all(bytes))?;
         Ok(within)
     }

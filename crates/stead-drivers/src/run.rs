@@ -144,6 +144,12 @@ impl RunSurroundings {
         futures_of(closing).await;
     }
 
+    /// Ends every connection and everything that watched roles. Call it last.
+    pub async fn end(&self) {
+        self.close().await;
+        self.work.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
+    }
+
     fn role(&self, name: &str) -> Result<&RolePlan, OpError> {
         let role = self.run.roles.get(name);
         role.ok_or_else(|| OpError::invalid(format!("the run has no role `{name}`")))

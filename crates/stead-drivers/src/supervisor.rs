@@ -41,8 +41,8 @@ pub fn supervise() -> io::Result<()> {
     runtime.block_on(async {
         let mut control = Control::of_process()?;
         match control.next().await? {
-            Some(SupervisorRequest::Start { order, logs, note }) => {
-                Supervised::new(*order, logs, note, control).run().await
+            Some(SupervisorRequest::Start { order, logs, note, plain }) => {
+                Supervised { order: *order, logs, note, plain, control }.run().await
             }
             Some(SupervisorRequest::Stop { .. }) | None => Ok(()),
         }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::RunId;
+use crate::executor::ByteText;
 use crate::time::Timestamp;
 
 pub use readiness::{
@@ -293,15 +294,45 @@ impl RoleExit {
     }
 }
 
-/// The name a signal has in records; its number where it has none.
+const SIGNALS: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+    "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+    "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+];
+
+/// Returns the name a signal has in records; its number where it has none.
 pub fn signal_name(number: i32) -> String {
-    const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
-        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
-        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
-    ];
     let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
-    index.and_then(|index| NAMES.get(index)).map_or_else(|| number.to_string(), |name| (*name).to_owned())
+    index.and_then(|index| SIGNALS.get(index)).map_or_else(|| number.to_string(), |name| (*name).to_owned())
+}
+
+/// Returns the number of the signal that [`signal_name`] calls so.
+pub fn signal_number(name: &str) -> Option<i32> {
+    let index = SIGNALS.iter().position(|known| *known == name);
+    index.and_then(|index| i32::try_from(index + 1).ok()).or_else(|| name.parse().ok())
+}
+
+/// A plain program in a role's place: what it leaves running is its result and stays. `Debug` shows no values of its
+/// environment.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlainCommand {
+    /// The program and its arguments; the order's are not used.
+    pub argv: Vec<ByteText>,
+    /// Added to the agent's environment; the order's is not used.
+    pub env: BTreeMap<String, ByteText>,
+    /// Whether it gets `env` alone.
+    #[serde(default)]
+    pub clear_env: bool,
+    /// The pipe it reads; none: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+}
+
+impl fmt::Debug for PlainCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.env.keys().collect();
+        f.debug_struct("PlainCommand").field("argv", &self.argv).field("env", &names).finish_non_exhaustive()
+    }
 }
 
 /// What a supervisor is told over its control pipe. Its end means: stop the role.
@@ -317,6 +348,9 @@ pub enum SupervisorRequest {
         /// Where its end is noted, for those who come when nobody heard of it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         note: Option<String>,
+        /// A plain program instead of a role.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        plain: Option<PlainCommand>,
     },
     /// Stop it; again, with `kill`, is allowed.
     Stop {
@@ -335,6 +369,7 @@ mod tests {
     #[test]
     fn signals_have_their_names() {
         assert_eq!([9, 15, 1, 31, 34, 0].map(signal_name), ["KILL", "TERM", "HUP", "SYS", "34", "0"]);
+        assert_eq!(["KILL", "34", "x"].map(signal_number), [Some(9), Some(34), None]);
         for signal in StopSignal::ALL {
             assert_eq!(signal.as_str().parse(), Ok(signal));
         }

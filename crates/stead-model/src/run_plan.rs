@@ -378,3 +378,30 @@ pub struct KitUse {
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub fields: Map<String, Value>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_limits_are_written_in_their_own_words() {
+        #[derive(Debug, PartialEq, Serialize, Deserialize)]
+        struct Row {
+            #[serde(with = "limit::auto")]
+            id: Option<RunId>,
+            #[serde(with = "limit::seconds")]
+            limit: Option<Duration>,
+        }
+        let rows = [
+            (None, None, r#"{"id":"auto","limit":null}"#),
+            (Some("r1"), Some(300_000), r#"{"id":"r1","limit":300}"#),
+            (None, Some(1_500), r#"{"id":"auto","limit":1.5}"#),
+        ];
+        for (id, millis, text) in rows {
+            let row =
+                Row { id: id.map(|id| RunId::parse(id).unwrap()), limit: millis.map(Duration::from_millis) };
+            assert_eq!(serde_json::to_string(&row).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Row>(text).unwrap(), row);
+        }
+    }
+}

@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 
-use flate2::write::DeflateEncoder;
-use flate2::{Compression, Crc};
+use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
 use super::zip_format::{
     CENTRAL, DEFLATED, ELSEWHERE, END, END_64, END_64_LEN, FIELD_64, FLAG_UTF8, LOCAL, LOCATOR_64,
@@ -13,6 +12,8 @@ use super::{copy_exactly, limits};
 
 /// The level of compression. Another one would give other bytes.
 const LEVEL: u32 = 6;
+/// How much compressed data is written at once.
+const BUFFER: usize = 32 << 10;
 /// 1980-01-01, 00:00.
 const DATE: u16 = 1 << 5 | 1;
 /// Readers need this version of the format; the second for large files.
@@ -28,6 +29,8 @@ const SURELY_SMALL: u64 = 0xf000_0000;
 /// Writes one archive.
 pub(crate) struct ZipWriter {
     out: BufWriter<File>,
+    /// Kept over all entries: making one costs more than compressing a small file.
+    compress: Compress,
     at: u64,
     directory: Vec<u8>,
     entries: u64,
@@ -45,7 +48,8 @@ struct Entry<'a> {
 impl ZipWriter {
     pub(super) fn new(file: File) -> Self {
         let out = BufWriter::with_capacity(limits::PIECE, file);
-        Self { out, at: 0, directory: Vec::new(), entries: 0 }
+        let compress = Compress::new(Compression::new(LEVEL), false);
+        Self { out, compress, at: 0, directory: Vec::new(), entries: 0 }
     }
 
     pub(super) fn add(&mut self, name: &[u8], bytes: u64, content: &mut dyn Read) -> io::Result<()> {
@@ -54,13 +58,11 @@ impl ZipWriter {
         let mut entry = Entry { name, offset, crc: 0, compressed: 0, bytes: 0 };
         let head = entry.local(large)?;
         self.out.write_all(&head)?;
-        let mut counted = Counted { out: &mut self.out, len: 0 };
-        let mut deflate = DeflateEncoder::new(&mut counted, Compression::new(LEVEL));
-        let mut summed = Summed { out: &mut deflate, crc: Crc::new() };
-        copy_exactly(content, &mut summed, bytes)?;
-        entry.crc = summed.crc.sum();
-        deflate.finish()?;
-        (entry.compressed, entry.bytes) = (counted.len, bytes);
+        self.compress.reset();
+        let mut deflate = Deflate::begin(&mut self.out, &mut self.compress);
+        copy_exactly(content, &mut deflate, bytes)?;
+        (entry.crc, entry.compressed) = deflate.finish()?;
+        entry.bytes = bytes;
         let end = offset + head.len() as u64 + entry.compressed;
         // Lengths and checksum are known only now, and readers of a stream want them in front.
         self.out.seek(SeekFrom::Start(offset))?;
@@ -188,35 +190,45 @@ fn put64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Counts what is written.
-struct Counted<'a> {
+/// Compresses one entry.
+struct Deflate<'a> {
     out: &'a mut BufWriter<File>,
-    len: u64,
-}
-
-impl Write for Counted<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = self.out.write(bytes)?;
-        self.len += len as u64;
-        Ok(len)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Sums up what is written.
-struct Summed<'a, W> {
-    out: &'a mut W,
+    compress: &'a mut Compress,
+    buffer: Vec<u8>,
     crc: Crc,
 }
 
-impl<W: Write> Write for Summed<'_, W> {
+impl<'a> Deflate<'a> {
+    fn begin(out: &'a mut BufWriter<File>, compress: &'a mut Compress) -> Self {
+        Self { out, compress, buffer: vec![0; BUFFER], crc: Crc::new() }
+    }
+
+    /// Compresses from `bytes` and writes what comes out; returns how much was taken, and whether it was the end.
+    fn step(&mut self, bytes: &[u8], flush: FlushCompress) -> io::Result<(usize, bool)> {
+        let (taken, made) = (self.compress.total_in(), self.compress.total_out());
+        let status = self.compress.compress(bytes, &mut self.buffer, flush).map_err(io::Error::other)?;
+        let made = usize::try_from(self.compress.total_out() - made).unwrap_or(0);
+        self.out.write_all(&self.buffer[..made])?;
+        let taken = usize::try_from(self.compress.total_in() - taken).unwrap_or(0);
+        Ok((taken, status == Status::StreamEnd))
+    }
+
+    /// Writes the end; returns checksum and compressed length.
+    fn finish(mut self) -> io::Result<(u32, u64)> {
+        while !self.step(&[], FlushCompress::Finish)?.1 {}
+        Ok((self.crc.sum(), self.compress.total_out()))
+    }
+}
+
+impl Write for Deflate<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = self.out.write(bytes)?;
-        self.crc.update(&bytes[..len]);
-        Ok(len)
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (taken, _) = self.step(rest, FlushCompress::None)?;
+            rest = &rest[taken..];
+        }
+        self.crc.update(bytes);
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

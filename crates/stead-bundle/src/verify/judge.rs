@@ -195,13 +195,7 @@ impl Check<'_> {
         let (mut checked, mut verified) = (0, 0);
         for (path, found) in &observed.hashes {
             let Some(expected) = listed.get(path) else {
-                let own = [HASHES, SIGNATURE].iter().any(|own| path == Path::new(own));
-                if own {
-                } else if self.options.allow_extra {
-                    self.warn(path, "extra-file", "it is not listed");
-                } else {
-                    self.error(path, "extra-file", "it is not listed in hashes.txt");
-                }
+                self.not_listed(path);
                 continue;
             };
             checked += 1;
@@ -222,6 +216,17 @@ impl Check<'_> {
             }
         }
         (checked, verified)
+    }
+
+    fn not_listed(&mut self, path: &Path) {
+        if [HASHES, SIGNATURE].iter().any(|own| path == Path::new(own)) {
+            return;
+        }
+        if self.options.allow_extra {
+            self.warn(path, "extra-file", "it is not listed");
+        } else {
+            self.error(path, "extra-file", "it is not listed in hashes.txt");
+        }
     }
 
     fn required(&mut self, meta: Option<&Value>) {

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use proptest::prelude::*;
 use stead_bundle::{
     ArchiveFormat, ExportError, KnownHashes, VerifyOptions, archive_path, export, info, list, resolve, seal,
     verify,
@@ -194,4 +195,31 @@ fn a_directory_that_cannot_be_replaced_stays() {
     let error = run.into_archive(ArchiveFormat::Zip).unwrap_err();
     assert!(matches!(error, ExportError::ArchiveInvalid { .. }), "{error}");
     assert!(path.join("run_meta.json").is_file() && !archive_path(&path, ArchiveFormat::Zip).exists());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever files a bundle has, both archives hold exactly them.
+    #[test]
+    fn any_bundle_comes_back_from_its_archives(
+        files in prop::collection::btree_map("[a-zü \\\\\n]{1,12}(/[a-z]{1,120}){0,3}", prop::collection::vec(any::<u8>(), 0..3_000), 0..6),
+    ) {
+        let state = tempfile::tempdir().unwrap();
+        let bundle = sealed(state.path(), "r1");
+        for (name, content) in &files {
+            let path = bundle.join("artifacts/any").join(name);
+            // A name may be a directory of another one.
+            if fs::create_dir_all(path.parent().unwrap()).is_ok() && !path.is_dir() {
+                fs::write(path, content).unwrap();
+            }
+        }
+        seal(&bundle).unwrap();
+        let expected = verify(&bundle, &VerifyOptions::default()).unwrap();
+        prop_assert!(expected.valid, "{:?}", expected);
+        for name in ["a.zip", "a.tar.zst"] {
+            let archive = export_to(&bundle, state.path(), name);
+            prop_assert_eq!(&verify(&archive, &VerifyOptions::default()).unwrap(), &expected);
+        }
+    }
 }

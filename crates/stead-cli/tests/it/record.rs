@@ -5,6 +5,7 @@
 mod archives;
 mod diffing;
 mod fixture;
+mod real_runs;
 mod replaying;
 mod reporting;
 mod signing;

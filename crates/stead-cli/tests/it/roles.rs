@@ -4,4 +4,5 @@
 mod contract;
 mod killed;
 mod local;
+mod remote;
 mod stage;

@@ -3,6 +3,7 @@
 //! One task owns all of it. Operations tell it of their ends and wishes through events; their output lies in
 //! [`Kept`] until there is room on the connection.
 
+mod exec;
 mod files;
 mod parcels;
 mod roles;
@@ -35,6 +36,7 @@ use super::work::{self, Surroundings};
 
 use crate::roles::site::Site;
 
+use exec::ExecWork;
 use parcels::{Arriving, Leaving};
 use roles::RoleWork;
 
@@ -74,6 +76,7 @@ struct Work {
     arriving: Option<Arriving>,
     leaving: Option<Leaving>,
     role: Option<RoleWork>,
+    exec: Option<ExecWork>,
 }
 
 /// A driver's connection.
@@ -225,6 +228,7 @@ impl HostSession {
         self.say(0, &Reply::Hello(welcome));
         for (id, work) in &mut self.works {
             let again = [
+                work.exec.as_ref().and_then(ExecWork::started),
                 work.arriving.as_mut().map(Arriving::ask_again),
                 work.leaving.as_mut().map(|leaving| {
                     let seen = received.iter().find(|seen| seen.id == *id).copied().unwrap_or_default();
@@ -356,8 +360,12 @@ impl HostSession {
             }
             Request::Probe(probe) => self.begin_probe(id, probe),
             Request::Site(ask) => self.begin_site(id, ask),
-            Request::Exec(_) | Request::Stdin { .. } => {
-                self.say(id, &Reply::Error { message: "not yet".to_owned(), class: None });
+            Request::Exec(exec) => self.begin_exec(id, *exec),
+            // Otherwise bytes follow.
+            Request::Stdin { end } => {
+                if end {
+                    self.end_input(id);
+                }
             }
             Request::Cancel { signal, grace_ms: _ } => self.cancel(id, &signal),
             Request::Ack { id } => {
@@ -401,6 +409,7 @@ impl HostSession {
             arriving: None,
             leaving: None,
             role: None,
+            exec: None,
         };
         self.works.insert(id, work);
         (stop, output)

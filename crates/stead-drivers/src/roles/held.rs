@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use stead_model::executor::{FrameBuffer, write};
-use stead_model::role::{RoleEvent, RoleOrder, SupervisorRequest};
+use stead_model::role::{PlainCommand, RoleEvent, RoleOrder, SupervisorRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
@@ -24,6 +24,8 @@ pub(crate) struct Start {
     pub(crate) logs: PathBuf,
     /// Where its end is noted.
     pub(crate) note: Option<PathBuf>,
+    /// A plain program instead of a role.
+    pub(crate) plain: Option<PlainCommand>,
 }
 
 /// Supervises a role to its end. Dropping the future, or `closing` becoming true, stops the role.
@@ -50,6 +52,7 @@ pub(crate) async fn hold(
         order: Box::new(start.order),
         logs: start.logs.to_string_lossy().into_owned(),
         note: start.note.map(|note| note.to_string_lossy().into_owned()),
+        plain: start.plain,
     };
     send(&mut stdin, &order).await;
     drop(order);

@@ -129,6 +129,7 @@ impl Agent for LocalAgent {
             order,
             logs: std::path::absolute(logs).unwrap_or_else(|_| logs.to_owned()),
             note: Some(control.note()),
+            plain: None,
         };
         let (told, events) = mpsc::unbounded_channel();
         let (requests, requested) = mpsc::unbounded_channel();

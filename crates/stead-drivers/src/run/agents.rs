@@ -102,7 +102,7 @@ impl RunSurroundings {
                 os: about.os.clone(),
                 arch: about.arch.clone(),
                 clock_offset_ms: about.clock_offset_ms,
-                stead_sha256: agent.stead_sha256().await.ok(),
+                stead_sha256: None,
             },
         );
         self.agents.lock().unwrap_or_else(PoisonError::into_inner).insert(id.clone(), agent);
@@ -111,6 +111,10 @@ impl RunSurroundings {
             self.announcer.warn(warning).await;
         }
         let (this, id) = (Arc::clone(self), id.clone());
+        if let Some(agent) = self.agent(&id) {
+            // Hashing begins now, and is asked for when roles have ended.
+            self.spawn(async move { drop(agent.stead_sha256().await) });
+        }
         self.spawn(async move { this.watch_link(&id, link).await });
         Ok(())
     }

@@ -59,6 +59,14 @@ impl RunSurroundings {
         self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(id, facts);
     }
 
+    /// Keeps which `stead` an agent has.
+    pub(super) fn remember_program(&self, id: &HostName, sha256: Option<String>) {
+        let mut facts = self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(facts) = facts.get_mut(id) {
+            facts.stead_sha256 = sha256;
+        }
+    }
+
     async fn say_incomplete(&self, error: &RecordError) {
         let text = format!("the record of the run is incomplete: {error}: {}", error.source);
         self.announcer.warn(Warning::new("run/record-incomplete", text)).await;

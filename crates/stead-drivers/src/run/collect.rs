@@ -44,8 +44,20 @@ impl RunSurroundings {
         };
         let failed = *status != RunStatus::Success || collected.is_err();
         let removed = self.remove_places(here, failed).await;
+        self.ask_programs().await;
         self.close().await;
         collected.and(removed)
+    }
+
+    /// Finds out which `stead` supervised where: hashing a program takes a moment that no phase should wait for.
+    async fn ask_programs(&self) {
+        let agents = self.agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let asking = agents.into_iter().map(|(id, agent)| async move {
+            if !matches!(link_of(&*agent), Link::Gone(_)) {
+                self.remember_program(&id, agent.stead_sha256().await.ok());
+            }
+        });
+        futures_of(asking).await;
     }
 
     async fn collect_all(&self, here: &Here) -> Result<(), OpError> {

@@ -91,25 +91,13 @@ impl RunSurroundings {
             duration_ms: exit.duration_ms,
         };
         self.announcer.say(EventKind::RoleExited(Box::new(exited))).await;
-        let mut warnings = Vec::new();
-        if exit.killed {
-            let text = format!("{name} did not stop within its grace period and was killed");
-            warnings.push(Warning::new("run/role-killed", text));
-        }
-        if exit.left_processes > 0 {
-            let text = format!("{name} left {} processes behind, which were ended", exit.left_processes);
-            warnings.push(Warning::new("run/left-processes", text));
-        }
         let (asked, needed) = self.state.look(|state| {
             let role = state.roles.get(name);
             (role.and_then(|role| role.asked), state.needs_services(&self.run))
         });
         let verdict = judge(name, role, asked, &exit, needed);
         if let Some(failure) = verdict.failure.as_ref().filter(|_| role.allow_failure) {
-            warnings.push(allowed(failure));
-        }
-        for warning in warnings {
-            self.announcer.warn(warning.of_role(name)).await;
+            self.announcer.warn(allowed(failure).of_role(name)).await;
         }
         self.state.change(|state| {
             let own = state.role(name);

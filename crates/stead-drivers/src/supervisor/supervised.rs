@@ -1,6 +1,9 @@
 //! One role under its supervisor: started, heard, judged, stopped, and its end told.
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -8,9 +11,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use serde_json::Value;
+use stead_model::executor::ByteText;
 use stead_model::role::{
-    LEFT_PROCESSES_GRACE_MS, Probe, ProbeAnswer, ProbeFrom, ReadyMethod, RoleEvent, RoleExit, RoleOrder,
-    StopReason, StopSignal, SupervisorRequest, signal_name,
+    LEFT_PROCESSES_GRACE_MS, PlainCommand, Probe, ProbeAnswer, ProbeFrom, ReadyMethod, RoleEvent, RoleExit,
+    RoleOrder, StopReason, StopSignal, SupervisorRequest, signal_name,
 };
 use stead_model::time::Timestamp;
 use stead_runner::agent::{taken, taken_fallback};
@@ -71,11 +75,12 @@ enum Input {
 
 /// A role and all that is known of it.
 pub(super) struct Supervised {
-    order: RoleOrder,
-    logs: String,
-    note: Option<String>,
-    control: Control,
-    redactor: Redactor,
+    pub(super) order: RoleOrder,
+    pub(super) logs: String,
+    pub(super) note: Option<String>,
+    /// A plain program instead of a role.
+    pub(super) plain: Option<PlainCommand>,
+    pub(super) control: Control,
 }
 
 /// A role that runs, or has run.
@@ -83,6 +88,8 @@ struct Live {
     order: RoleOrder,
     control: Control,
     redactor: Redactor,
+    /// Whether what it leaves running stays.
+    leaves: bool,
     /// Whether the holder is gone.
     is_alone: bool,
     pid: u32,
@@ -103,10 +110,6 @@ struct Live {
 }
 
 impl Supervised {
-    pub(super) fn new(order: RoleOrder, logs: String, note: Option<String>, control: Control) -> Self {
-        Self { order, logs, note, control, redactor: Redactor::default() }
-    }
-
     /// Starts the role and stays with it to its end.
     pub(super) async fn run(self) -> io::Result<()> {
         let mut children = signal(SignalKind::child())?;
@@ -132,7 +135,7 @@ impl Supervised {
 
     async fn start(mut self) -> Result<Live, (String, Control)> {
         let failed = |reason: String, control: Control| Err((reason, control));
-        self.redactor = match Redactor::new(&self.order.secrets) {
+        let redactor = match Redactor::new(&self.order.secrets) {
             Ok(redactor) => redactor,
             Err(error) => return failed(error.to_string(), self.control),
         };
@@ -141,17 +144,16 @@ impl Supervised {
         }
         let log = |name: &str| {
             let path = Path::new(&self.logs).join(name);
-            Log::create(&path, &self.redactor)
-                .map_err(|error| format!("cannot make {}: {error}", path.display()))
+            Log::create(&path, &redactor).map_err(|error| format!("cannot make {}: {error}", path.display()))
         };
         let (stdout, stderr) = match (log("stdout.log"), log("stderr.log")) {
             (Ok(stdout), Ok(stderr)) => (stdout, stderr),
             (Err(reason), _) | (_, Err(reason)) => return failed(reason, self.control),
         };
-        let mut command = command(&self.order, &self.order.program);
-        if let Some((name, arguments)) = self.order.argv.split_first() {
-            command.arg0(name).args(arguments);
-        }
+        let mut command = match self.command() {
+            Ok(command) => command,
+            Err(reason) => return failed(reason, self.control),
+        };
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let (started, at) = (Instant::now(), clock::now());
         let mut child = match command.spawn() {
@@ -177,7 +179,8 @@ impl Supervised {
         Ok(Live {
             order: self.order,
             control: self.control,
-            redactor: self.redactor,
+            redactor,
+            leaves: self.plain.is_some(),
             is_alone: false,
             pid,
             started,
@@ -193,6 +196,31 @@ impl Supervised {
             killed: false,
             left: 0,
         })
+    }
+
+    /// Returns what is started.
+    fn command(&self) -> Result<Command, String> {
+        let Some(plain) = &self.plain else {
+            let mut command = command(&self.order, &self.order.program);
+            if let Some((name, arguments)) = self.order.argv.split_first() {
+                command.arg0(name).args(arguments);
+            }
+            return Ok(command);
+        };
+        let word = |word: &ByteText| OsString::from_vec(word.as_bytes().to_vec());
+        let mut command = Command::new(&self.order.program);
+        if let Some((name, arguments)) = plain.argv.split_first() {
+            command.arg0(word(name)).args(arguments.iter().map(word));
+        }
+        if plain.clear_env {
+            command.env_clear();
+        }
+        command.envs(plain.env.iter().map(|(name, value)| (name, word(value))));
+        command.current_dir(&self.order.workdir).process_group(0);
+        let stdin = plain.stdin.as_ref().map(File::open).transpose();
+        let stdin = stdin.map_err(|error| format!("cannot open its input: {error}"))?;
+        command.stdin(stdin.map_or_else(Stdio::null, Stdio::from));
+        Ok(command)
     }
 
     /// Looks whether the address that shows readiness answers already.
@@ -400,7 +428,9 @@ impl Live {
         let status = ExitStatus::from_raw(status.as_raw());
         if pid == self.pid && self.status.is_none() {
             self.status = Some((status, clock::now(), Instant::now()));
-            if self.phase == Phase::Running {
+            if self.leaves && !self.was_asked {
+                self.phase = Phase::Gone { until: Instant::now() + DRAIN };
+            } else if self.phase == Phase::Running {
                 self.phase = Phase::Settling { until: Instant::now() + SETTLE };
             }
             self.end_look();

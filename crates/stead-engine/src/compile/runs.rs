@@ -154,8 +154,11 @@ impl<'a> Prepared<'a> {
         let profile = self.profile(profile);
         self.stage(seen);
         let Self { inputs, roles, problems } = self;
-        let compiled = phases::compile(&inputs, roles, profile, problems).map_err(with_paths)?;
-        Ok(compiled)
+        // What is wrong with roles would be wrong with phases as well.
+        if problems.has_errors() {
+            return Err(with_paths(problems));
+        }
+        phases::compile(&inputs, roles, profile, problems).map_err(with_paths)
     }
 
     fn profile(&mut self, content: Option<Result<Arc<[u8]>, String>>) -> Option<ProfilePlan> {

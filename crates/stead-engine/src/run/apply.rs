@@ -397,7 +397,10 @@ impl Run {
         event: &Event,
     ) -> Result<(), IllegalTransition> {
         let settings = self.settings(task);
-        let runs_again = settings.idempotent || settings.interrupted == stead_model::plan::Interrupted::Retry;
+        // What follows every outcome of a run of roles can be done again.
+        let runs_again = settings.idempotent
+            || settings.interrupted == stead_model::plan::Interrupted::Retry
+            || self.options.kind == RunKind::Run;
         for row in rows.iter_mut().filter(|row| row.state != RowState::Done) {
             row.interrupted |= row.state == RowState::Running && !runs_again;
             row.apply(event)?;

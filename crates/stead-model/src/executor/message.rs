@@ -9,7 +9,8 @@ use serde_json::{Map, Value};
 use crate::plan::Op;
 use crate::report::Warning;
 use crate::role::{
-    FileStat, Probe, ProbeAnswer, RoleEvent, RoleOrder, RunWork, SiteAnswer, SiteAsk, StopReason,
+    FileStat, Probe, ProbeAnswer, RoleEvent, RoleExit, RoleOrder, RunWork, SiteAnswer, SiteAsk, StopReason,
+    signal_number,
 };
 use crate::status::ErrorClass;
 use crate::{OperationName, RunId};
@@ -580,6 +581,33 @@ pub struct OpResult {
     /// The machine is about to restart: the operation goes on when it is back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
+}
+
+impl OpResult {
+    /// Returns how a program of `exec` ended.
+    pub fn exited(exit: &RoleExit, warnings: Vec<Warning>) -> Self {
+        Self {
+            status: OpStatus::Changed,
+            changed: true,
+            data: None,
+            diff: None,
+            before: None,
+            error: None,
+            class: None,
+            refused: false,
+            error_changed: false,
+            reason: None,
+            exit_code: exit.exit_code,
+            signal: exit.signal.as_deref().and_then(signal_number),
+            duration_ms: Some(exit.duration_ms),
+            max_rss_bytes: Some(exit.max_rss_bytes),
+            cpu_ms: Some(exit.cpu_ms),
+            passed_over: false,
+            warnings,
+            assumed: false,
+            restart: None,
+        }
+    }
 }
 
 /// A restart of the machine, to be waited for by the driver.

@@ -30,7 +30,7 @@ pub(super) fn manifest(source: &Source, diagnostics: &mut Diagnostics) -> Option
     if matches!(root.value(), Value::Null) {
         for key in MANIFEST_KEYS.keys.iter().filter(|key| key.required) {
             let message = format!("the file is empty: a run manifest needs the key `{}`", key.name);
-            walk.report(root.bad(message).help(key.doc));
+            walk.report(root.bad(message).path(key.name).help(key.doc));
         }
         return None;
     }

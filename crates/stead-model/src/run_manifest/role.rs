@@ -127,13 +127,14 @@ pub struct ArtifactForm<'t> {
 /// A role's keys: those of the manifest, then those of its kit.
 #[derive(Clone, Copy)]
 struct Merged<'t> {
-    own: Fields<'t>,
+    /// None: nothing is written of the role.
+    own: Option<Fields<'t>>,
     kit: Option<Node<'t>>,
 }
 
 impl<'t> Merged<'t> {
     fn own(self, key: &str) -> Option<Node<'t>> {
-        self.own.get(key).filter(is_given)
+        self.own?.get(key).filter(is_given)
     }
 
     fn get(self, key: &str) -> Option<Node<'t>> {
@@ -157,9 +158,9 @@ impl<'t> RoleForm<'t> {
         let fields: Vec<&str> =
             kit.map_or_else(Vec::new, |kit| kit.fields.iter().map(|field| &*field.name).collect());
         // A role that says nothing of itself is all its kit's.
-        let own = match kit.filter(|_| !is_given(&node)) {
-            Some(kit) => Fields::of(kit.node()),
-            None => walk.map_with(node, &ROLE_KEYS, &fields)?,
+        let own = match kit.is_some() && !is_given(&node) {
+            true => None,
+            false => Some(walk.map_with(node, &ROLE_KEYS, &fields)?),
         };
         let merged = Merged { own, kit: kit.map(KitRole::node) };
         if let (Some(command), Some(kit)) = (merged.own("command"), merged.own("kit")) {
@@ -177,7 +178,7 @@ impl<'t> RoleForm<'t> {
                 walk.report(key.bad("a kit is not made of kits").help("leave it out"));
             }
         }
-        Some(Self::of(walk, key, node, Merged { own, kit: None }))
+        Some(Self::of(walk, key, node, Merged { own: Some(own), kit: None }))
     }
 
     fn of(walk: &mut Walk<'_>, key: Node<'t>, node: Node<'t>, merged: Merged<'t>) -> Self {

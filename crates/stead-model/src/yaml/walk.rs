@@ -72,11 +72,6 @@ pub struct Fields<'t> {
 }
 
 impl<'t> Fields<'t> {
-    /// Returns the fields of a map that was checked already.
-    pub(crate) fn of(node: Node<'t>) -> Self {
-        Self { node }
-    }
-
     /// Returns the map itself.
     pub fn node(self) -> Node<'t> {
         self.node
@@ -131,7 +126,12 @@ impl<'d> Walk<'d> {
         }
         for key in keys.keys.iter().filter(|key| key.required) {
             if node.get(key.name).is_none() {
-                self.report(node.bad(format!("{} needs the key `{}`", keys.what, key.name)).help(key.doc));
+                let problem = node.bad(format!("{} needs the key `{}`", keys.what, key.name)).help(key.doc);
+                let path = match problem.path.as_str() {
+                    "" => key.name.to_owned(),
+                    parent => format!("{parent}.{}", key.name),
+                };
+                self.report(problem.path(path));
             }
         }
         Some(Fields { node })

@@ -51,10 +51,7 @@ fn to_text(status: &AgentStatus) -> String {
     }
     let method = status.pcap_method.map_or_else(String::new, |method| format!(" ({method})"));
     text.push_str(&format!("\nPacket Capture\n  capable:   {}{method}\n", yes(status.pcap_capable)));
-    let roles = match status.supported_roles.as_slice() {
-        [] => "none in this version".to_owned(),
-        roles => roles.join(", "),
-    };
-    text.push_str(&format!("\nSupported Roles\n  {roles}\n"));
+    let (roles, kits) = (status.supported_roles.join(", "), status.kits.join(", "));
+    text.push_str(&format!("\nSupported Roles\n  kinds:     {roles}\n  kits:      {kits}\n"));
     text
 }

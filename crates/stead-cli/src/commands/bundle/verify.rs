@@ -55,7 +55,7 @@ fn to_text(path: &str, found: &Verification, paint: Paint) -> String {
     let counts = format!("{} of {} files verified", found.hashes_verified, found.files_checked);
     let signed = match (&found.signature.fingerprint, found.signature.trusted) {
         (None, _) => String::new(),
-        (Some(key), Some(true)) => format!(", signed by {key}, who may"),
+        (Some(key), Some(true)) => format!(", signed by {key} (allowed)"),
         (Some(key), _) => format!(", signed by {key}"),
     };
     text.push_str(&format!("{}: {verdict}, run {}, {counts}{signed}\n", one_line(path), one_line(status)));

@@ -190,7 +190,7 @@ pub(super) async fn finish(
     surroundings: &RunSurroundings,
     meta: &Mutex<Option<RunMeta>>,
 ) -> Result<Ended, Failure> {
-    surroundings.close().await;
+    surroundings.end().await;
     let meta = meta.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(meta) = meta else {
         let message = report.errors.first().map_or("the run could not start", |error| error.message.as_str());

@@ -1,18 +1,19 @@
 //! `stead resume RUN` of a run of roles: nothing is started; what agents still hold is collected and the bundle sealed.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stead_drivers::run::RunSurroundings;
 use stead_engine::compile::CompiledPlan;
-use stead_model::bundle::RunMeta;
+use stead_model::bundle::{RoleMeta, RunMeta};
 use stead_model::inventory::Host;
 use stead_model::run_plan::RunPlan;
 use stead_model::transport::TransportSpec;
-use stead_model::{Event, ExitCode, Plan};
+use stead_model::{Event, ExitCode, Plan, Report};
 use stead_runner::{CheckedPlan, Observer, Provenance, ResumeOptions};
 
-use super::act;
+use super::act::{self, Ended};
 use super::drive;
 use super::shown::{self, Wanted, Where};
 use crate::args::ResumeArgs;
@@ -38,6 +39,9 @@ pub(crate) fn recorded(
         ("--set", !args.values.set.is_empty()),
     ];
     refuse_flags(&flags, "runs of plans and steps", "a run of roles, which never starts again")?;
+    if stead_bundle::is_sealed(&bundle) {
+        return show_sealed(&bundle, meta, &wanted_of(args), settings, output);
+    }
     let CompiledPlan { plan, graph, hash, warnings } = stored_plan(&bundle, meta)?;
     let (plan, unreadable) = with_hosts(&plan, meta)?;
     let run = plan
@@ -49,8 +53,7 @@ pub(crate) fn recorded(
         runner =
             runner.warn("run/collect-incomplete", format!("agent `{agent}` cannot be reached again: {why}"));
     }
-    let wanted =
-        Wanted { json: args.output.json, events: args.output.events.clone(), verbose: args.output.verbose };
+    let wanted = wanted_of(args);
     for observer in shown::observers(&wanted, Where::In(bundle.clone()), settings, output)? {
         runner = runner.observe(Boxed(observer));
     }
@@ -65,6 +68,38 @@ pub(crate) fn recorded(
         act::finish(report, &surroundings, &kept).await
     })?;
     Ok(shown::finish(&ended, &wanted, settings, output))
+}
+
+fn wanted_of(args: &ResumeArgs) -> Wanted {
+    Wanted { json: args.output.json, events: args.output.events.clone(), verbose: args.output.verbose }
+}
+
+/// Shows a run whose bundle is finished; there is nothing left to do.
+fn show_sealed(
+    bundle: &Path,
+    meta: &RunMeta,
+    wanted: &Wanted,
+    settings: &Settings,
+    output: &Output,
+) -> Result<ExitCode, Failure> {
+    let unreadable = |error: serde_json::Error| Failure::caused_by(FailureKind::Verification, error);
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| {
+            Failure::new(FailureKind::Verification, format!("cannot read {}: {error}", path.display()))
+        })
+    };
+    let mut report: Report =
+        serde_json::from_slice(&read(&bundle.join(stead_bundle::REPORT))?).map_err(unreadable)?;
+    report.bundle = Some(bundle.display().to_string());
+    let names = std::fs::read_dir(bundle.join("roles")).into_iter().flatten().flatten();
+    let mut roles = BTreeMap::new();
+    for entry in names {
+        let role: RoleMeta =
+            serde_json::from_slice(&read(&entry.path().join("role_meta.json"))?).map_err(unreadable)?;
+        roles.insert(role.role.clone(), role);
+    }
+    let ended = Ended { report, meta: meta.clone(), roles };
+    Ok(shown::finish(&ended, wanted, settings, output))
 }
 
 /// Tells the phases what the lost driver recorded.

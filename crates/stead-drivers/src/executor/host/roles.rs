@@ -95,10 +95,15 @@ impl RoleWork {
         }
     }
 
+    /// Takes note of how far the logs are.
+    pub(super) fn note_growth(&mut self, stdout_bytes: u64, stderr_bytes: u64) {
+        (self.logs[0].known, self.logs[1].known) = (stdout_bytes, stderr_bytes);
+    }
+
     /// Takes an event that is not the last.
     fn push(&mut self, event: RoleEvent) {
         if let RoleEvent::Logged { stdout_bytes, stderr_bytes } = &event {
-            (self.logs[0].known, self.logs[1].known) = (*stdout_bytes, *stderr_bytes);
+            self.note_growth(*stdout_bytes, *stderr_bytes);
         }
         // How far the logs are is told once it is so, and only the newest of it: nothing waits behind it.
         let is_stale = |(number, event): &(u64, RoleEvent)| {
@@ -137,7 +142,7 @@ impl RoleWork {
     /// Returns the last word on the role, to be sent after all its output.
     fn end(&mut self, event: RoleEvent) -> Reply {
         if let RoleEvent::Exited(RoleExit { stdout_bytes, stderr_bytes, .. }) = &event {
-            (self.logs[0].known, self.logs[1].known) = (*stdout_bytes, *stderr_bytes);
+            self.note_growth(*stdout_bytes, *stderr_bytes);
         }
         self.last += 1;
         Reply::Role { number: self.last, event }
@@ -168,15 +173,20 @@ impl HostSession {
                 ));
             }
         };
-        let grace = std::time::Duration::from_secs(u64::from(order.stop.grace_seconds) + 2);
+        let note = Some(control.note());
+        self.hold(id, Start { executable, order, note, logs: control.directory, plain: None });
+    }
+
+    /// Holds the supervisor of a role, or of a program in its place.
+    pub(super) fn hold(&mut self, id: u32, start: Start) {
+        let grace = std::time::Duration::from_secs(u64::from(start.order.stop.grace_seconds) + 2);
         self.grace = self.grace.max(grace);
         let (requests, requested) = mpsc::unbounded_channel();
         let (closing, closed) = watch::channel(false);
-        let role = RoleWork::new(requests, closing, &control.directory);
+        let role = RoleWork::new(requests, closing, &start.logs);
         if let Some(work) = self.works.get_mut(&id) {
             work.role = Some(role);
         }
-        let start = Start { executable, order, note: Some(control.note()), logs: control.directory };
         let events = self.events.0.clone();
         self.tasks.spawn(async move {
             let told = events.clone();
@@ -188,6 +198,9 @@ impl HostSession {
     pub(super) fn take_role_event(&mut self, id: u32, event: RoleEvent) {
         let Some(work) = self.works.get_mut(&id) else { return };
         let Some(role) = &mut work.role else { return };
+        if work.exec.is_some() {
+            return self.take_exec_event(id, event);
+        }
         match event.is_last() {
             true => work.answer = Some((role.end(event), false)),
             false => role.push(event),

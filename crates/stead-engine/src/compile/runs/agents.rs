@@ -37,7 +37,8 @@ impl AgentFlag {
     /// Returns the flag that `text` is: `NAME=TRANSPORT`.
     pub fn parse(text: &str) -> Result<Self, InvalidAgentFlag> {
         match text.split_once('=') {
-            Some((name, spec)) if !name.is_empty() && !spec.is_empty() => {
+            // A transport without a name in front may hold `=` as well.
+            Some((name, spec)) if !name.is_empty() && !spec.is_empty() && !name.contains([':', '@', '?']) => {
                 Ok(Self { name: name.to_owned(), spec: spec.to_owned() })
             }
             Some(_) | None => Err(InvalidAgentFlag),

@@ -16,6 +16,8 @@ use super::{BAD_VALUE, MISSING, RunInputs, command, paths, warning};
 const CLIENT: &str = "client";
 /// The role that listens.
 const SERVER: &str = "server";
+/// What it listens on.
+pub(super) const LISTEN_IP: &str = "network.data_plane.server_listen_ip";
 
 /// Whether a role is one of the built-in kit.
 pub(super) fn is_one(kit: Option<(&Kit, &KitRole)>) -> bool {
@@ -69,9 +71,7 @@ pub(super) fn check(inputs: &RunInputs<'_>, form: &RoleForm<'_>, kit_role: &str,
         if plane.and_then(|plane| plane.get("server_listen_ip")).is_none() {
             let message = "a `server` of kit `cipdip` needs `network.data_plane.server_listen_ip`";
             let problem = plane.unwrap_or(root).error(MISSING, message);
-            problems.push(
-                problem.path("network.data_plane.server_listen_ip").help("write the address it listens on"),
-            );
+            problems.push(problem.path(LISTEN_IP).help("write the address it listens on"));
         }
     }
 }

@@ -47,7 +47,8 @@ pub(super) fn compile(
     let run = Arc::new(run_plan(inputs, roles, profile, plan.timeout));
     plan.tasks = tasks(&run);
     // Phases wait; they must not wait for each other's slots.
-    let parallel = u32::try_from(plan.tasks.len()).unwrap_or(u32::MAX);
+    let main = plan.tasks.iter().filter(|task| task.section == Section::Main).count();
+    let parallel = u32::try_from(main).unwrap_or(u32::MAX);
     plan.limits = Limits { parallel, per_target: Some(parallel) };
     plan.run = Some(Arc::clone(&run));
     let catalogue = Catalogue::new(&phases::OPERATIONS);

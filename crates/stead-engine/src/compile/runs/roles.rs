@@ -343,6 +343,17 @@ fn until(manifest: &RunManifest, written: &[Written<'_>], problems: &mut Diagnos
     until
 }
 
+/// Returns the paths that kits require of the manifest.
+fn required<'a>(written: &[Written<'a>]) -> BTreeSet<&'a str> {
+    let kits = written.iter().filter_map(|role| role.kit);
+    let mut required: BTreeSet<&str> =
+        kits.flat_map(|(kit, _)| kit.requires.iter().map(|path| path.name.as_str())).collect();
+    if written.iter().any(|role| cipdip::is_one(role.kit)) {
+        required.insert(cipdip::LISTEN_IP);
+    }
+    required
+}
+
 /// Refuses manifests without what kits require of them.
 fn check_requirements(inputs: &RunInputs<'_>, written: &[Written<'_>], problems: &mut Diagnostics) {
     let kits: BTreeMap<&str, &Kit> =
@@ -388,6 +399,7 @@ impl<'a> Roles<'a> {
                 .collect(),
             roles: self.written.iter().map(|role| (role.entry.name.as_str(), role.kind())).collect(),
             needed: instances::closure(needs),
+            required: required(&self.written),
         };
         let preinstalled = manifest
             .profile

@@ -22,6 +22,8 @@ pub(super) struct Names<'a> {
     pub(super) roles: Vec<(&'a str, RoleKind)>,
     /// What each role needs, directly or not.
     pub(super) needed: Vec<BTreeSet<usize>>,
+    /// Paths that kits require: that they are missing is said elsewhere.
+    pub(super) required: BTreeSet<&'a str>,
 }
 
 /// What templates of one instance may use.
@@ -272,13 +274,24 @@ impl<'a> Here<'a> {
         let mut value = self.known.get(parts[0]).unwrap_or(&Value::Null);
         for (at, member) in parts.iter().enumerate().skip(1) {
             let Some(items) = value.as_object() else { return Ok(When::Now) };
-            value = items.get(*member).ok_or_else(|| {
-                let known: Vec<&str> = items.keys().map(String::as_str).collect();
-                let message = format!("`{}` is not written in the manifest", parts[..=at].join("."));
-                (BAD_EXPRESSION, message, suggest(member, known))
-            })?;
+            value = match items.get(*member) {
+                Some(value) => value,
+                None if self.is_reported(parts) => return Ok(When::Broken),
+                None => {
+                    let known: Vec<&str> = items.keys().map(String::as_str).collect();
+                    let message = format!("`{}` is not written in the manifest", parts[..=at].join("."));
+                    return Err((BAD_EXPRESSION, message, suggest(member, known)));
+                }
+            };
         }
         Ok(When::Now)
+    }
+
+    /// Whether something else says why a path has no value: it is required and missing, or written and faulty.
+    fn is_reported(&self, parts: &[&str]) -> bool {
+        let root = self.names.manifest.tree().root();
+        let is_written = parts.iter().try_fold(root, |node, part| node.get(part)).is_some();
+        is_written || self.names.required.contains(parts.join(".").as_str())
     }
 
     fn profile(&self, path: &NamePath, spot: Spot) -> Result<When, Fault> {
