@@ -462,8 +462,10 @@ impl Live {
         if sizes == self.told.0 || now < self.told.1 {
             return;
         }
-        self.told = (sizes, now + TELL);
+        self.told.1 = now + TELL;
+        // What cannot be told now is told later, also if nothing more is written.
         if self.control.is_quiet() {
+            self.told.0 = sizes;
             self.control.tell(&RoleEvent::Logged { stdout_bytes: sizes[0], stderr_bytes: sizes[1] });
         }
     }
