@@ -5,7 +5,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use stead_model::{HostName, Report, RunId, TaskName};
 
 use crate::archive::ArchiveFormat;
 use crate::error::RecordError;
-use crate::export::{ExportError, Exported, replace_by_archive};
+use crate::export::{ExportError, Exported, archive_path, replace_by_archive};
 use crate::known_hashes::KnownHashes;
 use crate::layout::{
     ARTIFACTS, EVENTS, LOCK, PLAN, REPORT, RUN_META, TEMPORARY, VERSIONS, file_name, inside, runs_directory,
@@ -30,6 +30,10 @@ use crate::seal::{SealError, seal_knowing, unseal};
 use crate::signature::{SignError, SigningKey, sign};
 use crate::stored::{LoadError, load_meta};
 
+/// The permissions of a bundle's directories.
+const DIRECTORY: u32 = 0o755;
+/// The permissions of a bundle's files, but logs.
+const FILE: u32 = 0o644;
 /// Files are written in pieces of this size.
 const WRITE_AT_ONCE: usize = 64 << 10;
 
@@ -105,11 +109,13 @@ impl RunDirectory {
 
     /// Makes the directory of a new run right below `runs`.
     pub fn create_below(runs: &Path, new: &NewRun<'_>) -> Result<Self, CreateError> {
-        make_directory(runs)?;
+        // What bundles are put in is its owner's, and so are its permissions.
+        let made = DirBuilder::new().recursive(true).mode(DIRECTORY).create(runs);
+        made.map_err(RecordError::of("create directory", runs))?;
         let run_id = new.meta.run_id.clone();
         let path = runs.join(run_id.as_str());
         let exists = || taken(runs, &run_id);
-        if path.symlink_metadata().is_ok() {
+        if names_of(runs, &run_id).iter().any(|(path, _)| path.symlink_metadata().is_ok()) {
             return Err(exists());
         }
         sweep(runs);
@@ -133,22 +139,18 @@ impl RunDirectory {
         Ok(Self { path: path.into(), run_id, _lock: lock })
     }
 
-    /// Gives the name `run_id` below `runs` free: what has it is renamed to `<run_id>.old-N`, never removed.
+    /// Gives the name `run_id` below `runs` free: what has it, a directory or an archive, is renamed to
+    /// `<run_id>.old-N` with its ending, never removed.
     ///
     /// # Errors
     /// If a live run has the name.
     pub fn move_away(runs: &Path, run_id: &RunId) -> Result<(), CreateError> {
-        let path = runs.join(run_id.as_str());
-        if path.symlink_metadata().is_err() {
-            return Ok(());
-        }
         if let held @ CreateError::Held { .. } = taken(runs, run_id) {
             return Err(held);
         }
-        for number in 1_u32.. {
-            match rename_new(&path, &runs.join(format!("{run_id}.old-{number}"))) {
-                Err(error) if is_taken(&error) => {}
-                other => return other.map_err(|error| RecordError::of("rename", &path)(error).into()),
+        for (path, ending) in names_of(runs, run_id) {
+            if path.symlink_metadata().is_ok() {
+                move_aside(&path, &|number| runs.join(format!("{run_id}.old-{number}{ending}")))?;
             }
         }
         Ok(())
@@ -283,6 +285,27 @@ impl RunDirectory {
     }
 }
 
+/// Returns what a bundle called `run_id` below `runs` may be, each with the ending of its name: a directory or an archive.
+fn names_of(runs: &Path, run_id: &RunId) -> Vec<(PathBuf, String)> {
+    let directory = runs.join(run_id.as_str());
+    let archives = ArchiveFormat::ALL.map(|format| {
+        let ending = format!(".{}", format.as_str());
+        (archive_path(&directory, format), ending)
+    });
+    [(directory, String::new())].into_iter().chain(archives).collect()
+}
+
+/// Renames what is at `path` to the first free name that `name` gives for a number.
+fn move_aside(path: &Path, name: &dyn Fn(u32) -> PathBuf) -> Result<(), RecordError> {
+    for number in 1.. {
+        match rename_new(path, &name(number)) {
+            Err(error) if is_taken(&error) => {}
+            other => return other.map_err(RecordError::of("rename", path)),
+        }
+    }
+    Ok(())
+}
+
 /// Returns why the name `run_id` below `runs` cannot be had.
 fn taken(runs: &Path, run_id: &RunId) -> CreateError {
     let (run_id, directory) = (run_id.clone(), runs.to_owned());
@@ -335,7 +358,8 @@ impl Temporary {
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = runs.join(format!("{TEMPORARY}{}-{number}-{}", holder.pid, holder.run));
-            let made = DirBuilder::new().mode(0o755).create(&path);
+            let made = DirBuilder::new().mode(DIRECTORY).create(&path);
+            let made = made.and_then(|()| allow(&path, DIRECTORY));
             made.map_err(RecordError::of("create directory", &path))?;
             let temporary = Self { path, kept: false };
             let error = match FileLock::try_take(&temporary.path.join(LOCK), holder) {
@@ -383,9 +407,19 @@ impl Drop for Temporary {
     }
 }
 
-fn make_directory(path: &Path) -> Result<(), RecordError> {
-    let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+/// Makes a directory of a bundle, with its parents. All that are new have the permissions that bundles have, whatever the
+/// process's mask is.
+pub fn make_directory(path: &Path) -> Result<(), RecordError> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && path.symlink_metadata().is_err();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+    let made = DirBuilder::new().recursive(true).mode(DIRECTORY).create(path);
+    let made = made.and_then(|()| missing.into_iter().rev().try_for_each(|path| allow(path, DIRECTORY)));
     made.map_err(RecordError::of("create directory", path))
+}
+
+/// Sets permissions whatever the process's mask is.
+fn allow(path: &Path, mode: u32) -> io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 fn write_new(path: &Path, bytes: WriteBytes<'_>) -> Result<(), RecordError> {
@@ -393,7 +427,8 @@ fn write_new(path: &Path, bytes: WriteBytes<'_>) -> Result<(), RecordError> {
 }
 
 fn write_file(path: &Path, bytes: WriteBytes<'_>) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE).open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(FILE))?;
     let mut file = BufWriter::with_capacity(WRITE_AT_ONCE, file);
     bytes(&mut file)?;
     file.flush()

@@ -30,7 +30,9 @@ mod unpacked;
 mod verify;
 
 pub use archive::ArchiveFormat;
-pub use directory::{CreateError, NewRun, OpenError, RunDirectory, WriteBytes, replace_file, replace_json};
+pub use directory::{
+    CreateError, NewRun, OpenError, RunDirectory, WriteBytes, make_directory, replace_file, replace_json,
+};
 pub use error::RecordError;
 pub use export::{ExportError, Exported, archive_path, export};
 pub use hashes::{HashLine, HashLineError, hash_file};

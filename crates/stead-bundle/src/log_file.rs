@@ -1,14 +1,15 @@
 //! The log of one attempt's stream: made at the first byte, announced in the event log now and then.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use stead_model::event::Stream;
 use stead_model::{HostName, TaskName};
 
+use crate::directory::make_directory;
 use crate::error::RecordError;
 use crate::layout::{LOGS, file_name};
 
@@ -83,8 +84,7 @@ impl LogFile {
         let file = match options.open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let directory = path.parent().unwrap_or(&self.bundle);
-                let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
-                made.map_err(RecordError::of("create directory", directory))?;
+                make_directory(directory)?;
                 options.open(&path)
             }
             other => other,

@@ -17,6 +17,7 @@ mod collect;
 mod compare;
 mod ending;
 mod phase;
+mod places;
 mod recall;
 mod record;
 mod stage;
@@ -28,15 +29,19 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use stead_bundle::KnownHashes;
-use stead_model::bundle::{EndedBy, RoleMeta};
+use stead_model::bundle::{EndedBy, RoleMeta, RunMeta};
 use stead_model::plan::Plan;
-use stead_model::role::{RunWork, WorkTag};
+use stead_model::role::{LAST_LINES, RunWork, WorkTag};
 use stead_model::run_plan::{RolePlan, RunPlan};
-use stead_model::{HostName, RunId};
+use stead_model::time::Timestamp;
+use stead_model::{ErrorClass, HostName, RunId};
 use stead_runner::agent::Agent;
 use stead_runner::operation::{OpContext, OpError, Registry};
 use stead_runner::{Announcer, Canceller};
@@ -48,6 +53,9 @@ pub use ending::{RunStopper, StopWish};
 pub use record::complete_meta;
 
 use state::RunState;
+
+/// As much of a log is looked at for its last lines.
+const LONGEST_TAIL: u64 = 64 << 10;
 
 /// What the phases of one run share. `Debug` shows no values.
 pub struct RunSurroundings {
@@ -69,6 +77,7 @@ pub struct RunSurroundings {
     work: Mutex<JoinSet<()>>,
     /// Whether an earlier driver was lost and only what it left is gathered.
     afterwards: bool,
+    began: Instant,
 }
 
 impl fmt::Debug for RunSurroundings {
@@ -114,6 +123,7 @@ impl RunSurroundings {
             kill: channel::Sender::new(false),
             work: Mutex::default(),
             afterwards,
+            began: Instant::now(),
         }))
     }
 
@@ -198,14 +208,56 @@ impl Here {
         self.bundle.join("roles").join(role)
     }
 
+    /// Returns what is recorded of the run so far.
+    fn meta(&self) -> Result<RunMeta, OpError> {
+        stead_bundle::load_meta(&self.bundle)
+            .map_err(|error| OpError::operation(format!("cannot read the run's metadata: {error}")))
+    }
+
+    /// Returns when the run began.
+    fn started_at(&self) -> Result<Timestamp, OpError> {
+        self.meta().map(|meta| meta.started_at)
+    }
+
+    /// Returns the last lines that a role wrote to its standard error.
+    fn last_stderr(&self, role: &str) -> Vec<String> {
+        let path = self.role(role).join("stderr.log");
+        let Ok(mut file) = File::open(path) else { return Vec::new() };
+        // Lines may be long; what does not fit is no line to read.
+        let from = file.metadata().map_or(0, |found| found.len().saturating_sub(LONGEST_TAIL));
+        let mut tail = Vec::new();
+        let read =
+            file.seek(SeekFrom::Start(from)).and_then(|_| file.take(LONGEST_TAIL).read_to_end(&mut tail));
+        if read.is_err() {
+            return Vec::new();
+        }
+        let text = String::from_utf8_lossy(&tail);
+        let lines: Vec<&str> = text.lines().collect();
+        lines.iter().skip(lines.len().saturating_sub(LAST_LINES)).map(|line| (*line).to_owned()).collect()
+    }
+
     /// Returns what the run is called on its agents: the same for a later driver of the run.
     fn work(&self) -> Result<RunWork, OpError> {
-        let meta = stead_bundle::load_meta(&self.bundle)
-            .map_err(|error| OpError::operation(format!("cannot read the run's metadata: {error}")))?;
+        let meta = self.meta()?;
         let told = format!("{} {} {}", meta.driver_host, meta.started_at, meta.plan_hash);
         let [a, b, c, d, ..] = stead_model::plan::Digest::of(told.as_bytes()).0;
         Ok(RunWork { run: self.run_id.clone(), tag: WorkTag::new([a, b, c, d]) })
     }
+}
+
+/// Makes a directory of the bundle.
+fn make_directory(path: &Path) -> Result<(), OpError> {
+    stead_bundle::make_directory(path)
+        .map_err(|error| OpError::io(format_args!("making {}", path.display()), &error.source))
+}
+
+/// Fails with all problems in one, if there are any.
+fn in_one(problems: Vec<OpError>) -> Result<(), OpError> {
+    let Some(first) = problems.first() else { return Ok(()) };
+    let lost = problems.iter().any(|problem| problem.class == ErrorClass::Unreachable);
+    let class = if lost { ErrorClass::Unreachable } else { first.class };
+    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    Err(OpError::new(class, messages.join("; ")))
 }
 
 /// Waits for all of `futures`, at once, and returns what they give, in their order.

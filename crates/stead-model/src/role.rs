@@ -284,6 +284,12 @@ pub struct RoleExit {
 }
 
 impl RoleExit {
+    /// Returns when it was started, by the agent's clock.
+    pub fn started_at(&self) -> Timestamp {
+        let micros = i64::try_from(self.duration_ms.saturating_mul(1_000)).unwrap_or(i64::MAX);
+        Timestamp::from_micros(self.at.as_micros().saturating_sub(micros))
+    }
+
     /// Returns how it ended in words: `exit code 3`, `signal KILL`.
     pub fn in_words(&self) -> String {
         match (self.exit_code, &self.signal) {

@@ -13,9 +13,9 @@
 //! It decides nothing about events and retries nothing: a failed write leaves the file as it was before
 //! the turn, and the caller ends the run.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use stead_model::event::encode;
@@ -116,6 +116,8 @@ impl Journal {
     /// Returns the journal of a new run, at `path`, which must not exist yet.
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         let open = OpenOptions::new().append(true).create_new(true).mode(0o644).open(path);
+        // As every file of a bundle, whatever the process's mask is.
+        let open = open.and_then(|file| file.set_permissions(Permissions::from_mode(0o644)).map(|()| file));
         Self::on(path, open, 1)
     }
 

@@ -73,6 +73,12 @@ pub enum ResumeError {
         /// What differs.
         changes: PlanChanges,
     },
+    /// A run of roles that is sealed has come to its end.
+    #[error("{} is sealed already: there is nothing left to do", path.display())]
+    Sealed {
+        /// Its bundle.
+        path: PathBuf,
+    },
     /// The engine refuses.
     #[error(transparent)]
     Refused(ResumeRefusal),
@@ -96,7 +102,9 @@ impl ResumeError {
             | Self::Replay(_)
             | Self::PlanTampered { .. }
             | Self::PlanChanged { .. } => ExitCode::Verification,
-            Self::NotRecording | Self::Refused(ResumeRefusal::NotInterrupted { .. }) => ExitCode::Usage,
+            Self::NotRecording
+            | Self::Sealed { .. }
+            | Self::Refused(ResumeRefusal::NotInterrupted { .. }) => ExitCode::Usage,
             Self::Load(_) | Self::Refused(ResumeRefusal::RolledBack) => ExitCode::Invalid,
             Self::Refused(ResumeRefusal::AlreadyDone) => ExitCode::Success,
             Self::Record(_)
@@ -190,10 +198,11 @@ impl Runner {
         let run_options = self.run_options(self.run_id.clone(), Mode::Run);
         let mut run = Run::new(&plan.compiled, hosts.clone(), run_options);
         run.replay(&found.events).map_err(ResumeError::Replay)?;
-        if run.ended().is_some() && found.meta.kind == RunKind::Run {
-            return self.seal_ended(&found, &run);
+        let is_run = found.meta.kind == RunKind::Run;
+        if is_run && stead_bundle::is_sealed(&found.path) {
+            return Err(ResumeError::Sealed { path: found.path });
         }
-        if run.ended().is_some_and(|(_, code)| code == ExitCode::Success) && !is_other {
+        if run.ended().is_some_and(|(_, code)| code == ExitCode::Success) && !is_other && !is_run {
             let mut report = run.report();
             report.bundle = Some(found.path.display().to_string());
             if let Some(complete) = self.complete.take() {
@@ -256,10 +265,10 @@ impl Runner {
         }
         let mut turn = Turn::default();
         let now = Now { wall: clock::now(), ..Now::default() };
-        if found.events.is_empty() {
-            run.begin(now, &mut turn);
-        } else {
-            run.resume(choice, now, &mut turn).map_err(ResumeError::Refused)?;
+        match (found.events.is_empty(), is_run) {
+            (true, true) => run.begin_after_loss(found.dropped_bytes, now, &mut turn),
+            (true, false) => run.begin(now, &mut turn),
+            (false, _) => run.resume(choice, now, &mut turn).map_err(ResumeError::Refused)?,
         }
         for event in &found.events {
             self.observers.iter_mut().for_each(|observer| observer.on_recorded(event));
@@ -269,26 +278,6 @@ impl Runner {
             .assemble(&plan, run, turn, hosts, secrets, recording, journal, locks, Mode::Run)
             .drive()
             .await)
-    }
-}
-
-impl Runner {
-    /// Seals a run of roles that had come to its end, if its driver was lost before it did.
-    fn seal_ended(mut self, found: &Found, run: &Run) -> Result<Report, ResumeError> {
-        let mut report = run.report();
-        report.bundle = Some(found.path.display().to_string());
-        if let Some(complete) = self.complete.take() {
-            complete(&mut report);
-        }
-        if !stead_bundle::is_sealed(&found.path) {
-            let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(cannot_open)?;
-            let failures = Recording::reopened(directory, meta).finish(&report, self.complete_meta.take());
-            for failure in failures {
-                let text = format!("the recording is incomplete: {failure}");
-                report.warnings.push(Warning::new("record/incomplete", text));
-            }
-        }
-        Ok(report)
     }
 }
 

@@ -59,6 +59,8 @@ pub struct DiffRequest {
     pub analysis: AnalysisOptions,
     /// What to leave out, and when it fails.
     pub options: DiffOptions,
+    /// What the new run's `run_meta.json` will say, if it goes on still.
+    pub so_far: Option<serde_json::Value>,
 }
 
 /// A difference, and what a person should know of it.
@@ -103,6 +105,7 @@ pub fn diff_runs(baseline: &Target, new: &Target, request: &DiffRequest) -> Resu
         sides.push(loaded);
     }
     let [mut old, mut new_side]: [Side; 2] = sides.try_into().unwrap_or_default();
+    new_side.run_meta = request.so_far.clone().or(new_side.run_meta);
     let chosen = choose_roles(&old.roles(), &new_side.roles(), &request.role)?;
     let roles: Vec<String> = chosen.iter().flatten().cloned().collect();
     for (target, side) in [(baseline, &mut old), (new, &mut new_side)] {

@@ -68,7 +68,7 @@ fn request(args: &DiffRunArgs) -> Result<DiffRequest, Failure> {
         thresholds: args.fail_on.clone(),
     };
     let role = args.role.clone().unwrap_or(RoleChoice::Default);
-    Ok(DiffRequest { role, text, analysis, options })
+    Ok(DiffRequest { role, text, analysis, options, so_far: None })
 }
 
 fn shown(diff: &RunDiff, args: &DiffRunArgs) -> String {

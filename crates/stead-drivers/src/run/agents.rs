@@ -5,18 +5,18 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use stead_model::HostName;
 use stead_model::event::{AgentBack, AgentConnected, AgentLost, EventKind};
 use stead_model::inventory::Host;
 use stead_model::role::RunWork;
 use stead_model::run_plan::AgentPlan;
 use stead_model::transport::TransportSpec;
-use stead_model::{ErrorClass, HostName};
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
 
 use super::record::AgentFacts;
 use super::state::seconds;
-use super::{Here, RunSurroundings, futures_of};
+use super::{Here, RunSurroundings, futures_of, in_one};
 
 /// Which agent is to be opened.
 #[derive(Clone, Debug)]
@@ -54,16 +54,7 @@ impl fmt::Debug for AgentOpener {
 impl RunSurroundings {
     /// Connects to every agent at once; those that cannot be reached are all named.
     pub(super) async fn init(self: &Arc<Self>, here: &Here) -> Result<(), OpError> {
-        let failed = self.connect_all(here).await;
-        match failed.first() {
-            None => Ok(()),
-            Some((_, error)) => {
-                let unreachable = failed.iter().any(|(_, error)| error.class == ErrorClass::Unreachable);
-                let class = if unreachable { ErrorClass::Unreachable } else { error.class };
-                let messages: Vec<&str> = failed.iter().map(|(_, error)| error.message.as_str()).collect();
-                Err(OpError::new(class, messages.join("; ")))
-            }
-        }
+        in_one(self.connect_all(here).await.into_iter().map(|(_, error)| error).collect())
     }
 
     /// Connects to every agent at once; returns those to which it could not, by id, and why.

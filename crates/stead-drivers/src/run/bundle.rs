@@ -79,7 +79,7 @@ fn ensure_log(here: &Here, role: &str, stream: &str) -> Result<u64, RecordError>
     let directory = here.role(role);
     let path = directory.join(format!("{stream}.log"));
     let failed = |source| RecordError { action: "create log", path: path.clone(), source };
-    std::fs::create_dir_all(&directory).map_err(failed)?;
+    stead_bundle::make_directory(&directory)?;
     let file =
         std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
     Ok(file.metadata().map_err(failed)?.len())

@@ -1,10 +1,10 @@
-//! `collect`: what roles left is brought into the bundle, the same bytes as on their agents; then their places go.
+//! `collect`: what roles left is brought into the bundle, the same bytes as on their agents.
 
 use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stead_model::bundle::ArtifactMeta;
+use stead_model::bundle::{ArtifactMeta, RoleStatus};
 use stead_model::event::{Artifact, EventKind};
 use stead_model::plan::Digest;
 use stead_model::report::Warning;
@@ -14,7 +14,8 @@ use stead_model::{ErrorClass, RunStatus};
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
 
-use super::{Here, RunSurroundings, futures_of};
+use super::state::{Stage, with_lines};
+use super::{Here, RunSurroundings, futures_of, in_one, make_directory};
 
 /// How long collecting may take after an abnormal end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,11 +43,14 @@ impl RunSurroundings {
                 }
             }
         };
-        let failed = *status != RunStatus::Success || collected.is_err();
-        let removed = self.remove_places(here, failed).await;
         self.ask_programs().await;
-        self.close().await;
-        collected.and(removed)
+        let failed = *status != RunStatus::Success || collected.is_err();
+        // Whether a run that went well so far fails is known after its last phase.
+        if self.run.keep_workdir == KeepWorkdir::OnFailure && !failed {
+            return Ok(());
+        }
+        let left = self.leave_places(here, failed).await;
+        collected.and(left)
     }
 
     /// Finds out which `stead` supervised where: hashing a program takes a moment that no phase should wait for.
@@ -62,17 +66,13 @@ impl RunSurroundings {
 
     async fn collect_all(&self, here: &Here) -> Result<(), OpError> {
         let collecting = self.run.in_start_order().map(|(name, role)| self.collect_role(here, name, role));
-        let problems: Vec<OpError> =
-            futures_of(collecting).await.into_iter().filter_map(Result::err).collect();
-        let Some(first) = problems.first() else { return Ok(()) };
-        let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
-        Err(OpError::new(first.class, messages.join("; ")))
+        in_one(futures_of(collecting).await.into_iter().filter_map(Result::err).collect())
     }
 
     async fn collect_role(&self, here: &Here, name: &str, role: &RolePlan) -> Result<(), OpError> {
         let known = self.state.look(|state| state.roles.get(name).cloned()).unwrap_or_default();
         // One that was never started left nothing.
-        let (Some(started_at), Some(workdir)) = (known.started_at, known.workdir) else { return Ok(()) };
+        let (true, Some(workdir)) = (known.has_run(), known.workdir) else { return Ok(()) };
         let agent = self.agent_of(role)?;
         if let Link::Gone(why) = link_of(&*agent) {
             // That the agent is gone was told already.
@@ -81,32 +81,44 @@ impl RunSurroundings {
             self.announcer.warn(Warning::new("run/collect-incomplete", text).of_role(name)).await;
             return Ok(());
         }
+        let newer_than = match (&role.workdir, known.started_at) {
+            (None, _) => None,
+            (Some(_), Some(started_at)) => Some(started_at),
+            (Some(_), None) => Some(here.started_at()?),
+        };
         let wanted = known.artifacts_wanted.unwrap_or_else(|| role.artifacts.clone());
         let question = ArtifactQuestion {
             workdir: workdir.clone(),
             globs: wanted.iter().map(|artifact| artifact.path.clone()).collect(),
-            newer_than: role.workdir.is_some().then_some(started_at),
+            newer_than,
         };
         let found = agent.artifacts(&question).await;
         let found = found.map_err(|error| error.within(format_args!("the artifacts of {name}")))?;
         let mut room = self.run.max_bytes;
         let mut arrived = vec![false; wanted.len()];
+        let mut problems = Vec::new();
         for found in found {
-            if self.collect_file(here, name, &*agent, &workdir, &found, &mut room).await? {
+            let brought = self.collect_file(here, name, &*agent, &workdir, &found, &mut room).await;
+            // One that could not be brought is told by its own error.
+            if !matches!(brought, Ok(false)) {
                 for glob in &found.globs {
                     arrived.get_mut(*glob).into_iter().for_each(|hit| *hit = true);
                 }
             }
+            let is_gone = brought.as_ref().is_err_and(|error| error.class == ErrorClass::Unreachable);
+            problems.extend(brought.err());
+            if is_gone {
+                break;
+            }
         }
+        self.state.change(|state| state.role(name).collected = problems.is_empty());
         let missing = wanted.iter().zip(&arrived).filter(|(artifact, hit)| artifact.required && !**hit);
         let missing: Vec<&str> = missing.map(|(artifact, _)| artifact.path.as_str()).collect();
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(OpError::operation(format!(
-                "{name} left no required artifact `{}`",
-                missing.join("`, `")
-            ))),
+        if !missing.is_empty() {
+            let gist = format!("{name} left no required artifact `{}`", missing.join("`, `"));
+            problems.push(OpError::operation(with_lines(gist, &here.last_stderr(name))));
         }
+        in_one(problems)
     }
 
     /// Brings one file into the bundle, unless it has no place there; returns whether it is there.
@@ -122,7 +134,7 @@ impl RunSurroundings {
         let path = &found.path;
         let left_out = match found.kind {
             FoundKind::Directory => return Ok(false),
-            FoundKind::File if RESERVED.contains(&path.as_str()) => {
+            FoundKind::File if is_reserved(path) => {
                 Some(("run/artifact-skipped", "its name is taken by the bundle itself".to_owned()))
             }
             FoundKind::File if !is_inside(path) => {
@@ -146,8 +158,7 @@ impl RunSurroundings {
         }
         let to = here.role(name).join(path);
         if let Some(parent) = to.parent() {
-            std::fs::create_dir_all(parent)
-                .map_err(|error| OpError::io(format_args!("making {}", parent.display()), &error))?;
+            make_directory(parent)?;
         }
         let fetched = agent.fetch(&format!("{workdir}/{path}"), &to).await;
         let digest = fetched.map_err(|error| error.within(format_args!("collecting {path} of {name}")))?;
@@ -169,37 +180,6 @@ impl RunSurroundings {
             artifacts.sort();
         });
         Ok(true)
-    }
-
-    /// Removes what the run has on its agents, unless it is to stay.
-    async fn remove_places(&self, here: &Here, failed: bool) -> Result<(), OpError> {
-        let keep = match self.run.keep_workdir {
-            KeepWorkdir::Never => false,
-            KeepWorkdir::OnFailure => failed,
-            KeepWorkdir::Always => true,
-        };
-        if keep {
-            return Ok(());
-        }
-        let work = here.work()?;
-        let agents = self.agents.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let removing = agents.into_iter().map(|(id, agent)| {
-            let work = &work;
-            async move {
-                if matches!(link_of(&*agent), Link::Gone(_)) {
-                    return Ok(());
-                }
-                agent.remove_work(work).await.map_err(|error| error.within(format_args!("agent `{id}`")))
-            }
-        });
-        let mut result = Ok(());
-        for removed in futures_of(removing).await {
-            match removed {
-                Err(error) if error.class == ErrorClass::Unreachable => {}
-                other => result = result.and(other),
-            }
-        }
-        result
     }
 
     /// Takes up what an earlier driver of the run left on its agents: logs, ends and workdirs of its roles.
@@ -239,15 +219,29 @@ impl RunSurroundings {
                 self.announcer.warn(Warning::new("run/collect-incomplete", text).of_role(&name)).await;
             }
         }
+        let logged = here.role(&name).join("stdout.log").exists();
         self.state.change(|state| {
             let own = state.role(&name);
             own.workdir = workdir.or_else(|| own.workdir.take());
-            own.exit = own.exit.take().or(exit);
+            // Its supervisor knows better than the journal, which heard of it later and by another clock.
+            if let Some(exit) = exit {
+                own.started_at = Some(exit.started_at());
+                own.exit = Some(exit);
+            }
+            // One of which the driver was lost before it could record the start ran all the same.
+            if own.stage == Stage::Waiting && (own.started_at.is_some() || logged) {
+                (own.stage, own.status) = (Stage::Ended, Some(RoleStatus::Lost));
+            }
         });
     }
 }
 
-fn link_of(agent: &dyn Agent) -> Link {
+/// Whether a path in a role's directory is the bundle's own, or below what is.
+fn is_reserved(path: &str) -> bool {
+    path.split('/').next().is_some_and(|first| RESERVED.contains(&first))
+}
+
+pub(super) fn link_of(agent: &dyn Agent) -> Link {
     agent.link().borrow().clone()
 }
 

@@ -1,7 +1,9 @@
 //! `analyze` and `diff`: what captures hold, and what is different from another run.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use serde_json::Value;
 use stead_bundle::Style;
 use stead_bundle::analysis::{AnalysisOptions, analyze_bundle};
 use stead_bundle::diff::{
@@ -10,11 +12,14 @@ use stead_bundle::diff::{
 use stead_model::report::Warning;
 use stead_model::run_plan::{Analyze, DiffPlan};
 use stead_model::{ErrorClass, RunStatus};
+use stead_runner::clock;
 use stead_runner::operation::{OpError, Outcome};
 
 use super::{Here, RunSurroundings};
 
 const SUMMARY: &str = "analysis/summary.json";
+/// Why a phase that was asked for has nothing to do: the run was stopped.
+pub(super) const STOPPED: &str = "the run was stopped";
 
 impl RunSurroundings {
     /// Analyses captures, if that is wanted and there are some.
@@ -23,9 +28,9 @@ impl RunSurroundings {
             state.roles.values().any(|role| role.artifacts.iter().any(|artifact| artifact.is_capture()))
         });
         match self.run.analyze {
-            _ if *status == RunStatus::Cancelled => return Err(not_now("the run was stopped")),
             Analyze::No => return Err(not_now("not asked for")),
             Analyze::Auto if !captured => return Err(not_now("no capture was collected")),
+            _ if *status == RunStatus::Cancelled => return Err(not_now(STOPPED)),
             Analyze::Auto | Analyze::Yes => {}
         }
         let (bundle, options) = (here.bundle.clone(), self.analysis_options());
@@ -41,15 +46,28 @@ impl RunSurroundings {
         Ok(Outcome { changed: true, ..Outcome::default() })
     }
 
+    /// Compares the run, if that is wanted; then it is known whether places stay that are kept only after a failure.
+    pub(super) async fn diff_and_leave(&self, here: &Here, status: &RunStatus) -> Result<Outcome, OpError> {
+        let compared = self.diff(here, status).await;
+        let went_wrong = compared.as_ref().is_err_and(|error| !error.unsupported);
+        let left = self.leave_places(here, went_wrong || *status != RunStatus::Success).await;
+        if let Err(error) = left {
+            let text = format!("workdirs could not be removed: {}", error.message);
+            self.announcer.warn(Warning::new("run/workdir-kept", text)).await;
+        }
+        compared
+    }
+
     /// Compares the run with its baseline, if it has one.
-    pub(super) async fn diff(&self, here: &Here, status: &RunStatus) -> Result<Outcome, OpError> {
+    async fn diff(&self, here: &Here, status: &RunStatus) -> Result<Outcome, OpError> {
         let Some(plan) = &self.run.diff else { return Err(not_now("not asked for")) };
         if *status == RunStatus::Cancelled {
-            return Err(not_now("the run was stopped"));
+            return Err(not_now(STOPPED));
         }
         let (bundle, options, plan) = (here.bundle.clone(), self.analysis_options(), plan.clone());
-        let name = here.run_id.to_string();
-        let Diffed { diff, warnings } = blocking(move || diff_with(&plan, bundle, &name, options)).await?;
+        let (name, so_far) = (here.run_id.to_string(), self.meta_so_far(here, *status)?);
+        let Diffed { diff, warnings } =
+            blocking(move || diff_with(&plan, bundle, &name, options, so_far)).await?;
         for warning in warnings {
             self.announcer.warn(Warning::new("run/diff", warning)).await;
         }
@@ -66,6 +84,20 @@ impl RunSurroundings {
         Ok(Outcome { changed: true, ..Outcome::default() })
     }
 
+    /// Returns what will be recorded of the run, as far as that is known before it has ended.
+    fn meta_so_far(&self, here: &Here, status: RunStatus) -> Result<Value, OpError> {
+        let now = clock::now();
+        let mut meta = here.meta()?;
+        let lasted = match self.afterwards {
+            true => Duration::from_millis(now.millis_since(meta.started_at)),
+            false => self.began.elapsed(),
+        };
+        (meta.status, meta.exit_code) = (status, Some(status.exit_code(None)));
+        (meta.finished_at, meta.duration_seconds) = (Some(now), lasted.as_secs_f64());
+        meta.ended_by = self.ended_by();
+        serde_json::to_value(meta).map_err(|error| told(&error))
+    }
+
     fn analysis_options(&self) -> AnalysisOptions {
         let mut options = AnalysisOptions::default();
         options.ports.extend(&self.run.ports);
@@ -78,6 +110,7 @@ fn diff_with(
     bundle: PathBuf,
     name: &str,
     analysis: AnalysisOptions,
+    so_far: Value,
 ) -> Result<Diffed, OpError> {
     let thresholds: Result<Vec<Threshold>, _> =
         plan.fail_on.iter().map(|expr| Threshold::parse(expr)).collect();
@@ -87,6 +120,7 @@ fn diff_with(
         text: Default::default(),
         analysis,
         options: DiffOptions { thresholds, ..DiffOptions::default() },
+        so_far: Some(so_far),
     };
     let side = |path: PathBuf, name: &str| Target { path, name: name.to_owned(), kind: TargetKind::Bundle };
     let (old, new) = (side(plan.from.clone(), &plan.baseline), side(bundle.clone(), name));

@@ -45,7 +45,7 @@ impl Action for Phase {
             phases::RUN_COLLECT => run.collect(&here, &status_of(cx)?).await?,
             phases::RUN_BUNDLE => run.bundle(&here).await?,
             phases::RUN_ANALYZE => return run.analyze(&here, &status_of(cx)?).await,
-            phases::RUN_DIFF => return run.diff(&here, &status_of(cx)?).await,
+            phases::RUN_DIFF => return run.diff_and_leave(&here, &status_of(cx)?).await,
             other => return Err(OpError::invalid(format!("there is no phase `{other}`"))),
         }
         Ok(Outcome { changed: true, ..Outcome::default() })

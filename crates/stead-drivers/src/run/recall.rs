@@ -23,7 +23,7 @@ impl RunSurroundings {
     pub(super) fn fill_in_recalled(&self, here: &Here) {
         for (name, role) in self.run.in_start_order() {
             let known = self.state.look(|state| state.roles.get(name).cloned()).unwrap_or_default();
-            let (Some(_), Ok(names)) = (known.started_at, self.names_of(here, role, String::new())) else {
+            let (true, Ok(names)) = (known.has_run(), self.names_of(here, role, String::new())) else {
                 continue;
             };
             let workdir = match known.workdir {

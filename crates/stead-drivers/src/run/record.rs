@@ -8,6 +8,7 @@ use stead_model::run_plan::{Arg, RolePlan, RunPlan, phases};
 use stead_model::time::Timestamp;
 use stead_model::{RunStatus, Status};
 
+use super::compare::STOPPED;
 use super::state::{Inner, RoleState, Stage};
 
 /// Returns what the bundle says of the role instance `name`.
@@ -133,6 +134,7 @@ fn phase(row: &TaskRow, roles: &BTreeMap<String, String>) -> Phase {
             Status::Skipped if row.cause == Some(stead_model::status::Cause::Dependency) => {
                 PhaseStatus::NotRun
             }
+            Status::Skipped if row.reason.as_deref() == Some(STOPPED) => PhaseStatus::Cancelled,
             Status::Skipped => PhaseStatus::Skipped,
             Status::Cancelled => PhaseStatus::Cancelled,
             Status::NotRun | Status::Unknown => PhaseStatus::NotRun,

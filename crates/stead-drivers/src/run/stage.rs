@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stead_engine::compile::runs::{AgentNames, RoleNames, RunNames, render_role, render_workdir};
-use stead_model::ErrorClass;
+use stead_engine::compile::runs::{AgentNames, RoleNames, RunNames, render_program, render_workdir};
 use stead_model::plan::Digest;
 use stead_model::role::{FoundKind, ProgramQuestion, RunWork};
-use stead_model::run_plan::{Arg, Distribution, PROFILE_FILE, ProfilePlan, RolePlan};
+use stead_model::run_plan::{Distribution, PROFILE_FILE, ProfilePlan, RolePlan};
 use stead_model::transport::TransportSpec;
 use stead_runner::agent::Agent;
 use stead_runner::operation::OpError;
 use stead_runner::transport::Source;
 
-use super::{Here, RunSurroundings, futures_of};
+use super::{Here, RunSurroundings, futures_of, in_one};
 
 impl RunSurroundings {
     /// Stages every role at once; all problems are told.
@@ -26,14 +25,14 @@ impl RunSurroundings {
         .into_iter()
         .filter_map(Result::err)
         .collect();
-        fail_with(problems)?;
+        in_one(problems)?;
         let problems: Vec<OpError> =
             futures_of(self.run.in_start_order().map(|(name, role)| self.stage_role(here, name, role)))
                 .await
                 .into_iter()
                 .filter_map(Result::err)
                 .collect();
-        fail_with(problems)?;
+        in_one(problems)?;
         self.fetch_preinstalled_profile(here).await
     }
 
@@ -94,18 +93,8 @@ impl RunSurroundings {
         workdir: String,
     ) -> Result<(), OpError> {
         let names = self.names_of(here, role, workdir.clone())?;
-        let (program, path) = match render_role(&self.plan, name, &names) {
-            Ok(rendered) => {
-                let program = rendered.argv.first().cloned();
-                (program, rendered.env.get("PATH").cloned())
-            }
-            // What a needed role says of itself is not known yet; the program seldom hangs on it.
-            Err(_) => match role.argv.first() {
-                Some(Arg::Text(text)) if !text.contains("{{") => (Some(text.clone()), None),
-                Some(Arg::Text(_) | Arg::Flag { .. }) | None => return Ok(()),
-            },
-        };
-        let Some(program) = program else { return Ok(()) };
+        // What a needed role says of itself is not known yet; if the program hangs on it, the start tells.
+        let Ok((program, path)) = render_program(&self.plan, name, &names) else { return Ok(()) };
         let found = agent.find_program(&ProgramQuestion { name: program, path, workdir }).await;
         let found =
             found.map_err(|error| error.within(format_args!("{name} on agent `{}`", role.agent_id)))?;
@@ -200,13 +189,4 @@ async fn stage_profile(agent: &dyn Agent, profile: &ProfilePlan, workdir: &str) 
         true => Ok(()),
         false => Err(OpError::operation("the profile did not arrive as it was sent")),
     }
-}
-
-/// Fails with all problems in one, if there are any.
-fn fail_with(problems: Vec<OpError>) -> Result<(), OpError> {
-    let Some(first) = problems.first() else { return Ok(()) };
-    let lost = problems.iter().any(|problem| problem.class == ErrorClass::Unreachable);
-    let class = if lost { ErrorClass::Unreachable } else { first.class };
-    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
-    Err(OpError::new(class, messages.join("; ")))
 }

@@ -12,11 +12,14 @@ use stead_runner::operation::OpError;
 use tokio::sync::oneshot;
 
 use super::state::Stage;
-use super::{Here, RunSurroundings};
+use super::{Here, RunSurroundings, make_directory};
 
 impl RunSurroundings {
     /// Starts a role once it is its turn.
     pub(super) async fn start(self: &Arc<Self>, here: &Here, name: &str) -> Result<(), OpError> {
+        if self.afterwards {
+            return Err(OpError::permanent("roles of a run whose driver was lost are not started again"));
+        }
         let role = self.role(name)?;
         let is_turn = self
             .state
@@ -92,8 +95,7 @@ impl RunSurroundings {
             driver = Some(looks);
         }
         let logs = here.role(name);
-        std::fs::create_dir_all(&logs)
-            .map_err(|error| OpError::io(format_args!("making {}", logs.display()), &error))?;
+        make_directory(&logs)?;
         let order = RoleOrder {
             run: here.run_id.clone(),
             role: name.to_owned(),

@@ -53,6 +53,15 @@ pub(super) struct RoleState {
     /// What became of it; none while it is not known.
     pub(super) status: Option<RoleStatus>,
     pub(super) artifacts: Vec<ArtifactMeta>,
+    /// Whether what it left has been brought, all that can be.
+    pub(super) collected: bool,
+}
+
+impl RoleState {
+    /// Whether it has run, also if nobody knows since when.
+    pub(super) fn has_run(&self) -> bool {
+        self.started_at.is_some() || self.status == Some(RoleStatus::Lost)
+    }
 }
 
 /// Why the main part of a run cannot go on.
@@ -115,7 +124,7 @@ impl Inner {
         self.until_began || run.in_start_order().any(is_open)
     }
 
-    /// Whether the task instance `name` may start: those of its role before it have, and few enough of them run.
+    /// Whether the task instance `name` may start: those of its role before it run or ran, and few enough of them run.
     pub(super) fn may_start(&self, run: &RunPlan, name: &str, role: &RolePlan) -> bool {
         if role.kind == RoleKind::Service || role.concurrency == 0 {
             return true;
@@ -124,7 +133,7 @@ impl Inner {
         let mut running = 0;
         for (other, plan) in others {
             let stage = self.stage(other);
-            if plan.index < role.index && stage == Stage::Waiting {
+            if plan.index < role.index && stage <= Stage::Starting {
                 return false;
             }
             running += u32::from(matches!(stage, Stage::Starting | Stage::Running));
@@ -221,8 +230,13 @@ pub(super) fn judge(
 }
 
 /// Returns a message with the last lines of a role's standard error below it.
-pub(super) fn with_stderr(mut message: String, exit: &RoleExit) -> String {
-    for line in &exit.last_stderr {
+pub(super) fn with_stderr(message: String, exit: &RoleExit) -> String {
+    with_lines(message, &exit.last_stderr)
+}
+
+/// Returns a message with `lines` below it.
+pub(super) fn with_lines(mut message: String, lines: &[String]) -> String {
+    for line in lines {
         message.push_str("\n  ");
         message.push_str(line);
     }

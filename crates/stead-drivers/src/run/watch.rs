@@ -12,7 +12,7 @@ use stead_model::{ErrorClass, HostName, TaskName};
 use stead_runner::agent::{Link, RunningRole};
 use tokio::time::Instant;
 
-use super::state::{RunFailure, Stage, judge, seconds, with_stderr};
+use super::state::{RunFailure, Stage, judge, seconds, with_lines};
 use super::{Here, RunSurroundings};
 
 impl RunSurroundings {
@@ -31,10 +31,10 @@ impl RunSurroundings {
                         self.tell_logs(&mut logs).await;
                         return self.exited(name, role, exit).await;
                     }
-                    Some(event) => self.heard(name, role, event, &mut logs).await,
+                    Some(event) => self.heard(here, name, role, event, &mut logs).await,
                     None => {
                         self.tell_logs(&mut logs).await;
-                        return self.lost(name, role);
+                        return self.lost(here, name, role);
                     }
                 },
                 () = at(duration) => {
@@ -43,13 +43,13 @@ impl RunSurroundings {
                 }
                 () = at(timeout) => {
                     timeout = None;
-                    self.took_too_long(name, role).await;
+                    self.took_too_long(here, name, role).await;
                 }
             }
         }
     }
 
-    async fn heard(&self, name: &str, role: &RolePlan, event: RoleEvent, logs: &mut Logs) {
+    async fn heard(&self, here: &Here, name: &str, role: &RolePlan, event: RoleEvent, logs: &mut Logs) {
         match event {
             RoleEvent::Ready { by, after_ms, values } => {
                 let ready =
@@ -58,8 +58,9 @@ impl RunSurroundings {
                 self.state.change(|state| state.role(name).ready = Some(ReadyMeta { by, after_ms, values }));
             }
             RoleEvent::NotReady { reason, last_stderr } => {
-                let end = RoleExit { last_stderr, ..RoleExit::default() };
-                let message = with_stderr(format!("{name} is not ready: {reason}"), &end);
+                // Who looks from the driver has not seen what the role wrote.
+                let lines = if last_stderr.is_empty() { here.last_stderr(name) } else { last_stderr };
+                let message = with_lines(format!("{name} is not ready: {reason}"), &lines);
                 self.state.change(|state| state.role(name).not_ready = Some(message));
             }
             RoleEvent::Warning { code, text } => {
@@ -114,13 +115,13 @@ impl RunSurroundings {
     }
 
     /// A role whose supervisor says nothing any more is lost, with its agent or alone.
-    fn lost(&self, name: &str, role: &RolePlan) {
+    fn lost(&self, here: &Here, name: &str, role: &RolePlan) {
         let class = self.class_of_loss(role);
         let why = match self.agent(&role.agent_id).map(|agent| agent.link().borrow().clone()) {
             Some(Link::Gone(why) | Link::Lost(why)) => format!("agent `{}` was lost: {why}", role.agent_id),
             Some(Link::Up) | None => "its supervisor was ended".to_owned(),
         };
-        let message = format!("{name} was lost: {why}");
+        let message = with_lines(format!("{name} was lost: {why}"), &here.last_stderr(name));
         self.state.change(|state| {
             let own = state.role(name);
             (own.stage, own.lost, own.status) = (Stage::Ended, Some(why), Some(RoleStatus::Lost));
@@ -136,9 +137,10 @@ impl RunSurroundings {
         }
     }
 
-    async fn took_too_long(&self, name: &str, role: &RolePlan) {
+    async fn took_too_long(&self, here: &Here, name: &str, role: &RolePlan) {
         let after = role.timeout_seconds.unwrap_or_default();
-        let message = format!("{name} still ran after its timeout of {after} s");
+        let gist = format!("{name} still ran after its timeout of {after} s");
+        let message = with_lines(gist, &here.last_stderr(name));
         let failure = RunFailure { role: name.to_owned(), class: ErrorClass::Timeout, message };
         if role.allow_failure {
             self.announcer.warn(allowed(&failure).of_role(name)).await;

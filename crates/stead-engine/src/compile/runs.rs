@@ -38,7 +38,9 @@ mod text;
 mod texts;
 
 pub use agents::{AGENT_FLAG, AgentFlag, InvalidAgentFlag};
-pub use render::{AgentNames, RenderError, RenderedRole, RoleNames, RunNames, render_role, render_workdir};
+pub use render::{
+    AgentNames, RenderError, RenderedRole, RoleNames, RunNames, render_program, render_role, render_workdir,
+};
 
 /// How long the main part may take, if nobody says otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);

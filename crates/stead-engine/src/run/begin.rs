@@ -16,6 +16,14 @@ use super::{Command, Now, Run, Timer, Turn};
 impl Run {
     /// Begins the first segment.
     pub fn begin(&mut self, now: Now, turn: &mut Turn) {
+        self.say_started(now, turn);
+        self.say(now, turn);
+        self.begin_main(now, turn);
+        self.proceed(now, turn);
+    }
+
+    /// Tells that the run begins.
+    pub(super) fn say_started(&mut self, now: Now, turn: &mut Turn) {
         let started = RunStarted {
             run_id: self.options.run_id.clone().unwrap_or_else(unrecorded),
             kind: self.options.kind,
@@ -28,9 +36,6 @@ impl Run {
             trigger: self.options.trigger.clone(),
         };
         self.emit(None, None, EventKind::RunStarted(Box::new(started)), now, turn);
-        self.say(now, turn);
-        self.begin_main(now, turn);
-        self.proceed(now, turn);
     }
 
     /// Begins the main section of a segment: leaves out what was not selected and looks at every root.

@@ -50,7 +50,9 @@ impl Run {
     /// Returns whether the replayed run can be taken up again, before anything is done about it.
     pub fn check_resume(&self, choice: &ResumeChoice) -> Result<(), ResumeRefusal> {
         let was_finished = self.finished.is_some();
-        if was_finished && self.status == RunStatus::Success && choice.forced.is_none() {
+        // A run of roles that is taken up has not been sealed, whatever its end.
+        let is_done = self.status == RunStatus::Success && self.options.kind != RunKind::Run;
+        if was_finished && is_done && choice.forced.is_none() {
             return Err(ResumeRefusal::AlreadyDone);
         }
         if was_finished && self.rolled_back {
@@ -108,6 +110,12 @@ impl Run {
         }
         self.proceed(now, turn);
         Ok(())
+    }
+
+    /// Begins a run of roles whose driver was lost before it recorded anything: none of them is started any more.
+    pub fn begin_after_loss(&mut self, dropped_bytes: u64, now: Now, turn: &mut Turn) {
+        self.say_started(now, turn);
+        self.finish_after_loss(dropped_bytes, now, turn);
     }
 
     /// Finishes a run of roles whose driver was lost: nothing of its main part runs again, `finally` goes on.

@@ -175,3 +175,35 @@ fn a_run_whose_driver_was_lost_is_finished_and_has_failed() {
         assert_eq!(again.run.ended(), later.run.ended());
     }
 }
+
+/// Section 4.5: roles are never started again, not even if nothing of the first try is on record.
+#[test]
+fn a_run_whose_driver_was_lost_before_its_first_event_starts_no_role() {
+    let plan = phases();
+    let mut later = Driven::new(&plan);
+    let mut turn = Turn::default();
+    later.run.begin_after_loss(0, later.now(), &mut turn);
+    later.take(turn);
+    assert_eq!(later.started, [TaskIndex(2)], "nothing but what follows every outcome");
+    later.end(2, Status::Changed, None);
+    assert_eq!(later.run.ended(), Some((RunStatus::Failed, ExitCode::Failed)));
+    assert_eq!(later.run.report().tasks[0].status, Status::NotRun);
+    let mut again = Driven::new(&plan);
+    again.run.replay(&later.events).unwrap();
+    assert_eq!(again.run.ended(), later.run.ended());
+}
+
+#[test]
+fn a_run_whose_driver_was_lost_after_its_last_event_has_failed_too() {
+    let plan = phases();
+    let mut run = Driven::begin(&plan);
+    (0..3).for_each(|task| run.end(task, Status::Changed, None));
+    assert_eq!(run.run.ended(), Some((RunStatus::Success, ExitCode::Success)));
+    let mut later = Driven::new(&plan);
+    later.run.replay(&run.events).unwrap();
+    let mut turn = Turn::default();
+    later.run.resume(ResumeChoice::default(), later.now(), &mut turn).unwrap();
+    later.take(turn);
+    assert_eq!((later.started.len(), later.run.report().segments), (0, 2));
+    assert_eq!(later.run.ended(), Some((RunStatus::Failed, ExitCode::Failed)));
+}

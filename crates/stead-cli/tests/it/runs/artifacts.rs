@@ -26,8 +26,10 @@ fn a_capture_is_collected_with_its_hash() {
 
 #[test]
 fn a_required_artifact_that_is_missing_fails_the_run() {
-    let place = Place::new("  one: {command: ['true'], artifacts: [{path: out.json, required: true}]}\n");
-    place.run(&[]).exits(1).says("one left no required artifact `out.json`");
+    let place = Place::new(
+        "  one: {command: [sh, -c, 'echo why >&2'], artifacts: [{path: out.json, required: true}]}\n",
+    );
+    place.run(&[]).exits(1).says("one left no required artifact `out.json`").says("why");
     assert_eq!(place.meta()["failed_phase"], "collect");
     place.is_clean();
 }
@@ -64,6 +66,60 @@ fn a_workdir_stays_if_it_is_to_be_kept() {
     place.run(&[]).exits(1);
     let workdir = place.role("one")["workdir"].as_str().unwrap().to_owned();
     assert!(std::path::Path::new(&workdir).join("here").exists());
+    place.verifies();
+    std::fs::remove_dir_all(place.lab.path("cache")).unwrap();
+}
+
+/// Section 2.1: whether a run failed is known when all of it has ended.
+#[test]
+fn a_workdir_is_kept_also_if_only_the_analysis_failed_and_is_not_taken_for_a_lost_one() {
+    let place = Place::of(
+        "api_version: v1\nrun_id: r\nkeep_workdir: on_failure\nroles:\n  one: {command: [sh, -c, 'echo none > one.pcap']}\n",
+    );
+    place.run(&[]).exits(1);
+    assert_eq!(place.meta()["failed_phase"], "analyze");
+    let workdir = std::path::PathBuf::from(place.role("one")["workdir"].as_str().unwrap());
+    assert!(workdir.join("one.pcap").exists());
+    let run = workdir.parent().unwrap();
+    assert!(!run.join(".live").exists() && !run.join(".control").exists(), "a later run would remove it");
+    std::fs::remove_dir_all(place.lab.path("cache")).unwrap();
+    place.run(&["--force", "--no-analyze"]).exits(0);
+    place.is_clean();
+}
+
+/// Section 4.1: what cannot be brought stops nothing else, and stays where it is.
+#[test]
+fn one_file_that_cannot_be_collected_costs_no_other() {
+    let place = Place::new(
+        "  one: {command: [sh, -c, 'mkdir stdout.log; echo 1 > stdout.log/a; echo 2 > zz.json'], artifacts: ['**']}\n",
+    );
+    place.json(&[], 0);
+    assert_eq!(
+        (place.read("roles/one/zz.json").as_str(), place.read("roles/one/stdout.log").as_str()),
+        ("2\n", "")
+    );
+    assert_eq!(place.warnings(), ["run/artifact-skipped"]);
+    place.is_clean();
+}
+
+/// Section 4.1: what arrived stays, and what did not arrive stays where it is.
+#[test]
+fn what_cannot_be_collected_is_not_removed() {
+    let place = Place::new("");
+    let role = place.bundle().join("roles/one");
+    place.lab.write(
+        "m.yaml",
+        format!(
+            "api_version: v1\nrun_id: r\nroles:\n  one: {{command: [sh, -c, 'mkdir {}/aa.json; echo 1 > aa.json; echo 2 > zz.json'], artifacts: ['*.json']}}\n",
+            role.display()
+        ),
+    );
+    let document = place.json(&[], 1);
+    assert_eq!(document["failed_phase"], "collect");
+    assert_eq!(place.read("roles/one/zz.json"), "2\n");
+    assert_eq!(place.warnings(), ["run/workdir-kept"]);
+    let workdir = std::path::PathBuf::from(place.role("one")["workdir"].as_str().unwrap());
+    assert_eq!(std::fs::read_to_string(workdir.join("aa.json")).unwrap(), "1\n");
     place.verifies();
     std::fs::remove_dir_all(place.lab.path("cache")).unwrap();
 }

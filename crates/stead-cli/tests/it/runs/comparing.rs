@@ -75,3 +75,20 @@ fn a_capture_that_is_none_fails_the_analysis() {
     place.is_clean();
     place.json(&["--force", "--no-analyze"], 0);
 }
+
+/// Section 8: a run that compares itself has a status and a duration already.
+#[test]
+fn a_run_is_compared_as_it_will_be_recorded() {
+    let place = with("a.bin", "{}");
+    place.json(&[], 0);
+    std::fs::rename(place.lab.path("runs/r"), place.lab.path("base")).unwrap();
+    let manifest = place.lab.read("m.yaml");
+    let gate = "post_run: {diff_baseline: base, fail_on: ['duration_delta_pct<-95']}";
+    place.lab.write("m.yaml", manifest.replace("post_run: {}", gate));
+    place.json(&[], 0);
+    let diff: Value = serde_json::from_str(&place.read("analysis/diff.json")).unwrap();
+    let meta = &diff["compare_run_meta"];
+    assert_eq!((&meta["status"], &meta["exit_code"]), (&json!("success"), &json!(0)));
+    assert!(meta["duration_seconds"].as_f64().unwrap() > 0.0, "{meta}");
+    place.is_clean();
+}

@@ -115,3 +115,12 @@ fn a_run_that_takes_too_long_is_stopped_with_all_its_processes() {
     assert_eq!((&document["status"], &document["failed_phase"]), (&json!("timeout"), &json!("client_done")));
     place.is_clean();
 }
+
+/// Section 4.5: a role that runs too long is told with what it said last.
+#[test]
+fn a_role_that_runs_too_long_is_told_with_its_last_lines() {
+    let place = Place::new("  one: {command: [sh, -c, 'echo why >&2; sleep 60'], timeout_seconds: 1}\n");
+    place.run(&[]).exits(8);
+    assert_eq!(place.meta()["error"], "one still ran after its timeout of 1 s\n  why");
+    place.is_clean();
+}

@@ -22,7 +22,6 @@ roles:
 
 #[track_caller]
 fn is_finished_by_resume(place: &Place) {
-    wait_until("no role runs", || place.lab.processes().is_empty());
     let ended = place.stead(["resume", "runs/r", "--json"]).output().unwrap();
     let text = String::from_utf8(ended.stdout).unwrap();
     assert_eq!(ended.status.code(), Some(1), "{text}\n{}", String::from_utf8_lossy(&ended.stderr));
@@ -37,7 +36,9 @@ fn is_finished_by_resume(place: &Place) {
     // A finished run stays as it is.
     let before = place.lab.snapshot("runs/r");
     let again = place.stead(["resume", "runs/r"]).output().unwrap();
-    assert_eq!(again.status.code(), Some(1));
+    assert_eq!(again.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&again.stderr);
+    assert!(told.contains("sealed already"), "{told}");
     assert_eq!(place.lab.snapshot("runs/r"), before);
 }
 
@@ -123,5 +124,62 @@ fn a_role_that_is_killed_from_outside_failed() {
     kill(u32::try_from(pid).unwrap(), rustix::process::Signal::KILL);
     let document = running.end().exits(1).document();
     assert_eq!(document["roles"]["client"], json!({"status": "failed", "exit_code": null, "signal": "KILL"}));
+    place.is_clean();
+}
+
+/// Cuts the journal off before the first line that has all of `words`.
+fn cut_journal(place: &Place, words: &[&str]) {
+    let path = place.bundle().join("events.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let kept: Vec<&str> =
+        text.lines().take_while(|line| !words.iter().all(|word| line.contains(word))).collect();
+    assert!(kept.len() < text.lines().count());
+    std::fs::write(&path, kept.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+}
+
+/// Section 4.5: roles are not started again, whatever is missing in the journal, and what they left is collected.
+#[test]
+fn roles_of_which_nothing_is_recorded_are_collected_and_not_started_again() {
+    for words in [vec!["\"run_started\""], vec!["\"role_started\"", "\"one\""]] {
+        let place = Place::new("");
+        let (work, ran) = (place.lab.path("work"), place.lab.path("ran"));
+        place.lab.write(
+            "m.yaml",
+            format!(
+                "api_version: v1\nrun_id: r\nroles:\n  one: {{workdir: {}, command: [sh, -c, 'echo 1 > new.json; echo x >> {}; sleep 60'], artifacts: ['*.json']}}\n",
+                work.display(),
+                ran.display()
+            ),
+        );
+        let running = place.start(&[]);
+        place.wait_for_event("role_started", "one");
+        wait_until("the file", || ran.exists());
+        running.kill_hard();
+        cut_journal(&place, &words);
+        let ended = place.stead(["resume", "runs/r", "--json"]).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{}", String::from_utf8_lossy(&ended.stderr));
+        let document: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        assert!(document["error"].as_str().unwrap().contains("driver was lost"), "{document}");
+        let role = place.role("one");
+        assert_eq!((&role["status"], &role["artifacts"][0]["path"]), (&json!("lost"), &json!("new.json")));
+        assert!(role["started_at"].is_string(), "{role}");
+        assert_eq!(place.lab.read("ran"), "x\n", "it ran once");
+        assert!(place.told(&["role_started"]).is_empty());
+        place.is_clean();
+    }
+}
+
+/// Section 4.5: a driver that was lost between the last event and the seal was lost.
+#[test]
+fn a_run_that_ended_without_a_seal_has_failed() {
+    let place = Place::new("  one: {command: ['true']}\n");
+    place.json(&[], 0);
+    std::fs::remove_file(place.bundle().join("hashes.txt")).unwrap();
+    let ended = place.stead(["resume", "runs/r", "--json"]).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", String::from_utf8_lossy(&ended.stderr));
+    let document: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert!(document["error"].as_str().unwrap().contains("driver was lost"), "{document}");
+    assert_eq!((&place.meta()["status"], &place.meta()["exit_code"]), (&json!("failed"), &json!(1)));
+    assert_eq!(document["roles"]["one"]["status"], "success");
     place.is_clean();
 }

@@ -73,3 +73,14 @@ fn instances_run_together_up_to_their_number() {
     place.json(&["--timeout", "20s"], 0);
     place.is_clean();
 }
+
+/// Section 2.3: also several at once start in order.
+#[test]
+fn instances_that_run_together_start_in_order() {
+    let place =
+        Place::new("  t: {command: [sleep, '0.05'], matrix: {n: [1, 2, 3, 4]}, repeat: 2, concurrency: 3}\n");
+    place.json(&[], 0);
+    let expected: Vec<String> = (1..=8).map(|i| format!("role_started:t-{i}")).collect();
+    assert_eq!(place.told(&["role_started"]), expected);
+    place.is_clean();
+}

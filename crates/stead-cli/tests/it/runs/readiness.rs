@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use stead_testkit::sshd::free_port;
 
-use super::place::Place;
+use super::place::{Place, SERVER};
 
 fn service(script: &str, ready: &str) -> Place {
     Place::new(&format!(
@@ -99,4 +99,19 @@ fn an_address_that_is_taken_fails_the_start() {
         assert_eq!(place.meta()["failed_phase"], "s_start");
         place.is_clean();
     }
+}
+
+/// Section 2.2: the program is looked for in the role's own `PATH`, also if other words wait for another role.
+#[test]
+fn a_program_of_the_roles_own_path_is_found_before_others_are_ready() {
+    let place = Place::new("");
+    place.program("own/myprog", "#!/bin/sh\necho got $1\n");
+    let roles = format!(
+        "  server: {SERVER}\n  client: {{needs: [server], env: {{PATH: '{}:/usr/bin:/bin'}}, command: [myprog, '{{{{ roles.server.ready.listen }}}}']}}\n",
+        place.lab.path("own").display()
+    );
+    place.lab.write("m.yaml", format!("api_version: v1\nrun_id: r\nroles:\n{roles}"));
+    place.json(&[], 0);
+    assert_eq!(place.read("roles/client/stdout.log"), "got here:1\n");
+    place.is_clean();
 }

@@ -136,3 +136,17 @@ fn a_duration_ends_a_service_and_a_task_well() {
     assert_eq!((&document["status"], &document["ended_by"]), (&json!("success"), &json!("tasks")));
     place.is_clean();
 }
+
+/// Section 4.1: what was asked for and not done is no phase that was not asked for.
+#[test]
+fn what_a_stopped_run_was_to_analyse_is_cancelled() {
+    let place = Place::of(
+        "api_version: v1\nrun_id: r\npost_run: {analyze: true}\nroles:\n  one: {command: [sleep, '60']}\n",
+    );
+    let running = place.start(&[]);
+    place.wait_for_event("role_started", "one");
+    running.signal(Signal::INT);
+    running.end().exits(130);
+    assert_eq!(place.phases()[6..], ["analyze:cancelled", "diff:skipped"]);
+    place.is_clean();
+}

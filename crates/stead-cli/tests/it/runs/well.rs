@@ -246,3 +246,55 @@ fn a_run_can_leave_a_signed_archive() {
         place.stead(["bundle", "verify", "runs/r.zip", "--require-signature", "--json"]).output().unwrap();
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
 }
+
+/// Case 5, for archives: an id that an archive has is taken, and `--force` keeps the old one.
+#[test]
+fn an_archive_has_its_run_id() {
+    let place = Place::of(
+        "api_version: v1\nrun_id: r\nartifacts: {bundle_format: zip}\nroles:\n  one: {command: [sh, -c, 'echo x >> @']}\n",
+    );
+    let ran = place.lab.path("ran");
+    let manifest = place.lab.read("m.yaml").replace('@', &ran.display().to_string());
+    place.lab.write("m.yaml", manifest);
+    place.json(&[], 0);
+    let first = std::fs::read(place.lab.path("runs/r.zip")).unwrap();
+    place.run(&[]).exits(3).says("exists already");
+    assert_eq!(place.lab.read("ran"), "x\n", "nothing was started");
+    place.json(&["--force"], 0);
+    assert_eq!(std::fs::read(place.lab.path("runs/r.old-1.zip")).unwrap(), first);
+    assert!(place.lab.path("runs/r.zip").exists() && !place.bundle().exists());
+}
+
+/// Section 5: what a bundle's files may be used for does not hang on the process's mask.
+#[test]
+fn permissions_of_a_bundle_are_the_same_under_every_mask() {
+    for mask in ["000", "077"] {
+        let place = Place::new(
+            "  one: {command: [sh, -c, 'mkdir out; echo 1 > out/x.json'], artifacts: ['out/*.json']}\n",
+        );
+        let stead = place.stead([]).get_program().to_owned();
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("umask {mask}; exec \"$@\""), "sh"]).arg(&stead);
+        command.args(["run", "manifest", "m.yaml"]).current_dir(place.lab.root());
+        for (name, value) in place.stead([]).get_envs() {
+            command.env(name, value.unwrap());
+        }
+        let ended = command.output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+        let mut find = std::process::Command::new("find");
+        let found = find.arg(place.bundle()).args(["-printf", "%m %y %f\\n"]).output().unwrap();
+        let found = String::from_utf8(found.stdout).unwrap();
+        assert!(found.lines().any(|line| line.ends_with("x.json")), "{found}");
+        for line in found.lines() {
+            let [mode, kind, name] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let expected = match (kind, name) {
+                ("d", _) => "755",
+                (_, "lock") => continue,
+                (_, name) if name.ends_with(".log") => "600",
+                (_, _) => "644",
+            };
+            assert_eq!(mode, expected, "{name} under {mask}");
+        }
+        place.is_clean();
+    }
+}

@@ -125,6 +125,26 @@ pub fn render_role(plan: &Plan, name: &str, names: &RunNames) -> Result<Rendered
     })
 }
 
+/// Returns the program of the role instance `name`, and the `PATH` it is looked for in if the role has its own.
+///
+/// # Errors
+/// As [`render_role`], for these two alone: a needed role may not have said yet what the others read.
+pub fn render_program(
+    plan: &Plan,
+    name: &str,
+    names: &RunNames,
+) -> Result<(String, Option<String>), RenderError> {
+    let renderer = Renderer::new(plan, name, names)?;
+    let path = renderer.role.env.get("PATH");
+    let path = path.map(|template| renderer.text("env.PATH", template)).transpose()?;
+    for (at, arg) in renderer.role.argv.iter().enumerate() {
+        if let Some(program) = renderer.words(at, arg)?.into_iter().next() {
+            return Ok((program, path));
+        }
+    }
+    Err(renderer.error("command", "it names no program"))
+}
+
 struct Renderer<'p> {
     name: &'p str,
     role: &'p RolePlan,
@@ -181,20 +201,20 @@ impl<'p> Renderer<'p> {
         word(&value).ok_or_else(|| self.error(key, not_a_word(&value)))
     }
 
+    /// Returns what the item `at` of the command becomes.
+    fn words(&self, at: usize, arg: &Arg) -> Result<Vec<String>, RenderError> {
+        let key = format!("command[{at}]");
+        let words = match arg {
+            Arg::Text(template) => words(&self.value(&key, template)?),
+            Arg::Flag { flag, value } => flag_words(flag, &self.value(&key, value)?),
+        };
+        words.map_err(|message| self.error(&key, message))
+    }
+
     fn argv(&self) -> Result<Vec<String>, RenderError> {
         let mut argv = Vec::new();
         for (at, arg) in self.role.argv.iter().enumerate() {
-            let key = format!("command[{at}]");
-            match arg {
-                Arg::Text(template) => {
-                    let value = self.value(&key, template)?;
-                    argv.extend(words(&value).map_err(|message| self.error(&key, message))?);
-                }
-                Arg::Flag { flag, value } => {
-                    let value = self.value(&key, value)?;
-                    argv.extend(flag_words(flag, &value).map_err(|message| self.error(&key, message))?);
-                }
-            }
+            argv.extend(self.words(at, arg)?);
         }
         match argv.first().is_none_or(String::is_empty) {
             true => Err(self.error("command", "it names no program")),
