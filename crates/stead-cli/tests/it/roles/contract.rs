@@ -327,7 +327,7 @@ pub(super) async fn files_programs_and_addresses(stage: &Stage) {
         workdir: workdir.clone(),
     };
     let found = agent.find_program(&ask("bin/tool", None)).await.unwrap();
-    assert_eq!((found.path, found.sha256), (tool.clone(), Digest::of(content).to_string()));
+    assert_eq!((found.path, found.sha256), (tool.clone(), Some(Digest::of(content).to_string())));
     let found = agent.find_program(&ask("tool", Some(format!("{workdir}/bin")))).await.unwrap();
     assert_eq!(found.path, tool);
     let error = agent.find_program(&ask("no-such-tool", None)).await.unwrap_err();
