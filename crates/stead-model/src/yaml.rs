@@ -20,7 +20,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span};
 pub use load::read;
 pub use tree::{Entries, Items, Node, NodeId, Tree, Value};
 pub use walk::{Fields, Key, Keys, Walk};
-pub use write::to_yaml;
+pub use write::{Ordered, to_yaml};
 
 /// The largest file that is read.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;

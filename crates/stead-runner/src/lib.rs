@@ -40,5 +40,5 @@ pub use observe::Observer;
 pub use record::{GIT_COMMIT, Taken, versions};
 pub use resume::{ResumeError, ResumeOptions, plan_changes};
 pub use runner::{Provenance, Runner};
-pub use secrets::read_secrets;
+pub use secrets::{read_secrets, readable_secrets};
 pub use warner::Warner;
