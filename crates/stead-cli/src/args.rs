@@ -121,6 +121,20 @@ pub enum Command {
     /// Carry out operations for a driver elsewhere; started by it
     #[command(hide = true)]
     Executor(ExecutorArgs),
+    /// Be the process of a sandbox; started by its driver
+    #[command(hide = true)]
+    Sandbox(SandboxArgs),
+}
+
+/// Arguments of `stead sandbox`.
+#[derive(Clone, Debug, Args)]
+pub struct SandboxArgs {
+    /// The sandbox's directory
+    #[arg(long, value_name = "DIR")]
+    pub machine: PathBuf,
+    /// Which start this is
+    #[arg(long, value_name = "TICKET")]
+    pub ticket: String,
 }
 
 /// Arguments of `stead executor`.
@@ -247,7 +261,8 @@ impl Command {
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
-            | Self::Executor(_) => None,
+            | Self::Executor(_)
+            | Self::Sandbox(_) => None,
         }
     }
 
@@ -280,7 +295,9 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
+            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) | Self::Sandbox(_) => {
+                false
+            }
         }
     }
 }

@@ -18,6 +18,7 @@ mod man;
 mod plan;
 mod reach;
 mod resume;
+mod sandbox;
 mod schema;
 mod steps;
 
@@ -54,5 +55,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
+        Command::Sandbox(args) => sandbox::run(&args),
     }
 }
