@@ -22,6 +22,7 @@ mod plans;
 mod reach;
 mod report;
 mod running;
+mod sandbox;
 mod site;
 mod steps;
 mod system;

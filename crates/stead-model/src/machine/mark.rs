@@ -35,9 +35,25 @@ impl fmt::Display for MachineId {
 
 /// Whose a machine is: a scope (`SITE/MANIFEST/HOST` for nodes) and a name in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "Written")]
 pub struct Owner {
     scope: String,
     name: String,
+}
+
+/// An owner as somebody wrote it.
+#[derive(Deserialize)]
+struct Written {
+    scope: String,
+    name: String,
+}
+
+impl TryFrom<Written> for Owner {
+    type Error = InvalidOwner;
+
+    fn try_from(written: Written) -> Result<Self, InvalidOwner> {
+        Self::new(&written.scope, &written.name)
+    }
 }
 
 /// Why two texts are no owner.
