@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use stead_runner::machine::MachineDriver;
+use stead_testkit::sshd::free_port;
 
 use super::yard::{Place, processes_of, until};
 
@@ -120,6 +121,15 @@ async fn connections_are_carried_into_the_machine() {
     drop(client.stdin.take());
     client.wait().unwrap();
     serving.join().unwrap();
+    // The other way: a port of the machine leads to one of the client's.
+    let (inside, outside) = (free_port(), TcpListener::bind(("127.0.0.1", 0)).unwrap());
+    let back = format!("{inside}:127.0.0.1:{}", outside.local_addr().unwrap().port());
+    let mut client =
+        place.ssh(&machine, "stead", "id").args(["-R", &back, "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    until("it listens", || TcpStream::connect(("127.0.0.1", inside)).is_ok());
+    assert!(outside.accept().is_ok(), "what came in there comes out here");
+    drop(client.stdin.take());
+    assert!(client.wait().unwrap().success());
     let nobody = place.ssh(&machine, "stead", "id").args(["-W", "127.0.0.1:1"]).output().unwrap();
     assert!(!nobody.status.success());
     // Through one machine into the next.

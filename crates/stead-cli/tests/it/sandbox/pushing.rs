@@ -1,16 +1,18 @@
 //! Plans that are pushed to a sandbox: the executor and the transport, unchanged.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 use stead_drivers::machine::sandbox::{Names, SandboxDriver};
-use stead_model::machine::Machine;
+use stead_model::machine::{Machine, OwnerScope};
 use stead_runner::machine::MachineDriver;
 use stead_testkit::machine_contract::Yard;
 
-use super::yard::{Place, node};
+use super::yard::{Place, driver_process, node};
 
 /// A sandbox `n1` with a list of packages and services, and an inventory that names it.
 struct Site {
@@ -28,6 +30,10 @@ impl Site {
         let made = driver.ensure_created(&place.spec(node("n1"))).await.unwrap().machine;
         driver.start(&made.id).await.unwrap();
         let machine = place.up(&made).await;
+        Self::with(place, machine)
+    }
+
+    fn with(place: Place, machine: Machine) -> Self {
         let site = Self { place, machine };
         let text = format!(
             "api_version: v1\nhosts:\n  n1:\n    transport: \"ssh://stead@127.0.0.1:{}?key={}&known_hosts={}&agent=false&ssh_config=none\"\n    root: @ROOT\n    workdir: @ROOT/var/lib/stead\n",
@@ -44,6 +50,12 @@ impl Site {
         self.place.home(&self.machine.owner).join("root")
     }
 
+    /// The account that owns the place, if it is not this one.
+    fn account(&self) -> Option<u32> {
+        let owner = fs::metadata(self.place.path("")).unwrap().uid();
+        (owner != rustix::process::geteuid().as_raw()).then_some(owner)
+    }
+
     fn read(&self, path: &str) -> String {
         fs::read_to_string(self.root().join(path)).unwrap_or_default()
     }
@@ -54,6 +66,9 @@ impl Site {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stead"));
         command.args(["plan", "run", "p.yaml", "--json"]).args(more).current_dir(self.place.path(""));
         command.env_remove("STEAD_DIR").env("HOME", self.place.path("driver-home"));
+        if let Some(account) = self.account() {
+            command.uid(account).gid(account);
+        }
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let report = serde_json::from_str(&text)
@@ -124,6 +139,43 @@ async fn a_plan_is_pushed_twice_and_changes_once() {
     site.end().await;
 }
 
+/// Section 7 of nodes: no root. Everything above, by an account that has no rights.
+#[tokio::test]
+async fn an_account_without_rights_makes_and_configures_a_sandbox() {
+    const NOBODY: u32 = 65534;
+    let place = Place::new();
+    let reachable =
+        Command::new(env!("CARGO_BIN_EXE_stead")).arg("--version").uid(NOBODY).gid(NOBODY).output();
+    if !rustix::process::geteuid().is_root() || !reachable.is_ok_and(|said| said.status.success()) {
+        println!("skipped: this needs root, and the program where every account can start it");
+        return;
+    }
+    for name in ["", "id", "id.pub", "stranger", "stranger.pub"] {
+        chown(place.path(name), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let owner = node("n1");
+    let by = |verb: &str| {
+        let mut command = driver_process(&place.root_dir(), verb, &owner, usize::MAX);
+        let said = command.uid(NOBODY).gid(NOBODY).env("HOME", place.path("")).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    };
+    by("create");
+    by("start");
+    let seen = place.sandboxes().list(&OwnerScope::All).await.unwrap().remove(0);
+    let machine = place.up(&seen).await;
+    let status = fs::read_to_string(format!("/proc/{}/status", machine.pid.unwrap())).unwrap();
+    assert!(status.contains("Uid:\t65534\t65534"), "{status}");
+    let site = Site::with(place, machine);
+    let key = fs::read_to_string(site.place.path("stranger.pub")).unwrap();
+    let tasks = TASKS.replace("@KEY", key.trim());
+    for wanted in ["changed", "unchanged"] {
+        let (code, report) = site.run(&tasks, &[]);
+        assert_eq!(code, 0, "{report:#}");
+        assert!(statuses(&report).iter().all(|(_, status)| *status == wanted), "{:?}", statuses(&report));
+    }
+    site.end().await;
+}
+
 /// Case 16 of nodes, the sandbox's half: names outside its lists are refused by name.
 #[tokio::test]
 async fn packages_and_services_outside_the_lists_are_refused() {
@@ -154,8 +206,9 @@ async fn what_a_plan_did_to_a_sandbox_is_undone() {
   - {name: packages, op: package.present, params: {names: [curl]}, undo: auto, depends_on: user}
   - {name: service, op: service.enabled, params: {name: cron}, undo: auto, depends_on: packages}
   - {name: fails, shell: exit 1, depends_on: service}
+on_failure: rollback
 ";
-    let (code, report) = site.run(tasks, &["--on-failure", "rollback"]);
+    let (code, report) = site.run(tasks, &[]);
     assert_eq!(code, 1, "{report:#}");
     assert_eq!(["etc/passwd", "etc/group", "etc/shadow"].map(|path| site.read(path)), before, "{report:#}");
     let database = fs::read_to_string(site.place.home(&site.machine.owner).join("database.json")).unwrap();

@@ -31,7 +31,12 @@ async fn a_driver_of_its_own() {
     let driver = SandboxDriver::new(settings(&root_dir)).watched(Arc::new(watch));
     let id = MachineId::new(owner.uuid());
     match order["verb"].as_str().unwrap() {
-        "create" => drop(driver.ensure_created(&MachineSpec::new(owner, MachineKind::Vm)).await.unwrap()),
+        "create" => {
+            let keys = order["keys"].as_array().into_iter().flatten();
+            let authorized_keys = keys.map(|key| key.as_str().unwrap().to_owned()).collect();
+            let spec = MachineSpec { authorized_keys, ..MachineSpec::new(owner, MachineKind::Vm) };
+            drop(driver.ensure_created(&spec).await.unwrap());
+        }
         "start" => drop(driver.start(&id).await.unwrap()),
         "destroy" => drop(driver.destroy(&id).await.unwrap()),
         verb => panic!("{verb}"),

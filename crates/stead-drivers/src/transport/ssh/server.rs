@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use russh::server::{
@@ -85,13 +85,16 @@ impl SshServer {
             user: String::new(),
             tasks: JoinSet::new(),
             forwards: BTreeMap::new(),
+            carrying: Arc::default(),
         };
         // Without it small answers wait for each other; a socket that refuses is as good as gone.
         stream.set_nodelay(true).ok();
         if let Ok(session) = russh::server::run_stream(Arc::clone(&self.config), stream, connection).await {
             let end = OnDrop(session.handle());
-            // However a connection ends, it has ended.
-            session.await.ok();
+            match session.await {
+                Ok(()) | Err(russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_)) => {}
+                Err(error) => self.host.note(&format!("a connection ended: {error}")),
+            }
             drop(end);
         }
     }
@@ -127,6 +130,9 @@ struct Connection {
     tasks: JoinSet<()>,
     /// Sockets that listen for the client, by what it calls them.
     forwards: BTreeMap<String, JoinSet<()>>,
+    /// Connections that came in there. They go on when the socket has gone: the library ends a connection if nobody
+    /// is there any more to hear that the client refuses a channel.
+    carrying: Arc<Mutex<JoinSet<()>>>,
 }
 
 impl Connection {
@@ -143,15 +149,19 @@ impl Connection {
         });
     }
 
-    /// Listens on `at` for the client; returns where that is.
-    async fn listen(&mut self, name: Option<String>, at: &Endpoint, handle: Handle) -> Option<Endpoint> {
+    /// Listens on `at` for the client, which is told of `address`; returns where that is.
+    async fn listen(&mut self, at: &Endpoint, address: &str, handle: Handle) -> Option<Endpoint> {
         let (listener, listen) = Listener::bind(at).await.ok()?;
-        let name = name.unwrap_or_else(|| forward_name(&listen));
+        // A client knows its forward by the address it asked for, not by the one that was taken.
+        let place = match &listen {
+            Endpoint::Tcp(_, port) => Endpoint::Tcp(address.to_owned(), *port),
+            Endpoint::Unix(path) => Endpoint::Unix(path.clone()),
+        };
         let mut listening = JoinSet::new();
-        let place = listen.clone();
+        let carrying = Arc::clone(&self.carrying);
         listening.spawn(async move {
-            let mut carrying = JoinSet::new();
             while let Ok(stream) = listener.accept().await {
+                let mut carrying = carrying.lock().unwrap_or_else(PoisonError::into_inner);
                 while carrying.try_join_next().is_some() {}
                 let (handle, place) = (handle.clone(), place.clone());
                 carrying.spawn(async move {
@@ -169,7 +179,7 @@ impl Connection {
                 });
             }
         });
-        self.forwards.insert(name, listening);
+        self.forwards.insert(forward_name(&listen), listening);
         Some(listen)
     }
 }
@@ -252,14 +262,14 @@ impl Handler for Connection {
 
     async fn tcpip_forward(
         &mut self,
-        _address: &str,
+        address: &str,
         number: &mut u32,
         session: &mut Session,
     ) -> Result<bool, russh::Error> {
         let Some(wanted) = port(*number) else { return Ok(false) };
         // Whatever address is asked for: nothing of such a machine is seen from outside.
         let at = Endpoint::Tcp("127.0.0.1".to_owned(), wanted);
-        match self.listen(None, &at, session.handle()).await {
+        match self.listen(&at, address, session.handle()).await {
             Some(Endpoint::Tcp(_, taken)) => {
                 *number = u32::from(taken);
                 Ok(true)
@@ -279,7 +289,7 @@ impl Handler for Connection {
 
     async fn streamlocal_forward(&mut self, path: &str, session: &mut Session) -> Result<bool, russh::Error> {
         let at = Endpoint::Unix(path.into());
-        Ok(self.listen(Some(path.to_owned()), &at, session.handle()).await.is_some())
+        Ok(self.listen(&at, path, session.handle()).await.is_some())
     }
 
     async fn cancel_streamlocal_forward(
