@@ -34,6 +34,7 @@ pub use faults::{Fault, Phase, Struck};
 pub use names::Names;
 pub use supervisor::supervise;
 
+use crate::transport::ssh::server::ServerKey;
 use home::Home;
 
 /// What a host says of its sandboxes.
@@ -125,6 +126,9 @@ fn check(spec: &MachineSpec) -> Result<(), MachineError> {
             "`{}` is not an account's name",
             spec.user.escape_debug()
         )));
+    }
+    if let Some(key) = &spec.host_key {
+        ServerKey::parse(key.expose()).map_err(MachineError::Invalid)?;
     }
     spec.files.iter().try_for_each(|file| make::check_path(&file.path).map(drop))
 }

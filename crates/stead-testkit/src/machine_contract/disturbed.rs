@@ -52,7 +52,9 @@ pub(super) async fn doomed(yard: &dyn Yard) {
             }
             other => panic!("a machine that dies at once has failed to start, not {other:?}"),
         }
-        assert!(state(yard, &id).await.is_some_and(|state| !state.is_live()));
+        let seen = within(driver.inspect(&id)).await.expect("a look").expect("it is there");
+        assert_eq!(seen.state, MachineState::Failed, "its true state, and its exit: {seen:?}");
+        assert!(seen.exit.is_some_and(|exit| exit.code != Some(0)));
     }
     remove(yard, &id).await;
 }

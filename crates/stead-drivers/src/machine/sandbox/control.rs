@@ -182,6 +182,15 @@ async fn spawn(settings: &SandboxSettings, home: &Home, ticket: &str) -> Result<
         }
         let dead = |how: String| MachineError::Failed { what: how, last_lines: home.last_lines() };
         if let Some(status) = child.try_wait().map_err(failed)? {
+            if home.exit().is_none() {
+                let exit = MachineExit {
+                    code: status.code(),
+                    signal: std::os::unix::process::ExitStatusExt::signal(&status),
+                    at: Some(clock::now()),
+                    reason: "it died at once".to_owned(),
+                };
+                home.set_exit(&exit).map_err(failed)?;
+            }
             return Err(dead(format!("the sandbox's process died at once ({status})")));
         }
         if Instant::now() > deadline {

@@ -257,7 +257,15 @@ impl Home {
         let parent = self.directory.parent().unwrap_or(Path::new("/"));
         let aside = parent.join(format!(".gone-{}-{}", self.id(), random_hex()?));
         fs::rename(&self.directory, &aside)?;
-        fs::remove_dir_all(&aside)?;
+        // Somebody who sweeps may be at it too.
+        while let Err(error) = fs::remove_dir_all(&aside) {
+            if !aside.exists() {
+                break;
+            }
+            if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) {
+                return Err(error);
+            }
+        }
         // Only if it was made for machines and has none any more.
         fs::remove_dir(parent).ok();
         Ok(())

@@ -35,13 +35,12 @@ impl Serialize for Names {
 
 impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match serde_json::Value::deserialize(deserializer)? {
-            serde_json::Value::String(word) if word == "any" => Ok(Self::Any),
-            list @ serde_json::Value::Array(_) => {
-                serde_json::from_value(list).map(Self::Only).map_err(D::Error::custom)
-            }
-            other => Err(D::Error::custom(format!("{other} is neither `any` nor a list of names"))),
+        let value = serde_json::Value::deserialize(deserializer)?;
+        if value.as_str() == Some("any") {
+            return Ok(Self::Any);
         }
+        let says = |_| D::Error::custom(format!("{value} is neither `any` nor a list of names"));
+        serde_json::from_value(value.clone()).map(Self::Only).map_err(says)
     }
 }
 

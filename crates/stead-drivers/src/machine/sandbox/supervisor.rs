@@ -52,6 +52,10 @@ pub fn supervise(directory: &Path, ticket: &str) -> io::Result<()> {
     let lived = live(&home, &console);
     if let Err(error) = &lived {
         console.say(&format!("ended: {error}"));
+        let exit =
+            MachineExit { code: Some(1), signal: None, at: Some(clock::now()), reason: error.to_string() };
+        // Without it, it looks killed.
+        home.set_exit(&exit).ok();
     }
     lived
 }

@@ -1,6 +1,7 @@
 //! What runs in a sandbox: the descendants of its supervisor, and what a supervisor that was killed left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -48,13 +49,14 @@ pub(super) fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the live processes that carry the mark of the sandbox in `directory`, or run a program that lies in it.
+/// Returns the live processes that carry the mark of the sandbox in `directory` or of one inside it, or run a program
+/// that lies in it.
 fn marked(directory: &Path) -> BTreeSet<u32> {
-    let mut mark = format!("{MARK}=").into_bytes();
-    mark.extend_from_slice(directory.as_os_str().as_bytes());
     let is_marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let by_mark = environment.split(|byte| *byte == 0).any(|variable| variable == mark);
+        let mut variables = environment.split(|byte| *byte == 0);
+        let place = variables.find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
+        let by_mark = place.is_some_and(|place| Path::new(OsStr::from_bytes(place)).starts_with(directory));
         by_mark || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(directory))
     };
     let lives = |pid: &u32| Stat::read(*pid).is_some_and(|stat| !stat.is_dead);

@@ -52,6 +52,10 @@ pub(super) async fn serve(channel: Channel<Msg>, handle: Handle, host: Arc<dyn S
 }
 
 /// Waits for the command; returns its line, if it has one, and variables of the language.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a foreign enum: what is not a request before a command is passed over"
+)]
 async fn requested(
     reads: &mut ChannelReadHalf,
     handle: &Handle,
