@@ -203,8 +203,10 @@ fn home(cx: &OpContext, disk: &Disk, params: &Params, user: &User) -> Result<Vec
         .collect();
     let entries = file::entries_to_remove(cx, disk, &Params::new(values))?;
     let Some(top) = entries.first().filter(|entry| entry.differs()) else { return Ok(Vec::new()) };
+    // Every account of a sandbox is the one that runs it.
+    let owner = Sandbox::of(cx).map(|_| rustix::process::geteuid().as_raw()).or(user.uid);
     // A home shared with the system, such as /var or /nonexistent, is nobody's to remove.
-    if Some(top.seen.uid) != user.uid {
+    if Some(top.seen.uid) != owner {
         return Err(OpError::permanent(format!(
             "home `{}` belongs to uid {}, not to the user; it is not removed",
             user.home, top.seen.uid
