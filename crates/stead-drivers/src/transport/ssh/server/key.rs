@@ -3,7 +3,6 @@
 use std::io;
 
 use russh::keys::ssh_key::LineEnding;
-use russh::keys::ssh_key::authorized_keys::Entry;
 use russh::keys::ssh_key::private::{Ed25519Keypair, KeypairData};
 use russh::keys::{HashAlg, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
@@ -68,11 +67,18 @@ pub(super) fn fingerprint(key: &PublicKey) -> String {
 
 /// Whether one of the lines lets `key` in.
 pub(crate) fn opens(lines: &[String], key: &PublicKey) -> bool {
-    lines.iter().filter_map(|line| line.trim().parse::<Entry>().ok()).any(|entry| {
-        let harmless =
-            entry.config_opts().iter().all(|option| HARMLESS.contains(&option.to_ascii_lowercase().as_str()));
-        harmless && entry.public_key().key_data() == key.key_data()
-    })
+    lines.iter().filter_map(|line| key_of(line.trim())).any(|known| known.key_data() == key.key_data())
+}
+
+/// Returns the key of a line; none if it has no key, or an option that is not harmless.
+fn key_of(line: &str) -> Option<PublicKey> {
+    if let Ok(key) = PublicKey::from_openssh(line) {
+        return Some(key);
+    }
+    // Harmless options have neither values nor blanks, so the first blank ends them.
+    let (options, rest) = line.split_once([' ', '\t'])?;
+    let is_harmless = |option: &str| HARMLESS.contains(&option.to_ascii_lowercase().as_str());
+    options.split(',').all(is_harmless).then(|| PublicKey::from_openssh(rest.trim()).ok()).flatten()
 }
 
 #[cfg(test)]
