@@ -145,6 +145,20 @@ pub enum Command {
     /// Start a role, watch it and stop it for a driver; started by it
     #[command(hide = true, name = stead_drivers::supervisor::COMMAND)]
     Supervise,
+    /// Be the process of a sandbox; started by its driver
+    #[command(hide = true)]
+    Sandbox(SandboxArgs),
+}
+
+/// Arguments of `stead sandbox`.
+#[derive(Clone, Debug, Args)]
+pub struct SandboxArgs {
+    /// The sandbox's directory
+    #[arg(long, value_name = "DIR")]
+    pub machine: PathBuf,
+    /// Which start this is
+    #[arg(long, value_name = "TICKET")]
+    pub ticket: String,
 }
 
 /// Arguments of `stead executor`.
@@ -281,7 +295,8 @@ impl Command {
             | Self::Completions(_)
             | Self::Man(_)
             | Self::Executor(_)
-            | Self::Supervise => None,
+            | Self::Supervise
+            | Self::Sandbox(_) => None,
         }
     }
 
@@ -323,7 +338,8 @@ impl Command {
             | Self::Completions(_)
             | Self::Man(_)
             | Self::Executor(_)
-            | Self::Supervise => false,
+            | Self::Supervise
+            | Self::Sandbox(_) => false,
         }
     }
 }

@@ -20,6 +20,7 @@ mod plan;
 pub(crate) mod reach;
 mod resume;
 pub(crate) mod run;
+mod sandbox;
 mod schema;
 mod steps;
 mod supervise;
@@ -65,5 +66,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
+        Command::Sandbox(args) => sandbox::run(&args),
     }
 }

@@ -21,6 +21,7 @@ mod http;
 mod identity;
 pub mod intent;
 mod kernel;
+pub mod machine;
 mod network;
 mod package;
 mod ranges;

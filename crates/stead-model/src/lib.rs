@@ -17,6 +17,7 @@ pub mod id;
 pub mod intent;
 pub mod inventory;
 pub mod layer;
+pub mod machine;
 pub mod operation;
 pub mod plan;
 pub mod plan_file;

@@ -17,6 +17,7 @@ mod function;
 mod hosts;
 pub mod journal;
 pub mod lock;
+pub mod machine;
 mod observe;
 pub mod operation;
 pub mod process_scan;

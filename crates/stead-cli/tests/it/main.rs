@@ -26,6 +26,7 @@ mod roles;
 mod run_plans;
 mod running;
 mod runs;
+mod sandbox;
 mod site;
 mod steps;
 mod system;
