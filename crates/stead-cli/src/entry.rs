@@ -64,8 +64,7 @@ fn run(argv: &[OsString], environment: Environment, terminals: Terminals, output
 /// Returns the arguments for the run's record: what `--agent` flags of `command` name, and any other transport, in its
 /// masked form, everything else as it is.
 fn recorded(argv: &[OsString], command: &Command) -> Vec<String> {
-    let agents =
-        if let Command::Run(RunCommand::Manifest(args)) = command { &args.agent[..] } else { &[] };
+    let agents = if let Command::Run(RunCommand::Manifest(args)) = command { &args.agent[..] } else { &[] };
     argv.iter().map(|argument| without_secret(&argument.to_string_lossy(), agents)).collect()
 }
 
@@ -159,9 +158,10 @@ mod tests {
             ("A1=local", "A1=local"),
         ] {
             let (one, kept_one) = (format!("--agent={typed}"), format!("--agent={kept}"));
-            for (flags, expected) in
-                [(vec!["--agent", typed], vec!["--agent", kept]), (vec![one.as_str()], vec![kept_one.as_str()])]
-            {
+            for (flags, expected) in [
+                (vec!["--agent", typed], vec!["--agent", kept]),
+                (vec![one.as_str()], vec![kept_one.as_str()]),
+            ] {
                 let words = [vec!["stead", "run", "manifest", "m.yaml", "--var=x=y"], flags].concat();
                 let expected = [vec!["stead", "run", "manifest", "m.yaml", "--var=x=y"], expected].concat();
                 let argv = argv_of(&words);
