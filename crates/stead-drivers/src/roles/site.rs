@@ -428,7 +428,8 @@ pub(crate) fn install(from: &mut dyn io::Read, to: &str, mode: Option<u32>) -> R
     let mut prefix = std::ffi::OsString::from(".");
     prefix.push(file_name);
     let mut builder = tempfile::Builder::new();
-    let mut temporary = builder.prefix(&prefix).suffix(".stead-tmp").tempfile_in(parent).map_err(fail)?;
+    let mut temporary =
+        builder.prefix(&prefix).suffix(stead_bundle::ARRIVING).tempfile_in(parent).map_err(fail)?;
     let mut hasher = sha2::Sha256::new();
     let mut buffer = vec![0; 128 << 10];
     loop {
