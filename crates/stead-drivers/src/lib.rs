@@ -28,6 +28,7 @@ mod reboot;
 mod schedule;
 mod service;
 mod setup;
+pub mod site;
 pub mod steps;
 mod storage;
 mod system;

@@ -23,6 +23,7 @@ pub mod resolve;
 pub mod secrets;
 pub mod settings;
 pub mod spec;
+pub mod starter;
 #[cfg(test)]
 mod tests;
 
@@ -108,8 +109,8 @@ pub struct SiteFile {
     pub stem: String,
     /// The name to call it by in messages.
     pub name: String,
-    /// Its content, which may be secret.
-    pub bytes: Vec<u8>,
+    /// Its content, which may be secret, or why it cannot be read.
+    pub content: Result<Vec<u8>, String>,
 }
 
 /// What one file says, as far as it can be read, and everything that is wrong with it.
@@ -217,13 +218,21 @@ impl Site {
 
     /// Returns the manifest that `bytes` hold, which came from outside the site's folder.
     pub fn read_manifest(name: &str, bytes: Vec<u8>, origin: manifest::Origin<'_>) -> Entry<Manifest> {
-        let file = SiteFile { kind: FileKind::Manifest, stem: String::new(), name: name.to_owned(), bytes };
+        let (stem, name) = (String::new(), name.to_owned());
+        let file = SiteFile { kind: FileKind::Manifest, stem, name, content: Ok(bytes) };
         read_entry(file, |walk, root| manifest::read(walk, root, origin))
     }
 }
 
 fn read_entry<T: Default>(file: SiteFile, reader: impl FnOnce(&mut Walk<'_>, Node<'_>) -> T) -> Entry<T> {
-    let source = match yaml::source(&file.name, file.bytes, Codes::NODE) {
+    let bytes = match file.content {
+        Ok(bytes) => bytes,
+        Err(why) => {
+            let problem = Diagnostic::error("node/bad-yaml", Place::Named(file.name), why);
+            return Entry { diagnostics: Diagnostics(vec![problem]), ..Entry::default() };
+        }
+    };
+    let source = match yaml::source(&file.name, bytes, Codes::NODE) {
         Ok(source) => source,
         Err(diagnostics) => return Entry { diagnostics, ..Entry::default() },
     };

@@ -19,7 +19,7 @@ platform:
 ";
 
 fn file(kind: FileKind, stem: &str, text: &str) -> SiteFile {
-    SiteFile { kind, stem: stem.to_owned(), name: kind.path_of(stem), bytes: text.as_bytes().to_vec() }
+    SiteFile { kind, stem: stem.to_owned(), name: kind.path_of(stem), content: Ok(text.as_bytes().to_vec()) }
 }
 
 fn site(files: &[(FileKind, &str, &str)]) -> Site {
@@ -239,8 +239,12 @@ fn problems_of_secrets_show_no_secret() {
     }
     let mut bytes = b"auth: hunter2 ".to_vec();
     bytes.push(0xff);
-    let file =
-        SiteFile { kind: FileKind::Secrets, stem: "secrets".into(), name: "secrets.yaml".into(), bytes };
+    let file = SiteFile {
+        kind: FileKind::Secrets,
+        stem: "secrets".into(),
+        name: "secrets.yaml".into(),
+        content: Ok(bytes),
+    };
     let site = Site::read(vec![file]);
     let shown = format!("{} {site:?}", site.secrets.diagnostics.render(false));
     assert!(site.secrets.is_broken() && !shown.contains("hunter2"), "{shown}");
@@ -378,7 +382,7 @@ proptest::proptest! {
             FileKind::Preset, FileKind::Posture, FileKind::Spec, FileKind::Manifest]
         {
             for bytes in [bytes.clone(), text.clone().into_bytes()] {
-                let file = SiteFile { kind, stem: "a".to_owned(), name: "a.yaml".to_owned(), bytes };
+                let file = SiteFile { kind, stem: "a".to_owned(), name: "a.yaml".to_owned(), content: Ok(bytes) };
                 drop(format!("{:?}", Site::read(vec![file])));
             }
         }

@@ -250,7 +250,7 @@ fn a_keyring_is_read_as_it_was_written() {
             kind: crate::site::FileKind::Keyring,
             stem: "keyring".to_owned(),
             name: "keyring.yaml".to_owned(),
-            bytes: keyring.to_yaml().into_bytes(),
+            content: Ok(keyring.to_yaml().into_bytes()),
         };
         let site = crate::Site::read(vec![file]);
         assert_eq!(site.keyring.diagnostics.to_string(), "");
@@ -285,7 +285,7 @@ fn the_claimed_spec_must_resolve() {
             kind,
             stem: stem.to_owned(),
             name: kind.path_of(stem),
-            bytes: text.as_bytes().to_vec(),
+            content: Ok(text.as_bytes().to_vec()),
         };
         let mut files: Vec<SiteFile> =
             spec.map(|spec| file(FileKind::Spec, "base", spec)).into_iter().collect();
