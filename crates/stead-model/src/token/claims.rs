@@ -166,7 +166,7 @@ impl Claims {
 }
 
 /// Whether `text` may name a person: what accounts and mail addresses are made of.
-pub(super) fn is_person(text: &str) -> bool {
+pub fn is_person(text: &str) -> bool {
     (1..=64).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte))
 }
