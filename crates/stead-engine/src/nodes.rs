@@ -19,7 +19,7 @@ mod tests;
 
 pub use check::{Checked, CheckedNode, ForHost, check_manifest, check_site};
 pub use forest::{Forest, ForestNode};
-pub use hosts::{ChosenHost, HostOrigin, find_host};
+pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host};
 pub use mode::{Modes, modes};
 pub use pattern::{infer, violation};
 pub use select::{Added, Choice, SelectError, Selection, Verb, select};

@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use stead_drivers::site::{Manifests, read_bounded};
 use stead_engine::nodes::{
-    Added, Checked, Choice, ChosenHost, ForHost, Verb, check_manifest, check_site, find_host, select,
+    Added, Checked, Choice, ChosenHost, FindHostError, ForHost, Verb, check_manifest, check_site, find_host,
+    select,
 };
 use stead_model::diagnostic::{Place, suggest};
 use stead_model::site::manifest::Origin;
@@ -49,8 +50,18 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     };
     let loaded = site::load(&directory, manifests)?;
     let site = &loaded.site;
-    let host =
-        args.host.as_deref().map(|host| find_host(site, host)).transpose().map_err(Failure::invalid)?;
+    let mut broken = Diagnostics::default();
+    let host = match args.host.as_deref().map(|host| find_host(site, host)) {
+        None => None,
+        Some(Ok(host)) => Some(host),
+        Some(Err(FindHostError::Unknown(problem))) => {
+            return Err(Failure::invalid(Diagnostics(vec![*problem])));
+        }
+        Some(Err(FindHostError::Broken(found))) => {
+            broken = found;
+            None
+        }
+    };
     let entry = find_manifest(&args.manifest, site, &loaded.manifest_names, settings)?;
     let Some(entry) = entry else {
         let diagnostics = check_site(site);
@@ -67,6 +78,7 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     };
     let wanted = ForHost { mode: args.select.mode.map(Into::into), host: host.as_ref() };
     let mut checked = check_manifest(site, &entry, wanted);
+    checked.diagnostics.0.append(&mut broken.0);
     checked.diagnostics.0.extend(loaded.warnings.0);
     let mut notes = Vec::new();
     let nodes = list_nodes(args, &entry.value, &checked, &mut notes)?;

@@ -13,7 +13,7 @@ use super::mode::{Modes, modes};
 use super::pattern::{infer, violation};
 use super::problems::Problems;
 use super::references::{self, Written};
-use super::{ChosenHost, Forest, find_host};
+use super::{ChosenHost, Forest, HostOrigin, find_host};
 
 /// What a manifest is checked for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +61,7 @@ pub fn check_manifest(site: &Site, manifest: &Entry<Manifest>, wanted: ForHost<'
         check_pattern(forest, manifest, &mut checked, &mut problems);
         check_ids(forest, &manifest.value, &mut problems);
     }
-    check_references(site, &manifest.value, &mut checked.diagnostics, &mut problems);
+    check_references(site, &manifest.value, wanted.host, &mut checked.diagnostics, &mut problems);
     if let Some(forest) = &forest {
         check_nodes(site, &manifest.value, forest, wanted, &mut checked, &mut problems);
     }
@@ -179,11 +179,30 @@ fn check_ids(forest: &Forest, manifest: &Manifest, problems: &mut Problems<'_>) 
 }
 
 /// Tells names of files that do not exist, and what is wrong with those that do.
-fn check_references(site: &Site, manifest: &Manifest, found: &mut Diagnostics, problems: &mut Problems<'_>) {
+fn check_references(
+    site: &Site,
+    manifest: &Manifest,
+    host: Option<&ChosenHost>,
+    found: &mut Diagnostics,
+    problems: &mut Problems<'_>,
+) {
     for entry in [&site.settings.diagnostics, &site.secrets.diagnostics, &site.keyring.diagnostics] {
         found.0.extend(entry.0.clone());
     }
     let mut seen = BTreeSet::new();
+    let chosen = host.and_then(|host| {
+        let (kind, folder) = match host.origin {
+            HostOrigin::Instance => (FileKind::Instance, &site.instances),
+            HostOrigin::Host => (FileKind::Host, &site.hosts),
+            HostOrigin::BuiltIn => return None,
+        };
+        Some((kind, host.name.as_str(), folder.get(host.name.as_str())?))
+    });
+    if let Some((kind, name, entry)) = chosen {
+        seen.insert((kind, name));
+        found.0.extend(entry.diagnostics.0.clone());
+        references::check_host(site, kind, name, entry, found);
+    }
     for node in &manifest.nodes {
         if let Some(spec) = &node.spec {
             match site.specs.get(&spec.value) {

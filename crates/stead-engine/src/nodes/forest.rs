@@ -264,6 +264,10 @@ impl Forest {
                 let found = self.referred(wanted, node, ("node/unknown-dependency", path.clone()), problems);
                 let Some(found) = found else { continue };
                 let own = self.made_of(written);
+                if own.is_empty() {
+                    // Its name is taken, which has been told.
+                    continue;
+                }
                 if own.start < found.end && found.start < own.end {
                     let name = &node.name.value;
                     let message = format!("nodes wait for each other: {name} -> {name}");

@@ -30,13 +30,22 @@ pub struct ChosenHost {
     pub host: Host,
 }
 
+/// Why there is no host to work with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FindHostError {
+    /// There is none of that name.
+    Unknown(Box<Diagnostic>),
+    /// Its file, or the one it inherits from, has problems.
+    Broken(Diagnostics),
+}
+
 /// Returns the host that `text` (`[user@]NAME`) means: of `nodes/`, else of `hosts/`, else the built-in `local`.
-pub fn find_host(site: &Site, text: &str) -> Result<ChosenHost, Diagnostics> {
+pub fn find_host(site: &Site, text: &str) -> Result<ChosenHost, FindHostError> {
     let (user, name) = match text.rsplit_once('@') {
         Some((user, name)) => (Some(user), name),
         None => (None, text),
     };
-    let refused = |problem: Diagnostic| Err(Diagnostics(vec![problem]));
+    let refused = |problem: Diagnostic| Err(FindHostError::Unknown(Box::new(problem)));
     let place = || Place::Named(format!("-H {text}"));
     if user.is_some_and(|user| user.is_empty() || user.contains(char::is_whitespace)) {
         return refused(Diagnostic::error(
@@ -49,13 +58,13 @@ pub fn find_host(site: &Site, text: &str) -> Result<ChosenHost, Diagnostics> {
     let chosen = |origin, host| Ok(ChosenHost { name: name.to_owned(), user: user.clone(), origin, host });
     if let Some(instance) = site.instances.get(name) {
         if instance.is_broken() {
-            return Err(instance.diagnostics.clone());
+            return Err(FindHostError::Broken(instance.diagnostics.clone()));
         }
         let mut host = instance.value.clone();
         host.node.get_or_insert_with(|| name.to_owned());
         if let Some(base) = host.host.as_ref().and_then(|base| site.hosts.get(base.value.as_str())) {
             if base.is_broken() {
-                return Err(base.diagnostics.clone());
+                return Err(FindHostError::Broken(base.diagnostics.clone()));
             }
             host = inherit(host, &base.value);
         }
@@ -63,7 +72,7 @@ pub fn find_host(site: &Site, text: &str) -> Result<ChosenHost, Diagnostics> {
     }
     if let Some(host) = site.hosts.get(name) {
         if host.is_broken() {
-            return Err(host.diagnostics.clone());
+            return Err(FindHostError::Broken(host.diagnostics.clone()));
         }
         return chosen(HostOrigin::Host, host.value.clone());
     }

@@ -243,9 +243,11 @@ fn hosts_are_looked_for_in_two_folders() {
     assert_eq!(find_host(&site, "only").unwrap().origin, HostOrigin::Host);
     let local = find_host(&site, "local").unwrap();
     assert_eq!((local.origin, local.host.parallel()), (HostOrigin::BuiltIn, 64));
-    let error = find_host(&site, "nope").unwrap_err();
-    assert_eq!(error.0[0].message, "there is no host `nope`: neither nodes/nope.yaml nor hosts/nope.yaml");
-    assert_eq!(error.0[0].candidates, ["both", "both", "only", "local"]);
+    let Err(FindHostError::Unknown(error)) = find_host(&site, "nope") else {
+        panic!("there is no such host")
+    };
+    assert_eq!(error.message, "there is no host `nope`: neither nodes/nope.yaml nor hosts/nope.yaml");
+    assert_eq!(error.candidates, ["both", "both", "only", "local"]);
     assert!(find_host(&site, "@both").is_err());
     let problems = check_site(&site);
     assert_eq!(problems.0.len(), 1, "the token is not in secrets.yaml: {problems}");

@@ -46,3 +46,36 @@ pub const SITE_SCHEMAS: [(&str, FileKind); 8] = [
     ("posture", FileKind::Posture),
     ("manifest", FileKind::Manifest),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schemas_are_schemas_and_closed() {
+        for (_, kind) in SITE_SCHEMAS.into_iter().chain([("keyring", FileKind::Keyring)]) {
+            let schema = site_schema(kind);
+            assert!(jsonschema::meta::is_valid(&schema), "{kind:?}");
+            assert_eq!(schema["additionalProperties"], false);
+        }
+    }
+
+    /// What the reader refuses for its shape, the schema refuses too.
+    #[test]
+    fn manifests_that_are_wrong_do_not_fit() {
+        let manifest = jsonschema::validator_for(&site_schema(FileKind::Manifest)).unwrap();
+        let node = json!({"name": "a", "type": "vm"});
+        assert!(manifest.is_valid(&json!({"schema_version": 2, "name": "m", "nodes": [node]})));
+        for wrong in [
+            json!({"schema_version": 1, "name": "m", "nodes": [node]}),
+            json!({"schema_version": 2, "name": "m", "nodes": []}),
+            json!({"schema_version": 2, "name": "..", "nodes": [node]}),
+            json!({"schema_version": 2, "name": "m", "nodes": [{"name": "a"}]}),
+            json!({"schema_version": 2, "name": "m", "nodes": [{"name": "a-", "type": "vm"}]}),
+            json!({"schema_version": 2, "name": "m", "nodes": [{"name": "a", "type": "vm", "count": 0}]}),
+            json!({"schema_version": 2, "name": "m", "nodes": [{"name": "a", "type": "vm", "imagee": "x"}]}),
+        ] {
+            assert!(!manifest.is_valid(&wrong), "{wrong}");
+        }
+    }
+}
