@@ -147,7 +147,7 @@ fn list_nodes(
         let (node, known) = (&forest.nodes[index], &checked.nodes[index]);
         let written = &manifest.nodes[node.written];
         json!({
-            "name": node.name, "type": written.kind.map(|kind| kind.word()), "mode": known.modes.config.word(),
+            "name": node.name, "type": written.kind.as_ref().map(|kind| kind.value.word()), "mode": known.modes.config.word(),
             "depth": node.depth, "parent": node.parent.map(name),
             "peers": node.peers.iter().map(|peer| name(*peer)).collect::<Vec<_>>(),
             "spec": written.spec.as_ref().map(|spec| &spec.value), "spec_digest": known.spec_digest,

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use stead_model::diagnostic::Place;
+use stead_model::diagnostic::{Place, Span};
 use stead_model::site::host::DriverKind;
-use stead_model::site::manifest::{Delegation, ManifestNode, Mode, Pattern};
-use stead_model::site::{Entry, FileKind, Host, Manifest, Site, resolve};
+use stead_model::site::manifest::{Delegation, ManifestNode, Mode, NodeType, Pattern};
+use stead_model::site::{Entry, FileKind, Host, Located, Manifest, Site, resolve};
 use stead_model::{Diagnostic, Diagnostics};
 
 use super::drivers;
@@ -250,7 +250,7 @@ fn written<'a>(
     problems: &Problems<'_>,
     node: &ManifestNode,
     key: &str,
-    span: stead_model::diagnostic::Span,
+    span: Span,
     name: &'a str,
 ) -> Written<'a> {
     Written { place: problems.place(span), path: format!("nodes[{}].{key}", node.index), name }
@@ -259,7 +259,7 @@ fn written<'a>(
 fn check_named_host<'m>(
     site: &Site,
     node: &'m ManifestNode,
-    host: &'m stead_model::site::Located<String>,
+    host: &'m Located<String>,
     seen: &mut BTreeSet<(FileKind, &'m str)>,
     found: &mut Diagnostics,
     problems: &mut Problems<'_>,
@@ -340,7 +340,7 @@ fn check_nodes(
                     resolve(site, &spec.value, &node.name).ok().map(|resolved| resolved.digest())
                 }),
                 is_hosting: !node.children.is_empty()
-                    || written.kind == Some(stead_model::site::manifest::NodeType::Pve),
+                    || written.kind.as_ref().is_some_and(|kind| kind.value == NodeType::Pve),
             }
         })
         .collect();
@@ -368,7 +368,8 @@ fn check_driver(
     maker: Maker<'_>,
     problems: &mut Problems<'_>,
 ) {
-    let (Some(driver), Some(kind)) = (maker.driver, written.kind) else { return };
+    let (Some(driver), Some(Located { value: kind, span })) = (maker.driver, &written.kind) else { return };
+    let (kind, span) = (*kind, *span);
     let name = &written.name.value;
     if driver == DriverKind::None {
         let message = format!("`{name}` cannot be made: its host has the driver `none`");
@@ -380,7 +381,7 @@ fn check_driver(
     if !types.contains(&kind) {
         let known: Vec<String> = types.iter().map(|kind| kind.word().to_owned()).collect();
         let message = format!("the driver `{}` makes no `{}`", driver.word(), kind.word());
-        let problem = problems.error("node/type-unsupported", written, "type", written.name.span, message);
+        let problem = problems.error("node/type-unsupported", written, "type", span, message);
         problems.push(problem.help(format!("it makes {}", known.join(", "))).candidates(known));
     } else if let Some(key) = drivers::missing_image(
         driver,
@@ -402,7 +403,7 @@ fn check_driver(
             kind.word(),
             driver.word()
         );
-        problems.push(problems.error("node/not-hostable", written, "type", written.name.span, message));
+        problems.push(problems.error("node/not-hostable", written, "type", span, message));
     }
 }
 

@@ -43,9 +43,7 @@ fn written<'a, T>(entry: &Entry<T>, span: Span, path: impl Into<String>, name: &
 }
 
 /// Returns the names of a folder's files.
-pub(super) fn keys<'s, T>(
-    folder: &'s std::collections::BTreeMap<SiteKey, T>,
-) -> impl Iterator<Item = &'s str> + Clone {
+pub(super) fn keys<T>(folder: &std::collections::BTreeMap<SiteKey, T>) -> impl Iterator<Item = &str> + Clone {
     folder.keys().map(SiteKey::as_str)
 }
 

@@ -161,7 +161,7 @@ fn each_pattern_holds_for_its_graphs_only() {
 #[test]
 fn a_part_of_a_manifest_keeps_the_pattern_of_the_whole() {
     let text = format!("pattern: tiered\ncontext: {{run: r, path: [q], host: h}}\nnodes: [{FLAT}]\n");
-    assert_eq!(told(&text), [String::new(); 0]);
+    assert!(told(&text).is_empty());
 }
 
 /// Case 3: four at once, each with what could have been meant.

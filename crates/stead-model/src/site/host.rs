@@ -2,21 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::address::{Cidr, ip_schema};
-use super::preset::texts;
-use super::settings::site_key;
+use super::address::Cidr;
 use super::{Located, read};
 use crate::id::SiteKey;
-use crate::schema::{full_text, integer, object, words};
 use crate::transport::Become;
-use crate::yaml::{Fields, Key, Keys, Node, Value as Written, Walk};
+use crate::yaml::{Fields, Node, Walk};
 
 mod fault;
 mod keys;
 
 pub use fault::{Fault, FaultPhase};
+pub(super) use keys::VMIDS;
 use keys::{ACCESS_KEYS, NETWORK_KEYS, STORAGE_KEYS, TIMEOUT_KEYS};
 pub use keys::{HOST_KEYS, HOSTING_KEYS, INSTANCE_KEYS};
 

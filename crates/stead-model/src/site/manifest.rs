@@ -205,7 +205,7 @@ pub struct ManifestNode {
     /// Its name.
     pub name: Located<NodeName>,
     /// What kind of machine it is; none if that cannot be read.
-    pub kind: Option<NodeType>,
+    pub kind: Option<Located<NodeType>>,
     /// What it becomes; none: no config phase.
     pub spec: Option<Located<SiteKey>>,
     /// How large it is; none: the driver's defaults.

@@ -89,7 +89,7 @@ fn keys_of_a_user_are_all_some_or_none() {
     let users = resolve(&site, &key("s"), &edge()).unwrap().access.users;
     assert_eq!(users[0].ssh_keys, [second.clone(), KEY.to_owned()], "sorted by id, each line once");
     assert_eq!(users[1].ssh_keys, [KEY.to_owned(), second], "in the order given");
-    assert_eq!(users[2].ssh_keys, [String::new(); 0]);
+    assert!(users[2].ssh_keys.is_empty());
 }
 
 #[test]

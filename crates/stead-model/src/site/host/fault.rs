@@ -1,7 +1,10 @@
 //! What a sandbox does wrong on purpose.
 
-use super::*;
-use crate::schema::{boolean, text};
+use serde_json::{Value, json};
+
+use crate::schema::{boolean, full_text, integer, object, text, words};
+use crate::site::read;
+use crate::yaml::{Fields, Key, Keys, Walk};
 
 /// When a fault strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

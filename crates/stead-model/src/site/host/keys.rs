@@ -1,7 +1,13 @@
 //! The keys of hosts, Proxmox instances and `hosting`, and what drivers are told beyond them.
 
-use super::*;
-use crate::site::address::CidrError;
+use serde_json::{Value, json};
+
+use super::{DriverKind, fault};
+use crate::schema::{full_text, integer, object, words};
+use crate::site::address::{Cidr, CidrError, ip_schema};
+use crate::site::preset::texts;
+use crate::site::settings::site_key;
+use crate::yaml::{Key, Keys, Node, Value as Written, Walk};
 
 /// The longest wait, in seconds.
 pub(super) const LONGEST: i64 = 7 * 24 * 3600;

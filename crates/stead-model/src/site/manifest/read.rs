@@ -9,13 +9,11 @@ use super::{
     OnNodeError, Origin, Pattern,
 };
 use crate::id::{NodeName, SiteKey};
+use crate::site::host::VMIDS;
 use crate::site::preset::MOST;
 use crate::site::spec::read_version;
 use crate::site::{Located, host, read};
 use crate::yaml::{Fields, Node, Value, Walk};
-
-/// Ids of machines in Proxmox.
-const VMIDS: std::ops::RangeInclusive<i64> = 100..=999_999_999;
 
 pub(in crate::site) fn read(walk: &mut Walk<'_>, root: Node<'_>, origin: Origin<'_>) -> Manifest {
     let mut manifest = Manifest::default();
@@ -107,7 +105,10 @@ fn read_node(walk: &mut Walk<'_>, node: Node<'_>, index: usize) -> Option<Manife
     let read = ManifestNode {
         index,
         name: name.clone().unwrap_or_else(nameless),
-        kind: read::word(walk, fields, "type", &NodeType::WORDS),
+        kind: fields.get("type").and_then(|node| {
+            let value = walk.choice(node, &NodeType::WORDS)?;
+            Some(Located { value, span: node.span() })
+        }),
         spec: read::id(walk, fields, "spec"),
         preset: read::id(walk, fields, "preset"),
         image: read::text(walk, fields, "image"),
