@@ -8,6 +8,7 @@ mod growth;
 mod memory;
 mod reach;
 mod runner;
+mod runs;
 mod sample;
 mod shape;
 mod shell;
@@ -45,7 +46,7 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 9] = [
+const PARTS: [(&str, Measure); 10] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
@@ -55,6 +56,7 @@ const PARTS: [(&str, Measure); 9] = [
     ("terraform", terraform::measure),
     ("steps", steps::measure),
     ("reach", reach::measure),
+    ("runs", runs::measure),
 ];
 
 fn main() -> ExitCode {

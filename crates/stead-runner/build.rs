@@ -10,6 +10,15 @@ fn main() {
         println!("cargo:rustc-env=STEAD_GIT_COMMIT={commit}");
     }
     println!("cargo:rerun-if-changed=build.rs");
+    // A release must know its commit. While developing, every commit would compile half of everything anew.
+    if std::env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+        let branch = first_line(Command::new("git").args(["symbolic-ref", "HEAD"]));
+        for name in branch.iter().map(String::as_str).chain(["HEAD"]) {
+            if let Some(path) = first_line(Command::new("git").args(["rev-parse", "--git-path", name])) {
+                println!("cargo:rerun-if-changed={path}");
+            }
+        }
+    }
 }
 
 fn first_line(command: &mut Command) -> Option<String> {

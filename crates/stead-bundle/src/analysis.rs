@@ -23,6 +23,7 @@ mod io_flows;
 mod packet;
 mod pcap;
 mod pcapng;
+mod ports;
 mod report;
 mod samples;
 mod stream;
@@ -45,6 +46,7 @@ use std::thread;
 use stead_model::time::Timestamp;
 
 use crate::error::RecordError;
+use crate::stored::LoadError;
 
 use capture_file::{CaptureFile, OpenCaptureError};
 use connections::{Connections, PortRoles};
@@ -54,7 +56,9 @@ use packet::{Transport, decode};
 
 pub use bundle::analyze_bundle;
 pub use compare::{RoleKind, summarize};
-pub use report::{render_capture, render_summary};
+pub use ports::recorded_ports;
+pub(crate) use report::summary_sections;
+pub use report::{Drops, render_capture, render_summary};
 pub(crate) use samples::rounded;
 pub use summary::{
     Capture, Cip, Comparison, Enip, Identity, Intervals, Io, IoFlow, Latency, PathCount, RoleCaptures,
@@ -90,6 +94,9 @@ pub enum CaptureError {
     /// The file could not be read.
     #[error(transparent)]
     Read(#[from] RecordError),
+    /// The bundle around it could not be read.
+    #[error(transparent)]
+    Bundle(#[from] LoadError),
 }
 
 /// A capture to analyse.

@@ -2,7 +2,7 @@
 //!
 //! [`load_bundle`] and [`load_capture`] give the two [`Side`]s, [`choose_roles`] says whose captures are wanted
 //! and [`load_captures`] reads those. From there it is pure: [`compare`] compares, [`Threshold`]s decide whether
-//! the difference fails, and [`render_diff`] shows it.
+//! the difference fails, and [`render_diff`] shows it. [`diff_runs`] is all of it in one call.
 
 mod captures;
 mod generic;
@@ -10,6 +10,7 @@ mod lines;
 mod load;
 mod metrics;
 mod render;
+mod runs;
 mod sides;
 mod summary;
 mod threshold;
@@ -29,6 +30,7 @@ pub use lines::TextChange;
 pub use load::{LoadedSide, load_bundle, load_capture, load_captures};
 pub use metrics::Metric;
 pub use render::{render_captures, render_diff};
+pub use runs::{DiffError, DiffRequest, Diffed, Target, TargetKind, diff_runs};
 pub use sides::{RoleChoice, RoleError, RoleSide, Roles, Side, Which, choose_capture, choose_roles};
 pub use summary::DiffSummary;
 pub use threshold::{Threshold, ThresholdError, ThresholdResult};

@@ -17,13 +17,17 @@ use stead_model::event::Stream;
 use stead_model::time::Timestamp;
 use stead_model::{HostName, Report, RunId, TaskName};
 
+use crate::archive::ArchiveFormat;
 use crate::error::RecordError;
+use crate::export::{ExportError, Exported, replace_by_archive};
+use crate::known_hashes::KnownHashes;
 use crate::layout::{
     ARTIFACTS, EVENTS, LOCK, PLAN, REPORT, RUN_META, TEMPORARY, VERSIONS, file_name, inside, runs_directory,
 };
 use crate::lock::{FileLock, Holder, LockError, holder_of, is_alive};
 use crate::log_file::LogFile;
-use crate::seal::{SealError, seal, unseal};
+use crate::seal::{SealError, seal_knowing, unseal};
+use crate::signature::{SignError, SigningKey, sign};
 use crate::stored::{LoadError, load_meta};
 
 /// Files are written in pieces of this size.
@@ -56,6 +60,16 @@ pub enum CreateError {
         /// Where runs are kept.
         directory: PathBuf,
     },
+    /// A live run has the id.
+    #[error("run {run_id} in {} is in progress{}", directory.display(), holder.as_ref().map_or_else(String::new, |holder| format!(" (pid {}, since {})", holder.pid, holder.since)))]
+    Held {
+        /// The id.
+        run_id: RunId,
+        /// Where runs are kept.
+        directory: PathBuf,
+        /// Who has it; none if it has not said so yet.
+        holder: Option<Holder>,
+    },
     /// Something could not be written.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -86,17 +100,21 @@ pub struct RunDirectory {
 impl RunDirectory {
     /// Makes the directory of a new run in the state directory `state`.
     pub fn create(state: &Path, new: &NewRun<'_>) -> Result<Self, CreateError> {
-        let runs = runs_directory(state);
-        make_directory(&runs)?;
+        Self::create_below(&runs_directory(state), new)
+    }
+
+    /// Makes the directory of a new run right below `runs`.
+    pub fn create_below(runs: &Path, new: &NewRun<'_>) -> Result<Self, CreateError> {
+        make_directory(runs)?;
         let run_id = new.meta.run_id.clone();
-        let exists = || CreateError::Exists { run_id: run_id.clone(), directory: runs.clone() };
         let path = runs.join(run_id.as_str());
+        let exists = || taken(runs, &run_id);
         if path.symlink_metadata().is_ok() {
             return Err(exists());
         }
-        sweep(&runs);
+        sweep(runs);
         let holder = Holder::this_process(run_id.clone(), new.meta.started_at);
-        let (mut temporary, lock) = Temporary::create(&runs, &holder)?;
+        let (mut temporary, lock) = Temporary::create(runs, &holder)?;
         let building = temporary.path.clone();
         let within = |name: &str| building.join(name);
         write_new(&within(RUN_META), &|out| write_json(new.meta, out))?;
@@ -113,6 +131,27 @@ impl RunDirectory {
         }
         temporary.kept = true;
         Ok(Self { path: path.into(), run_id, _lock: lock })
+    }
+
+    /// Gives the name `run_id` below `runs` free: what has it is renamed to `<run_id>.old-N`, never removed.
+    ///
+    /// # Errors
+    /// If a live run has the name.
+    pub fn move_away(runs: &Path, run_id: &RunId) -> Result<(), CreateError> {
+        let path = runs.join(run_id.as_str());
+        if path.symlink_metadata().is_err() {
+            return Ok(());
+        }
+        if let held @ CreateError::Held { .. } = taken(runs, run_id) {
+            return Err(held);
+        }
+        for number in 1_u32.. {
+            match rename_new(&path, &runs.join(format!("{run_id}.old-{number}"))) {
+                Err(error) if is_taken(&error) => {}
+                other => return other.map_err(|error| RecordError::of("rename", &path)(error).into()),
+            }
+        }
+        Ok(())
     }
 
     /// Takes the directory of a run that goes on: locks it for this process from `now` on and unseals it.
@@ -145,6 +184,11 @@ impl RunDirectory {
     /// Replaces `run_meta.json`; a reader sees the old one or the new one.
     pub fn update_meta(&self, meta: &RunMeta) -> Result<(), RecordError> {
         self.replace(RUN_META, &|out| write_json(meta, out))
+    }
+
+    /// Replaces `versions.json`; a reader sees the old one or the new one.
+    pub fn update_versions(&self, versions: &Versions) -> Result<(), RecordError> {
+        self.replace(VERSIONS, &|out| write_json(versions, out))
     }
 
     /// Replaces `report.json`; a reader sees the old one or the new one.
@@ -193,14 +237,12 @@ impl RunDirectory {
     /// A path that would leave the directory is refused.
     pub fn write_artifact(&self, relative: &str, bytes: &[u8]) -> Result<String, RecordError> {
         let within = format!("{ARTIFACTS}/{relative}");
-        let path = self.path.join(&within);
+        // Behind the directory's name an absolute path would look like one below it.
         if inside(relative).is_none() {
+            let path = self.path.join(&within);
             return Err(RecordError::of("write outside of the bundle", &path)(
                 io::ErrorKind::InvalidInput.into(),
             ));
-        }
-        if let Some(parent) = path.parent() {
-            make_directory(parent)?;
         }
         self.replace(&within, &|out| out.write_all(bytes))?;
         Ok(within)
@@ -220,21 +262,63 @@ impl RunDirectory {
     }
 
     /// Hashes every file; the last act on a run that ended. The lock is held until `self` is dropped.
-    pub fn seal(&self) -> Result<(), SealError> {
-        seal(&self.path)
+    pub fn seal(&self, known: &KnownHashes) -> Result<(), SealError> {
+        seal_knowing(&self.path, known)
+    }
+
+    /// Signs the seal. Call it after [`seal`](Self::seal).
+    pub fn sign(&self, key: &SigningKey) -> Result<(), SignError> {
+        sign(&self.path, key)
+    }
+
+    /// Replaces the sealed bundle by an archive beside it, called as the run with the ending of `format`.
+    ///
+    /// The directory goes after the archive has verified; on an error it is still there.
+    pub fn into_archive(self, format: ArchiveFormat) -> Result<Exported, ExportError> {
+        replace_by_archive(&self.path, format)
     }
 
     fn replace(&self, name: &str, bytes: WriteBytes<'_>) -> Result<(), RecordError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (path, temporary) = (self.path.join(name), self.path.join(format!("{TEMPORARY}{number}")));
-        let written = write_file(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path));
-        written.map_err(|error| {
-            // Best effort: a full disk is the likely cause, and sealing removes leftovers as well.
-            drop(fs::remove_file(&temporary));
-            RecordError::of("write", &path)(error)
-        })
+        replace_file(&self.path, name, bytes)
     }
+}
+
+/// Returns why the name `run_id` below `runs` cannot be had.
+fn taken(runs: &Path, run_id: &RunId) -> CreateError {
+    let (run_id, directory) = (run_id.clone(), runs.to_owned());
+    match holder_of(&runs.join(run_id.as_str()).join(LOCK)) {
+        Ok(Some(holder)) => CreateError::Held { run_id, directory, holder },
+        Ok(None) | Err(_) => CreateError::Exists { run_id, directory },
+    }
+}
+
+/// Replaces the file `name` of the bundle at `bundle`, making its directories; a reader sees the old one or the new one.
+///
+/// A name that would leave the bundle is refused.
+pub fn replace_file(bundle: &Path, name: &str, bytes: WriteBytes<'_>) -> Result<(), RecordError> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let path = bundle.join(name);
+    if inside(name).is_none() {
+        return Err(RecordError::of("write outside of the bundle", &path)(
+            io::ErrorKind::InvalidInput.into(),
+        ));
+    }
+    if let Some(parent) = path.parent() {
+        make_directory(parent)?;
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let temporary = bundle.join(format!("{TEMPORARY}{number}"));
+    let written = write_file(&temporary, bytes).and_then(|()| fs::rename(&temporary, &path));
+    written.map_err(|error| {
+        // Best effort: a full disk is the likely cause, and sealing removes leftovers as well.
+        drop(fs::remove_file(&temporary));
+        RecordError::of("write", &path)(error)
+    })
+}
+
+/// Replaces a file of the bundle at `bundle` by `value` as JSON; see [`replace_file`].
+pub fn replace_json(bundle: &Path, name: &str, value: &impl Serialize) -> Result<(), RecordError> {
+    replace_file(bundle, name, &|out| write_json(value, out))
 }
 
 /// A directory that is removed unless it is kept.
@@ -280,10 +364,14 @@ fn sweep(runs: &Path) {
         let maker =
             name.to_str().and_then(|name| name.strip_prefix(TEMPORARY)?.split('-').next()?.parse().ok());
         let Some(maker) = maker else { continue };
-        if is_alive(maker) || !matches!(holder_of(&entry.path().join(LOCK)), Ok(None)) {
+        if is_alive(maker) {
             continue;
         }
-        drop(fs::remove_dir_all(entry.path()));
+        if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            drop(fs::remove_file(entry.path()));
+        } else if matches!(holder_of(&entry.path().join(LOCK)), Ok(None)) {
+            drop(fs::remove_dir_all(entry.path()));
+        }
     }
 }
 
@@ -324,8 +412,8 @@ fn write_json(value: &impl Serialize, out: &mut dyn io::Write) -> io::Result<()>
     out.write_all(b"\n")
 }
 
-/// Renames a directory to a name that must be free.
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+/// Renames a directory or file to a name that must be free.
+pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {

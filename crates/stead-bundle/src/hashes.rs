@@ -15,7 +15,7 @@ use stead_model::plan::Digest;
 use crate::layout::inside;
 
 /// How much is read at once: large enough to keep the hash busy, small enough for any machine.
-const PIECE: usize = 256 << 10;
+pub(crate) const PIECE: usize = 256 << 10;
 /// Fewer files than this are hashed without starting threads.
 const WORTH_A_THREAD: usize = 32;
 
@@ -108,7 +108,7 @@ fn unescape(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns the hash of the file at `path`, read piece by piece through `buffer`.
-fn hash_file(path: &Path, buffer: &mut [u8]) -> io::Result<Digest> {
+pub fn hash_file(path: &Path, buffer: &mut [u8]) -> io::Result<Digest> {
     let mut file = File::open(path)?;
     let mut hash = sha2::Sha256::new();
     loop {

@@ -9,11 +9,14 @@ use serde::Serialize;
 use serde_json::Value;
 use stead_model::time::Timestamp;
 
+use crate::archive::ArchiveFormat;
 use crate::error::RecordError;
 use crate::layout::{HASHES, RUN_META, SIGNATURE, VERSIONS, shown};
-use crate::seal::{contents, is_sealed};
+use crate::roles::{is_role_meta, roles_of};
+use crate::seal::is_sealed;
+use crate::signature::{Checked, Signature};
+use crate::source::{Files, Form, Source};
 use crate::stored::LoadError;
-use crate::verify::Signature;
 
 /// One bundle, as `bundle info` shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -66,38 +69,48 @@ pub struct Listing {
     pub problems: Vec<LoadError>,
 }
 
-/// Returns everything about the bundle at `path`.
+/// Returns everything about the bundle at `path`, a directory or an archive.
 pub fn info(path: &Path) -> Result<Bundle, LoadError> {
-    let run_meta = read_json(path, RUN_META)?;
-    let versions = match read_json(path, VERSIONS) {
-        Err(LoadError::NotABundle { .. }) => Value::Null,
-        other => other?,
+    let source = Source::open(path)?;
+    let own = [RUN_META, VERSIONS, HASHES, SIGNATURE];
+    let wanted = |path: &Path| is_role_meta(path) || own.iter().any(|name| path == Path::new(name));
+    let (files, listing) = source.read_files(&wanted)?;
+    let run_meta = parsed(&source, &files, RUN_META)?;
+    let run_meta = run_meta.ok_or_else(|| LoadError::NotABundle { path: path.to_owned() })?;
+    let versions = parsed(&source, &files, VERSIONS)?.unwrap_or(Value::Null);
+    let held = |name: &str| files.get(Path::new(name)).and_then(|read| read.as_ref().ok());
+    let signature = match (held(SIGNATURE), held(HASHES)) {
+        (Some(signature), Some(hashes)) => Checked::of(signature, hashes).to_signature(),
+        (signature, _) => Signature { present: signature.is_some(), ..Signature::default() },
     };
-    let contents = contents(path)?;
     // Files that hashes do not cover are files of the bundle too; the lock is not.
-    let own = [HASHES, SIGNATURE]
-        .iter()
-        .filter_map(|name| fs::metadata(path.join(name)).ok())
-        .map(|file| file.len());
-    let lens = contents.files.iter().map(|(_, len)| *len).chain(own);
-    let (files, bytes) = lens.fold((0, 0), |(files, bytes), len| (files + 1, bytes + len));
-    let mut roles = BTreeMap::new();
-    for entry in fs::read_dir(path.join("roles")).into_iter().flatten().flatten() {
-        if let Ok(meta) = read_json(&entry.path(), "role_meta.json") {
-            roles.insert(entry.file_name().to_string_lossy().into_owned(), meta);
-        }
-    }
+    let all = listing.contents.all();
+    let roles = roles_of(&files, &listing).into_iter();
     Ok(Bundle {
         path: shown(path).into_owned(),
         run_id: text(&run_meta, "run_id"),
         run_meta,
         versions,
-        roles,
-        sealed: is_sealed(path),
-        files,
-        bytes,
-        signature: Signature::of(path),
+        roles: roles.filter_map(|(role, files)| Some((role, files.meta?))).collect(),
+        sealed: held(HASHES).is_some(),
+        files: all.len() as u64,
+        bytes: all.iter().map(|(_, len)| len).sum(),
+        signature,
     })
+}
+
+/// Returns the document in the file `name`, none if there is no such file.
+pub(crate) fn parsed(source: &Source, files: &Files, name: &str) -> Result<Option<Value>, LoadError> {
+    let path = source.path().join(name);
+    match files.get(Path::new(name)) {
+        None => Ok(None),
+        Some(Ok(bytes)) => {
+            serde_json::from_slice(bytes).map(Some).map_err(|source| LoadError::Meta { path, source })
+        }
+        Some(Err(error)) => {
+            Err(RecordError::of("read", &path)(io::Error::new(error.kind(), error.to_string())).into())
+        }
+    }
 }
 
 /// Returns the bundles in `directories`, newest first; only those of `status` and at most `limit`, if given.
@@ -123,7 +136,7 @@ pub fn list(
     Ok(listing)
 }
 
-/// Returns every bundle directory in `directories`, each once, in no order.
+/// Returns every bundle in `directories`, directory or archive, each once, in no order.
 pub(crate) fn bundles_in(directories: &[PathBuf]) -> Result<Vec<PathBuf>, RecordError> {
     let mut seen = std::collections::BTreeSet::new();
     let mut bundles = Vec::new();
@@ -141,42 +154,55 @@ pub(crate) fn bundles_in(directories: &[PathBuf]) -> Result<Vec<PathBuf>, Record
         }
         for entry in entries {
             let entry = entry.map_err(&failed)?;
+            let path = entry.path();
             let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-            if !hidden && entry.path().join(RUN_META).is_file() {
-                bundles.push(entry.path());
+            let is_bundle = || path.join(RUN_META).is_file() || (is_archive(&path) && path.is_file());
+            if !hidden && is_bundle() {
+                bundles.push(path);
             }
         }
     }
     Ok(bundles)
 }
 
+/// Returns whether a file of this name is taken for an archive.
+fn is_archive(path: &Path) -> bool {
+    ArchiveFormat::of_name(path).is_some()
+}
+
+/// Returns what the bundle at `path` is called: its directory's name, an archive's without its ending.
+pub(crate) fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let end =
+        ArchiveFormat::of_name(path).filter(|_| !path.is_dir()).map(|format| format!(".{}", format.as_str()));
+    end.and_then(|end| name.strip_suffix(&end).map(str::to_owned)).unwrap_or(name)
+}
+
 /// Returns the row of the bundle at `path`.
 pub(crate) fn listed(path: &Path) -> Result<Listed, LoadError> {
-    let meta = read_json(path, RUN_META)?;
-    let name = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let source = Source::open(path)?;
+    let (meta, sealed) = match source.form() {
+        Form::Directory => (source.read(RUN_META)?, is_sealed(path)),
+        Form::Archive(_) => {
+            let (mut files, listing) = source.read_files(&|path| path == Path::new(RUN_META))?;
+            let meta = files.remove(Path::new(RUN_META)).and_then(Result::ok);
+            (meta, listing.contents.own.iter().any(|(path, _)| path == Path::new(HASHES)))
+        }
+    };
+    let meta = meta.ok_or_else(|| LoadError::NotABundle { path: path.to_owned() })?;
+    let meta: Value = serde_json::from_slice(&meta)
+        .map_err(|source| LoadError::Meta { path: path.join(RUN_META), source })?;
     Ok(Listed {
-        run_id: text(&meta, "run_id").unwrap_or_else(name),
+        run_id: text(&meta, "run_id").unwrap_or_else(|| name_of(path)),
         path: shown(path).into_owned(),
         kind: text(&meta, "kind"),
         status: text(&meta, "status").unwrap_or_else(|| "unknown".to_owned()),
         started_at: text(&meta, "started_at").as_deref().and_then(Timestamp::parse),
         duration_seconds: meta.get("duration_seconds").and_then(Value::as_f64),
-        sealed: is_sealed(path),
+        sealed,
     })
 }
 
 fn text(value: &Value, key: &str) -> Option<String> {
     value.get(key).and_then(Value::as_str).map(str::to_owned)
-}
-
-pub(crate) fn read_json(bundle: &Path, name: &str) -> Result<Value, LoadError> {
-    let path = bundle.join(name);
-    let bytes = match fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Err(LoadError::NotABundle { path: bundle.to_owned() });
-        }
-        Err(error) => return Err(RecordError::of("read", &path)(error).into()),
-    };
-    serde_json::from_slice(&bytes).map_err(|source| LoadError::Meta { path, source })
 }

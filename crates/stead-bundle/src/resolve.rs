@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::RecordError;
 use crate::layout::{RUN_META, shown};
-use crate::list::{bundles_in, listed};
+use crate::list::{bundles_in, listed, name_of};
 
 /// How many candidates a message lists.
 const CANDIDATES: usize = 10;
@@ -65,7 +65,7 @@ pub fn resolve(argument: &str, runs: &[PathBuf]) -> Result<PathBuf, ResolveError
         if argument.is_empty() {
             return Vec::new();
         }
-        bundles.iter().filter(|path| fits(&name(path))).cloned().collect()
+        bundles.iter().filter(|path| fits(&name_of(path))).cloned().collect()
     };
     // A whole id wins over ids that begin with it.
     let mut matches = pick(&|id| id == argument);
@@ -77,7 +77,7 @@ pub fn resolve(argument: &str, runs: &[PathBuf]) -> Result<PathBuf, ResolveError
         [] if Path::new(argument).join(RUN_META).is_file() => Ok(PathBuf::from(argument)),
         [] => Err(ResolveError::Unknown { argument: argument.to_owned(), candidates: newest(&bundles) }),
         several => {
-            let mut names: Vec<_> = several.iter().map(|path| name(path)).collect();
+            let mut names: Vec<_> = several.iter().map(|path| name_of(path)).collect();
             names.sort_unstable();
             // One id in two directories: only paths tell them apart.
             let alike = names.windows(2).any(|pair| pair[0] == pair[1]);
@@ -89,10 +89,6 @@ pub fn resolve(argument: &str, runs: &[PathBuf]) -> Result<PathBuf, ResolveError
             Err(ResolveError::Ambiguous { argument: argument.to_owned(), count: several.len(), candidates })
         }
     }
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Returns the random part of an id that Stead made: `YYYY-MM-DD_HH-MM-SS.mmm-xxxxxxxx`.
@@ -107,15 +103,16 @@ fn random_part(id: &str) -> Option<&str> {
 /// Returns the run that started last.
 fn last(bundles: &[PathBuf]) -> Option<PathBuf> {
     // Ids that Stead made sort by start: of those only the greatest can be the last one.
-    let (made, given): (Vec<_>, Vec<_>) = bundles.iter().partition(|path| random_part(&name(path)).is_some());
-    let greatest = made.into_iter().max_by_key(|path| name(path));
-    let started = |path: &&PathBuf| (listed(path).ok().and_then(|listed| listed.started_at), name(path));
+    let (made, given): (Vec<_>, Vec<_>) =
+        bundles.iter().partition(|path| random_part(&name_of(path)).is_some());
+    let greatest = made.into_iter().max_by_key(|path| name_of(path));
+    let started = |path: &&PathBuf| (listed(path).ok().and_then(|listed| listed.started_at), name_of(path));
     given.into_iter().chain(greatest).max_by_key(started).cloned()
 }
 
 /// Returns the names of the runs whose ids sort last.
 fn newest(bundles: &[PathBuf]) -> Vec<String> {
-    let mut names: Vec<_> = bundles.iter().map(|path| name(path)).collect();
+    let mut names: Vec<_> = bundles.iter().map(|path| name_of(path)).collect();
     names.sort_unstable_by(|a, b| b.cmp(a));
     names.dedup();
     names.truncate(CANDIDATES);

@@ -1,13 +1,14 @@
 //! Sealing: every file of a bundle hashed into `hashes.txt`, as the very last act.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::directory::replace_file;
 use crate::error::RecordError;
-use crate::hashes::{HashLine, hash_files};
+use crate::hashes::HashLine;
+use crate::known_hashes::KnownHashes;
 use crate::layout::{HASHES, LOCK, SIGNATURE, TEMPORARY};
 
 /// Why a bundle was not sealed.
@@ -31,9 +32,43 @@ pub(crate) struct Contents {
     pub(crate) files: Vec<(PathBuf, u64)>,
     /// Whatever is neither file nor directory, relative.
     pub(crate) others: Vec<PathBuf>,
+    /// `hashes.txt` and its signature, which hashes do not cover.
+    pub(crate) own: Vec<(PathBuf, u64)>,
 }
 
-/// Returns what is in the bundle at `bundle`; `hashes.txt`, its signature and `lock` do not count.
+impl Contents {
+    /// Adds what is at `path`; returns the path if it is a file that can be read. The lock is none.
+    pub(crate) fn add(&mut self, path: PathBuf, bytes: u64, is_file: bool) -> Option<PathBuf> {
+        let is = |name: &str| path == Path::new(name);
+        if !is_file {
+            self.others.push(path);
+            return None;
+        }
+        if is(LOCK) {
+            return None;
+        }
+        let list = if is(HASHES) || is(SIGNATURE) { &mut self.own } else { &mut self.files };
+        list.push((path.clone(), bytes));
+        Some(path)
+    }
+
+    /// Sorts by bytes of the whole path: comparing paths would compare component by component.
+    pub(crate) fn sort(&mut self) {
+        let by_bytes = |a: &Path, b: &Path| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes());
+        self.files.sort_unstable_by(|a, b| by_bytes(&a.0, &b.0));
+        self.own.sort_unstable_by(|a, b| by_bytes(&a.0, &b.0));
+        self.others.sort_unstable_by(|a, b| by_bytes(a, b));
+    }
+
+    /// Returns every file, sorted: what a copy of the bundle has to have.
+    pub(crate) fn all(&self) -> Vec<(PathBuf, u64)> {
+        let mut all: Vec<_> = self.files.iter().chain(&self.own).cloned().collect();
+        all.sort_unstable_by(|a, b| a.0.as_os_str().as_bytes().cmp(b.0.as_os_str().as_bytes()));
+        all
+    }
+}
+
+/// Returns what is in the bundle directory at `bundle`; its `lock` does not count.
 pub(crate) fn contents(bundle: &Path) -> Result<Contents, RecordError> {
     let mut found = Contents::default();
     for entry in walkdir::WalkDir::new(bundle).follow_links(false).min_depth(1) {
@@ -43,50 +78,45 @@ pub(crate) fn contents(bundle: &Path) -> Result<Contents, RecordError> {
         })?;
         let Ok(relative) = entry.path().strip_prefix(bundle) else { continue };
         let kind = entry.file_type();
-        let own =
-            entry.depth() == 1 && [HASHES, SIGNATURE, LOCK].iter().any(|own| relative == Path::new(own));
-        if kind.is_dir() || (own && kind.is_file()) {
+        if kind.is_dir() {
             continue;
         }
-        if kind.is_file() {
-            let len = entry.metadata().map_err(|error| RecordError {
+        let len = if kind.is_file() {
+            let found = entry.metadata().map_err(|error| RecordError {
                 action: "read",
                 path: entry.path().to_owned(),
                 source: error.into(),
             })?;
-            found.files.push((relative.to_owned(), len.len()));
+            found.len()
         } else {
-            found.others.push(relative.to_owned());
-        }
+            0
+        };
+        found.add(relative.to_owned(), len, kind.is_file());
     }
-    // By bytes of the whole path: comparing paths would compare component by component.
-    found.files.sort_unstable_by(|a, b| a.0.as_os_str().as_bytes().cmp(b.0.as_os_str().as_bytes()));
-    found.others.sort_unstable_by(|a, b| a.as_os_str().as_bytes().cmp(b.as_os_str().as_bytes()));
+    found.sort();
     Ok(found)
 }
 
 /// Hashes every file of the bundle at `bundle` into `hashes.txt`. Sealing a sealed bundle seals it anew.
 pub fn seal(bundle: &Path) -> Result<(), SealError> {
+    seal_knowing(bundle, &KnownHashes::default())
+}
+
+/// Seals as [`seal`] does, without reading files whose hashes are known.
+pub fn seal_knowing(bundle: &Path, known: &KnownHashes) -> Result<(), SealError> {
     unseal(bundle)?;
     remove_leftovers(bundle)?;
     let contents = contents(bundle)?;
     if let Some(path) = contents.others.first() {
         return Err(SealError::NotAFile { path: bundle.join(path) });
     }
-    let mut text = Vec::with_capacity(contents.files.len() * 128);
-    for ((path, _), digest) in contents.files.iter().zip(hash_files(bundle, &contents.files)) {
-        let digest = digest.map_err(RecordError::of("hash", &bundle.join(path)))?;
-        HashLine { path: path.clone(), digest }.write(&mut text);
+    let files: Vec<PathBuf> = contents.files.into_iter().map(|(path, _)| path).collect();
+    let mut text = Vec::with_capacity(files.len() * 128);
+    let digests = known.of(bundle, &files)?;
+    for (path, digest) in files.into_iter().zip(digests) {
+        HashLine { path, digest }.write(&mut text);
     }
-    let (path, temporary) = (bundle.join(HASHES), bundle.join(format!("{TEMPORARY}{HASHES}")));
-    let mut options = OpenOptions::new();
-    let written = options.write(true).create(true).truncate(true).mode(0o644).open(&temporary);
-    let written =
-        written.and_then(|mut file| file.write_all(&text)).and_then(|()| fs::rename(&temporary, &path));
-    if let Err(error) = written {
-        drop(fs::remove_file(&temporary));
-        return Err(RecordError::of("write", &path)(error).into());
-    }
+    replace_file(bundle, HASHES, &|out| out.write_all(&text))?;
     Ok(())
 }
 

@@ -19,6 +19,20 @@ pub enum LoadError {
         /// The directory.
         path: PathBuf,
     },
+    /// A file is neither a directory nor an archive.
+    #[error("{path} is not a bundle: it is neither a directory nor an archive of one", path = path.display())]
+    NotAnArchive {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An archive cannot be read to its end.
+    #[error("{path} is a damaged archive: {reason}", path = path.display())]
+    Damaged {
+        /// The archive.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file could not be read.
     #[error(transparent)]
     Read(#[from] RecordError),

@@ -12,16 +12,23 @@ use stead_model::RunId;
 
 mod agent;
 mod bundle;
+mod diff;
 mod doctor;
 mod exec;
 mod intent;
 mod nodes;
 mod plan;
+mod run;
 mod steps;
+mod tui;
 mod value;
 
 pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
-pub use bundle::{BundleCommand, BundleInfoArgs, BundleListArgs, BundleVerifyArgs};
+pub use bundle::{
+    BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
+    BundleVerifyArgs, DocumentFormat, Speed,
+};
+pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
@@ -34,10 +41,12 @@ pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
+pub use run::{RunCommand, RunManifestArgs};
 pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
 };
+pub use tui::TuiArgs;
 pub use value::{PlanSource, Sink};
 
 const EXAMPLES: &str = "\
@@ -46,9 +55,12 @@ Examples:
   stead plan run site.yaml --dry-run       what would change
   stead plan run site.yaml                 do it
   stead steps run --dry-run                what steps would run, with which values
+  stead run manifest run.yaml              roles on agents, one bundle
   stead resume last                        go on after a crash or a failure
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
+  stead diff run base.zip last             what is different
+  stead tui                                all of that on a whole screen
 
 Exit codes:
   0 done   1 the work failed   2 usage   3 invalid input   4 verification failed   5 locked
@@ -95,6 +107,9 @@ pub enum ColorWhen {
 pub enum Command {
     /// Run, show or draw a plan
     Plan(PlanArgs),
+    /// Run roles on agents, and write one verifiable bundle
+    #[command(subcommand)]
+    Run(RunCommand),
     /// Run, list and check numbered scripts with layered values
     #[command(subcommand)]
     Steps(StepsCommand),
@@ -109,9 +124,15 @@ pub enum Command {
     /// Check and look at what runs left behind
     #[command(subcommand)]
     Bundle(BundleCommand),
+    /// Compare what runs left behind
+    #[command(subcommand)]
+    Diff(DiffCommand),
     /// Look at this machine and others as places where roles run
     #[command(subcommand)]
     Agent(AgentCommand),
+    /// Show runs, start them and watch agents on a whole screen
+    #[command(after_long_help = tui::KEYS)]
+    Tui(TuiArgs),
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
@@ -136,6 +157,9 @@ pub enum Command {
     /// Carry out operations for a driver elsewhere; started by it
     #[command(hide = true)]
     Executor(ExecutorArgs),
+    /// Start a role, watch it and stop it for a driver; started by it
+    #[command(hide = true, name = stead_drivers::supervisor::COMMAND)]
+    Supervise,
 }
 
 /// Arguments of `stead executor`.
@@ -170,6 +194,10 @@ pub enum SchemaCommand {
     Inventory,
     /// Print the JSON Schema of catalogues of steps
     Steps,
+    /// Print the JSON Schema of run manifests
+    Run,
+    /// Print the JSON Schema of kits of roles
+    Kit,
     /// Print the JSON Schema of site.yaml
     Site,
     /// Print the JSON Schema of secrets.yaml
@@ -248,6 +276,8 @@ impl Command {
     fn clap_command(&self) -> clap::Command {
         let path: &[&str] = if matches!(self, Self::Resume(_)) {
             &["resume"]
+        } else if matches!(self, Self::Run(_)) {
+            &["run", "manifest"]
         } else if matches!(self, Self::Steps(_)) {
             &["steps", "run"]
         } else if matches!(self, Self::Intent(_)) {
@@ -267,13 +297,16 @@ impl Command {
                 Some((args.output.json, args.output.events.as_ref()))
             }
             Self::Resume(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
             | Self::Exec(_)
             | Self::Bundle(_)
+            | Self::Diff(_)
             | Self::Agent(_)
+            | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Validate(_)
             | Self::Token(_)
@@ -281,7 +314,8 @@ impl Command {
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
-            | Self::Executor(_) => None,
+            | Self::Executor(_)
+            | Self::Supervise => None,
         }
     }
 
@@ -293,6 +327,7 @@ impl Command {
                 PlanCommand::Show(args) => args.json,
                 PlanCommand::Graph(_) => false,
             },
+            Self::Run(RunCommand::Manifest(args)) => args.json,
             Self::Steps(command) => match command {
                 StepsCommand::Run(args) => args.json,
                 StepsCommand::List(args) => args.json,
@@ -307,7 +342,10 @@ impl Command {
                 BundleCommand::Verify(args) => args.json,
                 BundleCommand::Info(args) => args.json,
                 BundleCommand::List(args) => args.json,
+                BundleCommand::Report(args) => args.format.or_json(args.json) == DocumentFormat::Json,
+                BundleCommand::Export(_) | BundleCommand::Replay(_) => false,
             },
+            Self::Diff(DiffCommand::Run(args)) => args.format.or_json(args.json) == DocumentFormat::Json,
             Self::Agent(command) => match command {
                 AgentCommand::Status(args) => args.json,
                 AgentCommand::Check(args) => args.json,
@@ -322,7 +360,12 @@ impl Command {
                 TokenCommand::Revoke(args) => args.json,
             },
             Self::Init(InitCommand::Nodes(args)) => args.json,
-            Self::Schema(_) | Self::Completions(_) | Self::Man(_) | Self::Executor(_) => false,
+            Self::Tui(_)
+            | Self::Schema(_)
+            | Self::Completions(_)
+            | Self::Man(_)
+            | Self::Executor(_)
+            | Self::Supervise => false,
         }
     }
 }

@@ -3,15 +3,17 @@
 use stead_model::ExitCode;
 
 use crate::args::{
-    AgentCommand, BundleCommand, Command, InitCommand, PlanCommand, StepsCommand, TokenCommand,
+    AgentCommand, BundleCommand, Command, DiffCommand, InitCommand, PlanCommand, RunCommand, StepsCommand,
+    TokenCommand,
 };
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 
-mod agent;
-mod bundle;
+pub(crate) mod agent;
+pub(crate) mod bundle;
 mod completions;
+mod diff;
 mod doctor;
 mod exec;
 mod executor;
@@ -19,12 +21,15 @@ mod init;
 mod intent;
 mod man;
 mod plan;
-mod reach;
+pub(crate) mod reach;
 mod resume;
+pub(crate) mod run;
 mod schema;
 mod site;
 mod steps;
+mod supervise;
 mod token;
+mod tui;
 mod validate;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
@@ -35,6 +40,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Show(args) => plan::show::run(&args, settings, output),
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
         },
+        Command::Run(RunCommand::Manifest(args)) => run::manifest::run(&args, settings, output),
         Command::Steps(command) => match command {
             StepsCommand::Run(args) => steps::run::run(&args, settings, output),
             StepsCommand::List(args) => steps::list::run(&args, settings, output),
@@ -49,12 +55,17 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             BundleCommand::Verify(args) => bundle::verify::run(&args, settings, output),
             BundleCommand::Info(args) => bundle::info::run(&args, settings, output),
             BundleCommand::List(args) => bundle::list::run(&args, settings, output),
+            BundleCommand::Report(args) => bundle::report::run(&args, settings, output),
+            BundleCommand::Export(args) => bundle::export::run(&args, settings, output),
+            BundleCommand::Replay(args) => bundle::replay::run(&args, settings, output),
         },
+        Command::Diff(DiffCommand::Run(args)) => diff::run(&args, settings, output),
         Command::Agent(command) => match command {
             AgentCommand::Status(args) => agent::status::run(&args, settings, output),
             AgentCommand::Check(args) => agent::check::run(&args, settings, output),
             AgentCommand::List(args) => agent::list::run(&args, settings, output),
         },
+        Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
         Command::Validate(args) => validate::run(&args, settings, output),
         Command::Token(command) => match command {
@@ -69,5 +80,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
+        Command::Supervise => supervise::run(),
     }
 }

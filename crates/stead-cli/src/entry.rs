@@ -60,12 +60,20 @@ fn run(argv: &[OsString], environment: Environment, terminals: Terminals, output
     }
 }
 
-/// Returns an argument for the run's record: a transport in its masked form, anything else as it is.
+/// Returns an argument for the run's record: a transport, also behind `NAME=`, in its masked form, anything else as it
+/// is.
 fn without_secret(argument: &str) -> String {
-    match TransportSpec::parse(argument) {
-        Ok(spec) if spec.has_literal_secret() => spec.to_string(),
-        Ok(_) | Err(_) => argument.to_owned(),
+    let masked = |text: &str| {
+        let spec = TransportSpec::parse(text).ok().filter(TransportSpec::has_literal_secret)?;
+        Some(spec.to_string())
+    };
+    // `--agent NAME=ssh://…`, in one word or two.
+    let behind = argument.find("ssh://").filter(|at| argument[..*at].ends_with('='));
+    match behind {
+        Some(at) => masked(&argument[at..]).map(|spec| format!("{}{spec}", &argument[..at])),
+        None => masked(argument),
     }
+    .unwrap_or_else(|| argument.to_owned())
 }
 
 /// Prints help, version or a usage error.
@@ -94,7 +102,7 @@ fn report_usage(
 }
 
 /// Returns what is wrong, and what to do about it, of clap's text.
-fn split_usage(error: &clap::Error) -> (String, String) {
+pub(crate) fn split_usage(error: &clap::Error) -> (String, String) {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return ("no command was given".to_owned(), "try '--help'".to_owned());
     }
@@ -123,4 +131,22 @@ fn color_typed(argv: &[OsString]) -> ColorWhen {
         }
     }
     ColorWhen::Auto
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transports_are_recorded_without_their_passwords() {
+        for (typed, kept) in [
+            ("ssh://u:pw@h", "ssh://u:***@h"),
+            ("A1=ssh://u:pw@h", "A1=ssh://u:***@h"),
+            ("--agent=A1=ssh://u:pw@h?insecure=true", "--agent=A1=ssh://u:***@h?insecure=true"),
+            ("A1=ssh://u@h", "A1=ssh://u@h"),
+            ("--var=x=y", "--var=x=y"),
+        ] {
+            assert_eq!(without_secret(typed), kept);
+        }
+    }
 }

@@ -21,5 +21,6 @@ mod reach;
 pub mod render;
 pub mod settings;
 pub mod signals;
+mod tui;
 
 pub use entry::main;

@@ -26,7 +26,8 @@ impl Output {
         Self::new(Handle::new(io::stdout()), Handle::new(io::stderr()))
     }
 
-    fn new(out: Handle, err: Handle) -> Self {
+    /// Returns an output that writes to these streams.
+    pub(crate) fn new(out: Handle, err: Handle) -> Self {
         Self { out, err, files: Arc::default() }
     }
 
@@ -80,6 +81,11 @@ impl Handle {
     /// Writes `text` and a newline as a whole.
     pub fn print_line(&self, text: &str) {
         self.print(&format!("{text}\n"));
+    }
+
+    /// Whether what is written from now on reaches nobody.
+    pub fn is_closed(&self) -> bool {
+        !matches!(self.lock().state, State::Open)
     }
 
     /// Flushes the stream and returns its first error that was not a closed pipe. Later writes are dropped.

@@ -4,18 +4,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use stead_drivers::transport::{Notices, Surroundings, Transports};
-use stead_runner::Runner;
 use stead_runner::remote::Reach;
+use stead_runner::{Runner, Warner};
 
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
 /// Returns the runner with the ways this process has to other machines.
 pub(crate) fn connect(runner: Runner, settings: &Settings) -> Result<Runner, Failure> {
+    let reach = reach(runner.warner(), settings)?;
+    Ok(runner.reach(reach))
+}
+
+/// Returns the ways this process has to other machines; what a person should know of them goes to `warner`.
+pub(crate) fn reach(warner: Warner, settings: &Settings) -> Result<Reach, Failure> {
     let executable = std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     let surroundings = surroundings(settings);
     let user = surroundings.user.clone();
-    let warner = runner.warner();
     let notices = Notices::new(move |notice| warner.warn(notice.code, notice.message));
     let mut reach = Reach::new(Arc::new(Transports::new(surroundings, notices)), executable);
     // Not set, it still is where a program for another kind of machine can be put: errors name it.
@@ -24,7 +29,7 @@ pub(crate) fn connect(runner: Runner, settings: &Settings) -> Result<Runner, Fai
     reach.binaries = vec![given, settings.state_dir.path.join("bin")];
     reach.user = user;
     reach.driver = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    Ok(runner.reach(reach))
+    Ok(reach)
 }
 
 /// Returns what connecting needs to know of this process and its account.

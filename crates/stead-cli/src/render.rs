@@ -9,6 +9,7 @@ mod auto;
 pub mod cursor;
 pub(crate) mod diff;
 pub mod events;
+pub(crate) mod full_screen;
 pub mod graph;
 pub(crate) mod hosts;
 pub mod json;
@@ -17,12 +18,14 @@ mod lines;
 mod logs;
 pub mod markdown;
 pub mod plain;
+pub(crate) mod replay;
+pub(crate) mod run;
 pub mod show;
 pub mod steps;
 pub mod summary;
 pub(crate) mod table;
 pub mod terminal;
-mod text;
+pub(crate) mod text;
 
 /// What live renderers show beyond the states of tasks.
 #[derive(Clone, Debug, Default)]

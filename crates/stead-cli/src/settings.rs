@@ -155,8 +155,8 @@ pub struct Settings {
     /// Where the user's runs of steps lock what they act on: `$XDG_STATE_HOME/stead`, else `~/.local/state/stead`. None
     /// for who has no home.
     pub user_state_dir: Option<PathBuf>,
-    /// `$STEAD_RUN_ID`: the run whose task started this process.
-    pub parent_run: Option<RunId>,
+    /// The runs whose tasks started this process, nearest first: `$STEAD_RUN_ID`, then `$STEAD_PARENT_RUNS`.
+    pub parent_runs: Vec<RunId>,
     /// Which streams are terminals.
     pub terminals: Terminals,
     /// Colours for standard output.
@@ -171,6 +171,18 @@ pub struct Settings {
     pub argv: Vec<String>,
     /// For the plan's own `env` and `secrets`.
     pub environment: Environment,
+}
+
+/// More runs within runs than this are a loop; the variable must not grow without end.
+const PARENT_RUNS: usize = 64;
+
+/// Returns the runs that started this process, nearest first. Without the nearest the others mean nothing.
+fn parent_runs(environment: &Environment) -> Vec<RunId> {
+    let parse = |id: &str| RunId::parse(id).ok();
+    let given = |name: &str| environment.given(name).and_then(OsStr::to_str);
+    let Some(parent) = given("STEAD_RUN_ID").and_then(parse) else { return Vec::new() };
+    let before = given("STEAD_PARENT_RUNS").unwrap_or_default().split(',').filter_map(parse);
+    std::iter::once(parent).chain(before).take(PARENT_RUNS).collect()
 }
 
 impl Settings {
@@ -189,10 +201,7 @@ impl Settings {
             agents: environment.given("STEAD_AGENTS").map(|path| current_dir.join(path)),
             config_dir: config_dir(&environment),
             user_state_dir: user_state_dir(&environment, crate::reach::home),
-            parent_run: environment
-                .given("STEAD_RUN_ID")
-                .and_then(OsStr::to_str)
-                .and_then(|id| RunId::parse(id).ok()),
+            parent_runs: parent_runs(&environment),
             terminals,
             stdout_paint: colors.paint(terminals.stdout),
             stderr_paint: colors.paint(terminals.stderr),

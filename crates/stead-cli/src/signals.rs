@@ -16,11 +16,20 @@ const PATIENCE: u32 = 3;
 /// What a process that SIGQUIT ended exits with in a shell.
 const QUIT_CODE: i32 = 131;
 
-/// Listens from now on and returns the number of SIGINT, SIGTERM and SIGHUP so far.
+/// What was heard so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signals {
+    /// How many SIGINT, SIGTERM and SIGHUP.
+    pub count: u32,
+    /// Whether the last of them was SIGHUP.
+    pub hung_up: bool,
+}
+
+/// Listens from now on and returns the signals so far.
 ///
 /// A SIGHUP that was ignored when the process started (`nohup`) stays ignored.
-pub fn listen() -> io::Result<watch::Receiver<u32>> {
-    let (counts, receiver) = watch::channel(0);
+pub fn listen() -> io::Result<watch::Receiver<Signals>> {
+    let (counts, receiver) = watch::channel(Signals::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let mut heard = {
         let _entered = runtime.enter();
@@ -29,11 +38,15 @@ pub fn listen() -> io::Result<watch::Receiver<u32>> {
     thread::Builder::new().name("stead-signals".to_owned()).spawn(move || {
         runtime.block_on(async {
             loop {
-                if heard.next().await == Kind::Quit {
+                let kind = heard.next().await;
+                if kind == Kind::Quit {
                     end(QUIT_CODE);
                 }
-                counts.send_modify(|count| *count += 1);
-                if *counts.borrow() >= PATIENCE {
+                counts.send_modify(|signals| {
+                    signals.count += 1;
+                    signals.hung_up = kind == Kind::HangUp;
+                });
+                if counts.borrow().count >= PATIENCE {
                     end(130);
                 }
             }
@@ -51,6 +64,7 @@ fn end(code: i32) -> ! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Stop,
+    HangUp,
     Quit,
 }
 
@@ -82,7 +96,7 @@ impl Heard {
         tokio::select! {
             _ = self.interrupt.recv() => Kind::Stop,
             _ = self.terminate.recv() => Kind::Stop,
-            _ = hangup => Kind::Stop,
+            _ = hangup => Kind::HangUp,
             _ = self.quit.recv() => Kind::Quit,
         }
     }

@@ -20,6 +20,9 @@ pub use check::{AgentCheck, AgentQuestion, Health, check};
 /// How long a program may take to list interfaces.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Kits that need no file.
+const BUILT_IN_KITS: [&str; 1] = ["cipdip"];
+
 /// What `stead agent status` tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AgentStatus {
@@ -87,9 +90,8 @@ pub async fn status(workdirs: &[PathBuf], git_commit: Option<&str>) -> AgentStat
         interfaces: facts::interfaces().iter().filter_map(interface).collect(),
         pcap_capable: pcap_method.is_some(),
         pcap_method,
-        // Nothing is claimed that does not run: roles and kits come with `stead run`.
-        supported_roles: Vec::new(),
-        kits: Vec::new(),
+        supported_roles: vec!["service", "task"],
+        kits: BUILT_IN_KITS.map(str::to_owned).to_vec(),
     }
 }
 

@@ -25,12 +25,15 @@ mod network;
 mod package;
 mod ranges;
 mod reboot;
+pub mod roles;
+pub mod run;
 mod schedule;
 mod service;
 mod setup;
 pub mod site;
 pub mod steps;
 mod storage;
+pub mod supervisor;
 mod system;
 mod systemd_unit;
 pub mod transport;
@@ -55,6 +58,13 @@ impl Drivers {
     /// Returns every operation there is, with those of steps able to act: they get their values from `surroundings`.
     pub fn with_steps(surroundings: steps::StepSurroundings) -> Registry {
         Self::all(reboot::Reboot::Refused, Some(surroundings))
+    }
+
+    /// Returns the operations of a run of roles, which act with `surroundings`.
+    pub fn with_run(surroundings: &std::sync::Arc<run::RunSurroundings>) -> Registry {
+        let mut registry = Registry::new();
+        run::add_to(&mut registry, surroundings);
+        registry
     }
 
     /// Returns every operation there is, for the executor of a target: another machine than the one that runs the

@@ -11,6 +11,7 @@
 
 mod environment;
 mod inputs;
+mod marks;
 mod outputs;
 mod script;
 mod sink;
@@ -25,6 +26,7 @@ use stead_model::{StepMode, TaskName};
 use stead_runner::operation::{OpError, Registry};
 use stead_runner::redact::Secret;
 
+pub use marks::MarkKey;
 pub use outputs::Outputs;
 
 /// What the steps of one run are surrounded by. `Debug` shows no values.

@@ -17,6 +17,7 @@ mod check;
 pub mod intents;
 pub mod nodes;
 pub mod plans;
+pub mod runs;
 pub mod single;
 pub mod steps;
 mod vars;

@@ -32,7 +32,9 @@ mod tests;
 pub use bounds::{MAX_ELEMENTS, MAX_OUTPUT, MAX_TOKENS};
 pub use facts::HostFacts;
 pub use guard::{Verdict, judge};
-pub use references::{References, expression_references, template_references};
+pub use references::{
+    NamePath, References, UsedNames, expression_references, template_references, used_names,
+};
 pub use results::{Finished, Results, Row};
 pub use scope::{HostScope, Names, ResultScope, RunScope, Scope};
 

@@ -296,6 +296,8 @@ pub struct Run {
     lost_journal: Option<String>,
 
     status: RunStatus,
+    /// The task whose failure made the run fail.
+    first_failure: Option<TaskIndex>,
     section: Option<Section>,
     rolled_back: bool,
     halt: Option<Halt>,
@@ -358,6 +360,7 @@ impl Run {
             to_say: Vec::new(),
             lost_journal: None,
             status: RunStatus::Success,
+            first_failure: None,
             section: None,
             rolled_back: false,
             halt: None,
@@ -427,8 +430,8 @@ impl Run {
     }
 
     fn say(&mut self, now: Now, turn: &mut Turn) {
-        for Warning { code, text } in std::mem::take(&mut self.to_say) {
-            self.emit(None, None, EventKind::Warning { code, text }, now, turn);
+        for Warning { code, text, role } in std::mem::take(&mut self.to_say) {
+            self.emit(None, None, EventKind::Warning { code, text, role }, now, turn);
         }
     }
 

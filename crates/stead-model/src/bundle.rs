@@ -14,6 +14,10 @@ use crate::status::RunStatus;
 use crate::steps::StepsMeta;
 use crate::time::Timestamp;
 
+mod role_meta;
+
+pub use role_meta::{ArtifactMeta, ReadyMeta, RoleMeta, RoleStatus, RoleVersions, StopMeta};
+
 /// `run_meta.json`: what a run is and how it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunMeta {
@@ -39,9 +43,18 @@ pub struct RunMeta {
     pub driver_host: String,
     /// SHA-256 of `plan.json`.
     pub plan_hash: Digest,
+    /// The seed of a run of roles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
     /// Names of the tasks that are done, in plan order.
     #[serde(default)]
     pub phases_completed: Vec<String>,
+    /// How each phase of a run of roles went, in plan order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<Phase>,
+    /// The phase whose failure was the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_phase: Option<String>,
     /// Why the run as a whole failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -86,6 +99,43 @@ pub struct PlanMeta {
     pub segments: u32,
 }
 
+/// One phase of a run of roles.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phase {
+    /// Its name, which is that of its task.
+    pub name: String,
+    /// The role it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// How it went.
+    pub status: PhaseStatus,
+    /// When it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// How a phase of a run of roles went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PhaseStatus {
+    /// It did what it had to do.
+    Done,
+    /// It failed.
+    Failed,
+    /// It was not asked for.
+    Skipped,
+    /// It was stopped.
+    Cancelled,
+    /// The run stopped before it began.
+    NotRun,
+}
+
 /// What ended a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -103,7 +153,7 @@ pub enum EndedBy {
 }
 
 /// `versions.json`: what made the bundle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Versions {
     /// Stead's version.
     pub stead_version: String,
@@ -117,5 +167,5 @@ pub struct Versions {
     pub driver_arch: String,
     /// Per role, for runs of kind `run`.
     #[serde(default)]
-    pub roles: BTreeMap<String, Value>,
+    pub roles: BTreeMap<String, RoleVersions>,
 }

@@ -80,6 +80,30 @@ impl Place {
     }
 }
 
+impl Place {
+    fn bounded(self) -> Self {
+        match self {
+            Self::Named(name) => Self::Named(bounded(name)),
+            Self::Text { .. } | Self::Call { .. } => self,
+        }
+    }
+}
+
+/// The longest text of a problem in bytes, and how much of a longer one is kept at its end. Problems repeat what a user
+/// wrote, which may be as long as a file.
+const LONGEST: usize = 4096;
+const TAIL: usize = 1024;
+
+/// Returns `text`, the middle of a long one left out: its beginning says what is wrong, its end mostly why.
+fn bounded(text: String) -> String {
+    if text.len() <= LONGEST {
+        return text;
+    }
+    let (head, tail) = text.split_at(text.floor_char_boundary(LONGEST - TAIL));
+    let (middle, tail) = tail.split_at(tail.ceil_char_boundary(tail.len() - TAIL));
+    format!("{head} … {} bytes left out … {tail}", middle.len())
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.location() {
@@ -116,9 +140,9 @@ impl Diagnostic {
         Self {
             code,
             severity: Severity::Error,
-            place,
+            place: place.bounded(),
             path: String::new(),
-            message: message.into(),
+            message: bounded(message.into()),
             help: String::new(),
             related: Vec::new(),
             candidates: Vec::new(),
@@ -132,25 +156,25 @@ impl Diagnostic {
 
     /// Returns this problem with advice.
     pub fn help(mut self, help: impl Into<String>) -> Self {
-        self.help = help.into();
+        self.help = bounded(help.into());
         self
     }
 
     /// Returns this problem with its path in the document.
     pub fn path(mut self, path: impl Into<String>) -> Self {
-        self.path = path.into();
+        self.path = bounded(path.into());
         self
     }
 
     /// Returns this problem with another place that belongs to it.
     pub fn related(mut self, place: Place, label: impl Into<String>) -> Self {
-        self.related.push((place, label.into()));
+        self.related.push((place.bounded(), bounded(label.into())));
         self
     }
 
     /// Returns this problem with what could have been meant.
     pub fn candidates(mut self, candidates: Vec<String>) -> Self {
-        self.candidates = candidates;
+        self.candidates = candidates.into_iter().map(bounded).collect();
         self
     }
 
@@ -218,10 +242,15 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
+/// Longer words are compared with none: that takes time and memory as both lengths together, and nobody mistypes them.
+const COMPARED: usize = 512;
+
 /// Returns the candidate nearest to `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let is_comparable = |text: &str| text.len() <= COMPARED;
     candidates
         .into_iter()
+        .filter(|candidate| is_comparable(word) && is_comparable(candidate))
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len().max(word.len()) / 3).max(1))
         .min()
@@ -254,6 +283,26 @@ pub fn suggest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_problem_repeats_is_bounded() {
+        let long = "ü".repeat(1 << 20);
+        let problem =
+            Diagnostic::error("a/b", Place::Named(long.clone()), format!("`{long}` is too long, write less"))
+                .help(suggest(&long, ["name", &long]))
+                .path(long.clone())
+                .related(Place::Named(long.clone()), long.clone())
+                .candidates(vec![long.clone()]);
+        assert!(
+            problem.message.starts_with("`üü") && problem.message.ends_with("ü` is too long, write less")
+        );
+        assert!(problem.message.contains(" bytes left out "), "{}", problem.message);
+        let rendered = Diagnostics(vec![problem.clone()]).render(false);
+        assert!(rendered.len() < 6 * LONGEST, "{} bytes", rendered.len());
+        assert!(problem.to_json().to_string().len() < 6 * LONGEST);
+        let fits = "x".repeat(LONGEST);
+        assert_eq!(Diagnostic::error("a/b", Place::Named(String::new()), fits.clone()).message, fits);
+    }
 
     #[test]
     fn the_wrong_case_is_one_slip() {

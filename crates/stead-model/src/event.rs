@@ -13,8 +13,12 @@ use crate::status::{Cause, ErrorClass, RunStatus, Status};
 use crate::time::Timestamp;
 
 mod line;
+mod role;
 
 pub use line::{LineError, decode, encode};
+pub use role::{
+    AgentBack, AgentConnected, AgentLost, Artifact, RoleExited, RoleReady, RoleStarted, RoleStop,
+};
 
 /// One line of the event log.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,7 +215,26 @@ pub enum EventKind {
         code: String,
         /// One sentence.
         text: String,
+        /// The role of a run that it is about.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        role: Option<String>,
     },
+    /// The driver is connected to an agent.
+    AgentConnected(Box<AgentConnected>),
+    /// The connection to an agent was lost.
+    AgentLost(Box<AgentLost>),
+    /// The connection to an agent is there again.
+    AgentBack(Box<AgentBack>),
+    /// A role's process was started.
+    RoleStarted(Box<RoleStarted>),
+    /// A service is ready.
+    RoleReady(Box<RoleReady>),
+    /// A role is being stopped.
+    RoleStop(Box<RoleStop>),
+    /// A role ended.
+    RoleExited(Box<RoleExited>),
+    /// A file that a role left is in the bundle.
+    Artifact(Box<Artifact>),
     /// Nothing new starts from here; running attempts are asked to stop.
     CancelRequested {
         /// Why.
@@ -595,6 +618,14 @@ impl EventKind {
             | Self::SectionStarted { .. }
             | Self::FactsGathered { .. }
             | Self::Warning { .. }
+            | Self::AgentConnected(_)
+            | Self::AgentLost(_)
+            | Self::AgentBack(_)
+            | Self::RoleStarted(_)
+            | Self::RoleReady(_)
+            | Self::RoleStop(_)
+            | Self::RoleExited(_)
+            | Self::Artifact(_)
             | Self::RunFinished(_) => None,
         }
     }

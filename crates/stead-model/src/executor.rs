@@ -17,8 +17,8 @@ mod names;
 pub use bytes::ByteText;
 pub use frame::{Frame, FrameBuffer, FrameError, FrameKind, HEADER, LONGEST, SHORTEST};
 pub use message::{
-    Answer, EntryKind, Expressed, Hello, Holder, Keep, OpRequest, OpResult, OpStatus, Pipe, Received, Reply,
-    Request, Restart, SourceEntry, SourceTree, UnknownMessage, Welcome, write,
+    Answer, EntryKind, ExecRequest, Expressed, Hello, Holder, Keep, OpRequest, OpResult, OpStatus, Pipe,
+    Received, Reply, Request, Restart, RoleRequest, SourceEntry, SourceTree, UnknownMessage, Welcome, write,
 };
 pub use names::target_arch;
 

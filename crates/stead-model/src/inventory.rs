@@ -15,7 +15,9 @@ mod read;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use agents::agent;
 pub use keys::{DEFAULTS_KEYS, HOST_KEYS, INVENTORY_KEYS, PASSWORD_KEYS};
+pub(crate) use read::host_name;
 
 /// The hosts there are, besides `local`, which always is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

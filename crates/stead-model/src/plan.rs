@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::catalogue::StepMode;
 use crate::duration::{as_millis, as_optional_millis};
 use crate::id::{OperationName, PlanName, TaskName};
+use crate::run_plan::RunPlan;
 use crate::status::ErrorClass;
 
 mod canonical;
@@ -79,6 +80,9 @@ pub struct Plan {
     pub triggers: Vec<Trigger>,
     /// Normal tasks in written order, then the `finally` tasks.
     pub tasks: Vec<Task>,
+    /// What a run of roles adds.
+    #[serde(flatten)]
+    pub run: Option<Arc<RunPlan>>,
 }
 
 impl Plan {
@@ -99,6 +103,7 @@ impl Plan {
             lock: true,
             triggers: Vec::new(),
             tasks: Vec::new(),
+            run: None,
         }
     }
 
@@ -137,6 +142,11 @@ impl Plan {
         hasher.finish()
     }
 
+    /// Gives every task its hash and returns the plan's, as [`Task::digest`] and [`Plan::digest`] would.
+    pub fn seal(&mut self) -> Digest {
+        canonical::seal(self).expect("a plan is always JSON, and a hash takes all of it")
+    }
+
     /// Returns this plan without its tasks.
     fn head(&self) -> Self {
         Self {
@@ -154,6 +164,7 @@ impl Plan {
             lock: self.lock,
             triggers: self.triggers.clone(),
             tasks: Vec::new(),
+            run: self.run.clone(),
         }
     }
 }

@@ -190,7 +190,7 @@ fn task_nodes(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Vec<NodeId>
     walk.list(node, "tasks").map(|items| items.map(Node::id).collect()).unwrap_or_default()
 }
 
-fn vars(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Declared> {
+pub(crate) fn vars(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Declared> {
     let Some(node) = fields.get("vars") else { return Vec::new() };
     let Some(entries) = node.as_map() else {
         walk.report(node.bad(format!("expected a map of variables, found {}", node.describe())));
@@ -209,7 +209,7 @@ fn vars(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Declared> {
 
 const VAR_RULE: &str = "a letter or `_`, then letters, digits, `_`, `.` or `-`, at most 128 in all";
 
-fn env(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Declared> {
+pub(crate) fn env(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Declared> {
     let Some(items) = fields.get("env").and_then(|node| walk.list(node, "names")) else { return Vec::new() };
     let mut declared = Vec::with_capacity(items.len());
     for node in items {
@@ -226,7 +226,7 @@ fn env(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Declared> {
     declared
 }
 
-fn secrets(walk: &mut Walk<'_>, fields: Fields<'_>) -> BTreeMap<String, SecretRef> {
+pub(crate) fn secrets(walk: &mut Walk<'_>, fields: Fields<'_>) -> BTreeMap<String, SecretRef> {
     let mut secrets = BTreeMap::new();
     let Some(node) = fields.get("secrets") else { return secrets };
     let Some(entries) = node.as_map() else {

@@ -187,6 +187,21 @@ pub struct Warning {
     pub code: String,
     /// One sentence.
     pub text: String,
+    /// The role of a run that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+impl Warning {
+    /// Returns a warning about the run as a whole.
+    pub fn new(code: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { code: code.into(), text: text.into(), role: None }
+    }
+
+    /// Returns this warning, about `role`.
+    pub fn of_role(self, role: impl Into<String>) -> Self {
+        Self { role: Some(role.into()), ..self }
+    }
 }
 
 /// What was undone.

@@ -6,7 +6,7 @@ pub mod lines;
 mod meta;
 mod report;
 
-pub use meta::StepsMeta;
+pub use meta::{SecretMarks, StepsMeta};
 pub use report::{
     CheckCounts, ConfigRow, InputsChange, LeftOutCause, LeftOutRow, NeedsChoice, SelectionRow, StepOutcome,
     StepRow, StepsReport,

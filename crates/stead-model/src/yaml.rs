@@ -11,6 +11,7 @@ mod load;
 mod scalar;
 mod tree;
 mod walk;
+mod write;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span};
 pub use load::read;
 pub use tree::{Entries, Items, Node, NodeId, Tree, Value};
 pub use walk::{Fields, Key, Keys, Walk};
+pub use write::to_yaml;
 
 /// The largest file that is read in any format.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
@@ -56,6 +58,8 @@ impl Codes {
     pub const REACH: Self = Self::new("reach/syntax", "reach/unknown-key", "reach/bad-value");
     /// Codes of catalogues of steps.
     pub const STEPS: Self = Self::new("steps/catalogue", "steps/catalogue", "steps/catalogue");
+    /// Codes of run manifests and kits.
+    pub const RUN: Self = Self::new("run/syntax", "run/unknown-key", "run/bad-value");
     /// Codes of files that intents edit.
     pub const INTENT: Self = Self::new("intent/file", "intent/path", "intent/path");
     /// Codes of the files of a site.

@@ -61,6 +61,13 @@ pub fn new_run_id(now: Timestamp) -> RunId {
     RunId::parse(&text).expect("a time and base 32 digits are a run id")
 }
 
+/// Returns the id of a run of roles that starts at `now`, to the second: its directory makes it unique.
+pub fn run_id_of_second(now: Timestamp) -> RunId {
+    let text = now.to_run_id_prefix();
+    let head = text.rsplit_once('.').map_or(text.as_str(), |(head, _)| head);
+    RunId::parse(head).expect("a time is a run id")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +79,12 @@ mod tests {
         assert_eq!(head, "2026-11-15_06-55-12.345-");
         assert_eq!(tail.len(), 8);
         assert!(tail.bytes().all(|b| BASE32.contains(&b)), "{tail}");
+    }
+
+    #[test]
+    fn ids_of_runs_of_roles_are_to_the_second() {
+        let start = Timestamp::parse("2026-11-15T06:55:12.345678Z").unwrap();
+        assert_eq!(run_id_of_second(start).as_str(), "2026-11-15_06-55-12");
     }
 
     /// Case 24: ids sort in start order, also within a millisecond and a microsecond.

@@ -158,6 +158,7 @@ impl Dispatcher {
                 }
                 self.handle(input);
             }
+            Message::Log(..) if self.run.is_finished() => {}
             Message::Log(kind, bytes) => {
                 if let (EventKind::Log { task, host, stream, .. }, Some(bytes)) = (&kind, bytes) {
                     let (task, host, stream) = (task.clone(), host.clone(), *stream);
@@ -171,13 +172,21 @@ impl Dispatcher {
                 self.run.note(kind, now, &mut self.turn);
             }
             // A guard that nobody waits for any more may still speak; the run has had its last word.
-            Message::Facts { .. } | Message::Warning(_) if self.run.is_finished() => {}
+            Message::Facts { .. } | Message::Note(_) | Message::Warning(_) if self.run.is_finished() => {}
+            Message::Note(mut kind) => {
+                self.executor.mask_note(&mut kind);
+                let now = self.now();
+                self.run.note(kind, now, &mut self.turn);
+            }
             Message::Facts { host, facts, journaled } => {
                 let now = self.now();
                 self.run.note(EventKind::FactsGathered { host, facts }, now, &mut self.turn);
                 self.waiting_for_journal.push(journaled);
             }
-            Message::Warning(Warning { code, text }) => self.warn(&code, text),
+            Message::Warning(Warning { code, text, role }) => {
+                let now = self.now();
+                self.run.note(EventKind::Warning { code, text, role }, now, &mut self.turn);
+            }
             Message::RecordingFailed(error) => self.recording_failed(error),
         }
     }
@@ -197,7 +206,7 @@ impl Dispatcher {
     /// Adds a warning to the run.
     pub(crate) fn warn(&mut self, code: &str, text: String) {
         let now = self.now();
-        self.run.note(EventKind::Warning { code: code.to_owned(), text }, now, &mut self.turn);
+        self.run.note(EventKind::Warning { code: code.to_owned(), text, role: None }, now, &mut self.turn);
     }
 
     /// Records the turn's events, then tells observers, then carries out its commands.

@@ -63,6 +63,8 @@ pub(crate) enum Message {
         /// Told when they are recorded; dropped if they cannot be.
         journaled: oneshot::Sender<()>,
     },
+    /// Something happened that decides nothing.
+    Note(EventKind),
     /// An operation says what a person should know.
     Warning(Warning),
     /// Recording something failed; the run goes on.
@@ -99,6 +101,7 @@ pub(crate) struct Executor {
     pub(crate) predicted: Mutex<BTreeMap<HostName, Predicted>>,
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) run_id: Option<RunId>,
+    pub(crate) parents: Arc<[RunId]>,
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
     /// Where copies for `undo: auto` go; of a run that is not recorded there are none.
@@ -336,6 +339,7 @@ impl Executor {
         let mut predicted = self.predicted.lock().unwrap_or_else(PoisonError::into_inner);
         OpContext {
             run_id: self.run_id.clone(),
+            parents: Arc::clone(&self.parents),
             bundle: self.recording.as_ref().map(|recording| recording.directory.path().to_owned()),
             task: self.plan.task(attempt.task).name.clone(),
             host: host.clone(),

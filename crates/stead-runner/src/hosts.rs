@@ -68,14 +68,13 @@ impl InventoryHosts {
             hosts.iter().filter_map(|host| self.host(host)).flat_map(|host| host.transport.warnings())
         {
             if warnings.iter().filter(|warning| warning.code == code).count() < WARNINGS {
-                warnings.push(Warning { code: code.to_owned(), text });
+                warnings.push(Warning::new(code, text));
             } else {
                 *more.entry(code).or_default() += 1;
             }
         }
-        let rest = |(code, count): (&str, usize)| Warning {
-            code: code.to_owned(),
-            text: format!("the same is true of {count} more hosts"),
+        let rest = |(code, count): (&str, usize)| {
+            Warning::new(code, format!("the same is true of {count} more hosts"))
         };
         warnings.extend(more.into_iter().map(rest));
         warnings

@@ -4,6 +4,8 @@
 //! it acts on it, the executor carries out operations and closures. This crate names no concrete
 //! operation and prints nothing.
 
+pub mod agent;
+mod announce;
 pub mod author;
 mod cancel;
 pub mod clock;
@@ -27,6 +29,7 @@ mod secrets;
 pub mod transport;
 mod warner;
 
+pub use announce::Announcer;
 pub use author::CheckedPlan;
 pub use cancel::Canceller;
 pub use context::{OpOutput, ReportValues, ResultError, ResultOf, RunView, TaskContext};
@@ -34,7 +37,8 @@ pub use dispatcher::{Answer, Durability};
 pub use executor::operate;
 pub use function::{Done, Failure};
 pub use observe::Observer;
-pub use record::GIT_COMMIT;
+pub use record::{GIT_COMMIT, Taken, versions};
 pub use resume::{ResumeError, ResumeOptions, plan_changes};
 pub use runner::{Provenance, Runner};
+pub use secrets::read_secrets;
 pub use warner::Warner;

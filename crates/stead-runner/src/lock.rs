@@ -95,8 +95,8 @@ fn held_by(holder: Option<&Holder>) -> String {
 pub struct HostLocks {
     directory: PathBuf,
     holder: Holder,
-    parent: Option<RunId>,
-    // Invariant: all that this run may write to, taken or passed because the parent run has it.
+    parents: Arc<[RunId]>,
+    // Invariant: all that this run may write to, taken or passed because a run that started this one has it.
     passed: BTreeSet<Lockable>,
     taken: Vec<FileLock>,
 }
@@ -104,9 +104,15 @@ pub struct HostLocks {
 impl HostLocks {
     /// Returns an empty set of locks in the state directory `state`.
     ///
-    /// `parent` is the run this one was started by (`STEAD_RUN_ID`), if any: its locks do not block this run.
-    pub fn new(state: &Path, holder: Holder, parent: Option<RunId>) -> Self {
-        Self { directory: locks_directory(state), holder, parent, passed: BTreeSet::new(), taken: Vec::new() }
+    /// `parents` are the runs this one was started by, directly or not: their locks do not block this run.
+    pub fn new(state: &Path, holder: Holder, parents: Arc<[RunId]>) -> Self {
+        Self {
+            directory: locks_directory(state),
+            holder,
+            parents,
+            passed: BTreeSet::new(),
+            taken: Vec::new(),
+        }
     }
 
     /// Takes the locks of `all` that this run does not have yet: all of them, or none and the error.
@@ -173,7 +179,7 @@ impl HostLocks {
         match take(&path, &self.holder) {
             Ok(lock) => added.taken.push(lock),
             Err(LockError::Held { holder, .. }) => {
-                if holder.as_ref().is_none_or(|holder| Some(&holder.run) != self.parent.as_ref()) {
+                if holder.as_ref().is_none_or(|holder| !self.parents.contains(&holder.run)) {
                     return Err(HostLockError::Held { what: what.clone(), holder });
                 }
             }
@@ -266,7 +272,7 @@ mod tests {
     }
 
     fn locks(state: &Path, id: &str) -> HostLocks {
-        HostLocks::new(state, Holder::this_process(run(id), clock::now()), None)
+        HostLocks::new(state, Holder::this_process(run(id), clock::now()), Arc::default())
     }
 
     /// Case 23: the second run is refused and told who has the host; it gets nothing at all.
@@ -291,7 +297,7 @@ mod tests {
         let mut outer = locks(state.path(), "outer");
         outer.take([&host("a"), &host("b")]).unwrap();
         let holder = Holder::this_process(run("inner"), clock::now());
-        let mut inner = HostLocks::new(state.path(), holder, Some(run("outer")));
+        let mut inner = HostLocks::new(state.path(), holder, [run("middle"), run("outer")].into());
         inner.take([&host("b"), &host("c")]).unwrap();
         // What the inner run took itself is its own.
         let error = outer.take([&host("c")]).unwrap_err();

@@ -178,6 +178,8 @@ impl fmt::Debug for Registry {
 pub struct OpContext {
     /// The run, if it has an id.
     pub run_id: Option<RunId>,
+    /// The runs that this one was started by, nearest first.
+    pub parents: Arc<[RunId]>,
     /// Where the run is recorded, if it is: with the id it tells its processes from those of every other run.
     pub bundle: Option<PathBuf>,
     /// The task.
@@ -265,6 +267,10 @@ impl OpContext {
         ]);
         if let Some(run_id) = &self.run_id {
             marks.insert("STEAD_RUN_ID".to_owned(), run_id.to_string());
+            if !self.parents.is_empty() {
+                let parents: Vec<&str> = self.parents.iter().map(RunId::as_str).collect();
+                marks.insert("STEAD_PARENT_RUNS".to_owned(), parents.join(","));
+            }
         }
         if let Some(bundle) = self.bundle.as_ref().and_then(|path| path.to_str()) {
             marks.insert("STEAD_BUNDLE".to_owned(), bundle.to_owned());

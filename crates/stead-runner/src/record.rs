@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stead_bundle::{CreateError, NewRun, RecordError, RunDirectory};
+use stead_bundle::{CreateError, KnownHashes, NewRun, RecordError, RunDirectory};
 use stead_model::bundle::{EndedBy, PlanMeta, RunMeta, Versions};
 use stead_model::event::RunKind;
 use stead_model::plan::{Digest, Plan};
@@ -20,6 +20,30 @@ pub const GIT_COMMIT: Option<&str> = option_env!("STEAD_GIT_COMMIT");
 pub(crate) struct Recording {
     pub(crate) directory: RunDirectory,
     meta: RunMeta,
+    /// Hashes that need not be computed again when the bundle is sealed.
+    known: KnownHashes,
+}
+
+/// Adds what a front door knows to the metadata of a run that ended.
+pub(crate) type CompleteMeta = Box<dyn FnOnce(&Report, &mut RunMeta) + Send>;
+
+/// What happens if the id of a new run is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// The run is refused.
+    Refuse,
+    /// What has the id is renamed to `<run_id>.old-N`.
+    MoveAway,
+    /// `-2`, `-3` and so on are appended.
+    CountOn,
+}
+
+/// Where a run's directory is made.
+pub(crate) enum Place<'a> {
+    /// In a state directory.
+    State(&'a Path),
+    /// Right below a directory.
+    Below(&'a Path),
 }
 
 /// What a run's directory is made of.
@@ -35,7 +59,7 @@ pub(crate) struct Beginning<'a> {
 }
 
 impl Recording {
-    pub(crate) fn create(state: &Path, beginning: Beginning<'_>) -> Result<Self, CreateError> {
+    pub(crate) fn create(place: &Place<'_>, beginning: Beginning<'_>) -> Result<Self, CreateError> {
         let meta = RunMeta {
             schema: 1,
             kind: beginning.kind,
@@ -48,7 +72,10 @@ impl Recording {
             ended_by: None,
             driver_host: driver_host(),
             plan_hash: beginning.plan_hash,
+            seed: None,
             phases_completed: Vec::new(),
+            phases: Vec::new(),
+            failed_phase: None,
             error: None,
             warnings: Vec::new(),
             plan: beginning.meta,
@@ -61,12 +88,20 @@ impl Recording {
             plan: &|mut out| beginning.plan.write_json(&mut out),
             sources: beginning.sources,
         };
-        let directory = RunDirectory::create(state, &new)?;
-        Ok(Self { directory, meta })
+        let directory = match place {
+            Place::State(state) => RunDirectory::create(state, &new)?,
+            Place::Below(runs) => RunDirectory::create_below(runs, &new)?,
+        };
+        Ok(Self { directory, meta, known: KnownHashes::default() })
     }
 
     pub(crate) fn reopened(directory: RunDirectory, meta: RunMeta) -> Self {
-        Self { directory, meta }
+        Self { directory, meta, known: KnownHashes::default() }
+    }
+
+    /// Returns this recording with hashes that need not be computed again.
+    pub(crate) fn knowing(self, known: KnownHashes) -> Self {
+        Self { known, ..self }
     }
 
     /// Says in the metadata that another process works on the run, with what it was given anew.
@@ -87,7 +122,7 @@ impl Recording {
     }
 
     /// Writes report and metadata and seals the bundle: the last act of a run. Returns what went wrong.
-    pub(crate) fn finish(&self, report: &Report) -> Vec<String> {
+    pub(crate) fn finish(&self, report: &Report, complete: Option<CompleteMeta>) -> Vec<String> {
         let mut meta = self.meta.clone();
         meta.status = report.status;
         meta.exit_code = Some(report.exit_code);
@@ -105,8 +140,11 @@ impl Recording {
         meta.error = report.errors.first().map(|error| error.message.clone());
         meta.warnings.clone_from(&report.warnings);
         meta.plan.segments = report.segments;
+        if let Some(complete) = complete {
+            complete(report, &mut meta);
+        }
         let written = self.directory.write_report(report).and_then(|()| self.directory.update_meta(&meta));
-        let sealed = self.directory.seal();
+        let sealed = self.directory.seal(&self.known);
         written
             .err()
             .map(|error| chain(&error))
@@ -131,8 +169,8 @@ fn driver_host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns what made the bundle.
-pub(crate) fn versions() -> Versions {
+/// Returns what makes bundles: this program.
+pub fn versions() -> Versions {
     Versions {
         stead_version: env!("CARGO_PKG_VERSION").to_owned(),
         git_commit: GIT_COMMIT.map(str::to_owned),

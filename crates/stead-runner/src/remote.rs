@@ -9,6 +9,7 @@
 //! What an operation means is decided here as on this machine: parameters are rendered before, verdicts given after.
 //! Only carrying it out happens elsewhere, by the same function ([`crate::operate::operate`]).
 
+mod agent;
 mod bare;
 mod become_account;
 mod binary;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use crate::transport::Connect;
 
+pub use agent::{RemoteAgent, RemoteAgentSettings};
 pub(crate) use binary::Binaries;
 pub(crate) use pending::Lost;
 pub(crate) use pool::{HostPool, PoolSettings, is_here};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stead_bundle::{LoadError, LockError, OpenError, RecordError, RunDirectory, load_meta, load_plan};
 use stead_engine::run::{Now, ReplayError, ResumeChoice, ResumeRefusal, Run, Turn};
 use stead_model::bundle::RunMeta;
-use stead_model::event::{Event, EventKind, Mode};
+use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::plan::{Digest, Plan};
 use stead_model::report::{Report, Warning};
 use stead_model::{ExitCode, HostName, RunId, TaskName};
@@ -190,6 +190,9 @@ impl Runner {
         let run_options = self.run_options(self.run_id.clone(), Mode::Run);
         let mut run = Run::new(&plan.compiled, hosts.clone(), run_options);
         run.replay(&found.events).map_err(ResumeError::Replay)?;
+        if run.ended().is_some() && found.meta.kind == RunKind::Run {
+            return self.seal_ended(&found, &run);
+        }
         if run.ended().is_some_and(|(_, code)| code == ExitCode::Success) && !is_other {
             let mut report = run.report();
             report.bundle = Some(found.path.display().to_string());
@@ -221,14 +224,7 @@ impl Runner {
         let secrets = self.read_secrets(&plan).map_err(refused)?;
         let run_id = found.meta.run_id.clone();
         let locks = self.lock_hosts(&plan, &run_id, Mode::Run, &found.events).await.map_err(refused)?;
-        let (directory, meta) =
-            RunDirectory::reopen(&found.path, clock::now()).map_err(|error| match error {
-                OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
-                OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => {
-                    ResumeError::Record(error)
-                }
-                OpenError::Load(error) => ResumeError::Load(error),
-            })?;
+        let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(cannot_open)?;
         let left = process_scan::end(&run_id, &found.path, &interrupted, plan.plan().grace).await;
         if is_other {
             let sources: Vec<(&str, &[u8])> = self
@@ -243,7 +239,7 @@ impl Runner {
         if found.dropped_bytes > 0 {
             journal::repair(&events_path, found.good_len).map_err(ResumeError::Repair)?;
         }
-        let mut recording = Recording::reopened(directory, meta);
+        let mut recording = Recording::reopened(directory, meta).knowing(self.known_hashes());
         let steps = self.provenance.steps.clone();
         recording.begin_segment(segment, plan.compiled.hash, steps).map_err(ResumeError::Record)?;
         // A driver that died right after it made the directory has left no journal.
@@ -276,9 +272,37 @@ impl Runner {
     }
 }
 
+impl Runner {
+    /// Seals a run of roles that had come to its end, if its driver was lost before it did.
+    fn seal_ended(mut self, found: &Found, run: &Run) -> Result<Report, ResumeError> {
+        let mut report = run.report();
+        report.bundle = Some(found.path.display().to_string());
+        if let Some(complete) = self.complete.take() {
+            complete(&mut report);
+        }
+        if !stead_bundle::is_sealed(&found.path) {
+            let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(cannot_open)?;
+            let failures = Recording::reopened(directory, meta).finish(&report, self.complete_meta.take());
+            for failure in failures {
+                let text = format!("the recording is incomplete: {failure}");
+                report.warnings.push(Warning::new("record/incomplete", text));
+            }
+        }
+        Ok(report)
+    }
+}
+
+fn cannot_open(error: OpenError) -> ResumeError {
+    match error {
+        OpenError::Lock(LockError::Held { holder, .. }) => ResumeError::InProgress { holder },
+        OpenError::Lock(LockError::File(error)) | OpenError::Record(error) => ResumeError::Record(error),
+        OpenError::Load(error) => ResumeError::Load(error),
+    }
+}
+
 /// Returns what a person must know of the state a run was found in.
 fn what_was_found(dropped_bytes: u64, left: &process_scan::Ended) -> Vec<Warning> {
-    let warning = |code: &str, text: String| Warning { code: code.to_owned(), text };
+    let warning = |code: &str, text: String| Warning::new(code, text);
     let name = |process: &process_scan::LeftProcess| {
         format!("{} (pid {}) of task `{}`", process.name, process.pid, process.task)
     };

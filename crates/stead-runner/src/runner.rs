@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stead_bundle::Holder;
+use stead_bundle::{ArchiveFormat, CreateError, Holder, KnownHashes, SigningKey};
 use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
-use stead_model::bundle::PlanMeta;
+use stead_model::bundle::{PlanMeta, RunMeta};
 use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::inventory::Inventory;
 use stead_model::plan::{Plan, TaskIndex, Undo};
@@ -21,6 +21,7 @@ use stead_model::{Effect, ErrorClass, ExitCode, HostName, RunId, RunStatus, Task
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::announce::Announcer;
 use crate::author::CheckedPlan;
 use crate::cancel::Canceller;
 use crate::clock;
@@ -32,7 +33,7 @@ use crate::journal::Journal;
 use crate::lock::{HostLockError, HostLocks, Lockable, RunLocks};
 use crate::observe::Observer;
 use crate::operation::{Registry, UndoStore, base_places};
-use crate::record::{Beginning, Recording, chain};
+use crate::record::{Beginning, CompleteMeta, Place, Recording, Taken, chain};
 use crate::redact::{Redactor, Secret};
 use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
@@ -52,6 +53,15 @@ pub struct Provenance {
 /// Adds what a front door knows to a report before it is written.
 pub(crate) type Complete = Box<dyn FnOnce(&mut Report) + Send>;
 
+/// Makes the files a plan was made of that name the run.
+type SourcesOf = Box<dyn Fn(&RunId) -> Vec<(String, Vec<u8>)> + Send>;
+
+/// A directory that runs are recorded right below.
+struct BundleDir {
+    path: PathBuf,
+    taken: Taken,
+}
+
 /// Walks plans.
 pub struct Runner {
     pub(crate) registry: Registry,
@@ -65,7 +75,7 @@ pub struct Runner {
     pub(crate) environment: Option<BTreeMap<String, String>>,
     pub(crate) durability: Durability,
     pub(crate) wait_lock: Option<Duration>,
-    pub(crate) parent_run: Option<RunId>,
+    pub(crate) parents: Arc<[RunId]>,
     pub(crate) provenance: Provenance,
     pub(crate) undo_base: Option<PathBuf>,
     pub(crate) kind: RunKind,
@@ -83,6 +93,13 @@ pub struct Runner {
     /// A state directory and the name that is locked there instead of hosts.
     named_lock: Option<(PathBuf, String)>,
     pub(crate) complete: Option<Complete>,
+    pub(crate) complete_meta: Option<CompleteMeta>,
+    bundle_dir: Option<BundleDir>,
+    sources_of: Option<SourcesOf>,
+    known_hashes: KnownHashes,
+    signing: Option<SigningKey>,
+    archive: Option<ArchiveFormat>,
+    announcer: Announcer,
 }
 
 impl std::fmt::Debug for Runner {
@@ -106,7 +123,7 @@ impl Runner {
             environment: None,
             durability: Durability::default(),
             wait_lock: None,
-            parent_run: None,
+            parents: Arc::default(),
             provenance: Provenance::default(),
             undo_base: None,
             kind: RunKind::Plan,
@@ -121,7 +138,24 @@ impl Runner {
             masked: Vec::new(),
             named_lock: None,
             complete: None,
+            complete_meta: None,
+            bundle_dir: None,
+            sources_of: None,
+            known_hashes: KnownHashes::default(),
+            signing: None,
+            archive: None,
+            announcer: Announcer::default(),
         }
+    }
+
+    /// Returns what adds events to the run while it goes on.
+    pub fn announcer(&self) -> Announcer {
+        self.announcer.clone()
+    }
+
+    /// Returns the hashes that need not be computed again when the run is sealed.
+    pub fn known_hashes(&self) -> KnownHashes {
+        self.known_hashes.clone()
     }
 
     /// Returns what adds warnings to the run, also while it goes on.
@@ -138,6 +172,30 @@ impl Runner {
     /// Records runs in the state directory `dir` and locks their targets there.
     pub fn record_in(mut self, dir: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(dir.into());
+        self
+    }
+
+    /// Records runs right below `dir` and locks nothing. `taken` says what happens if the run's id is taken.
+    pub fn record_below(mut self, dir: impl Into<PathBuf>, taken: Taken) -> Self {
+        self.bundle_dir = Some(BundleDir { path: dir.into(), taken });
+        self
+    }
+
+    /// Adds files to the bundle's sources that name the run, whose id is known only when its directory is made.
+    pub fn sources_of(mut self, sources: impl Fn(&RunId) -> Vec<(String, Vec<u8>)> + Send + 'static) -> Self {
+        self.sources_of = Some(Box::new(sources));
+        self
+    }
+
+    /// Signs the bundle when it is sealed.
+    pub fn sign(mut self, key: SigningKey) -> Self {
+        self.signing = Some(key);
+        self
+    }
+
+    /// Replaces the bundle's directory by an archive when everything is done and the archive has verified.
+    pub fn archive(mut self, format: ArchiveFormat) -> Self {
+        self.archive = Some(format);
         self
     }
 
@@ -162,6 +220,12 @@ impl Runner {
     /// Adds what a front door knows to the report, before it is written and returned.
     pub fn complete_report(mut self, complete: impl FnOnce(&mut Report) + Send + 'static) -> Self {
         self.complete = Some(Box::new(complete));
+        self
+    }
+
+    /// Adds what a front door knows to `run_meta.json` when the run has ended.
+    pub fn complete_meta(mut self, complete: impl FnOnce(&Report, &mut RunMeta) + Send + 'static) -> Self {
+        self.complete_meta = Some(Box::new(complete));
         self
     }
 
@@ -215,9 +279,10 @@ impl Runner {
         self
     }
 
-    /// Sets the run whose task started this one (`STEAD_RUN_ID`); its locks do not block this run.
-    pub fn parent_run(mut self, run: RunId) -> Self {
-        self.parent_run = Some(run);
+    /// Sets the runs that this one was started by, nearest first (`STEAD_RUN_ID`, then `STEAD_PARENT_RUNS`): their locks do
+    /// not block it.
+    pub fn parent_runs(mut self, runs: impl Into<Arc<[RunId]>>) -> Self {
+        self.parents = runs.into();
         self
     }
 
@@ -285,7 +350,19 @@ impl Runner {
 
     /// Adds a warning to the run's report.
     pub fn warn(mut self, code: impl Into<String>, text: impl Into<String>) -> Self {
-        self.warnings.push(Warning { code: code.into(), text: text.into() });
+        self.warnings.push(Warning::new(code, text));
+        self
+    }
+
+    /// Adds a warning about a role of the run.
+    pub fn warn_of(mut self, code: impl Into<String>, text: impl Into<String>, role: Option<String>) -> Self {
+        self.warnings.push(Warning { role, ..Warning::new(code, text) });
+        self
+    }
+
+    /// Sets the operations there are, for those that need to know the runner first.
+    pub fn registry(mut self, registry: Registry) -> Self {
+        self.registry = registry;
         self
     }
 
@@ -302,7 +379,7 @@ impl Runner {
     /// Predicts what a run would do. Writes nothing and takes no lock.
     pub async fn dry_run(mut self, plan: impl Into<CheckedPlan>) -> Report {
         let plan = plan.into();
-        self.state_dir = None;
+        (self.state_dir, self.bundle_dir) = (None, None);
         let now = clock::now();
         match self.start(&plan, now, Mode::DryRun).await {
             Ok(run) => run.drive().await,
@@ -347,6 +424,10 @@ impl Runner {
         let recording = match self.create_directory(plan, &run_id, asked_at) {
             Ok(recording) => recording,
             Err(refusal) => return Err((refusal, Box::new(self))),
+        };
+        let run_id = match &recording {
+            Some(recording) => recording.directory.run_id().clone(),
+            None => run_id,
         };
         let journal = match &recording {
             Some(recording) => Journal::create(&recording.directory.events_path()),
@@ -428,7 +509,7 @@ impl Runner {
             (None, None) => return Ok(None),
         };
         let holder = Holder::this_process(run_id.clone(), clock::now());
-        let mut locks = HostLocks::new(directory, holder, self.parent_run.clone());
+        let mut locks = HostLocks::new(directory, holder, Arc::clone(&self.parents));
         let taken = match self.wait_lock {
             Some(wait) => {
                 let mut wish = self.canceller.subscribe();
@@ -530,9 +611,67 @@ impl Runner {
         run_id: &RunId,
         started_at: Timestamp,
     ) -> Result<Option<Arc<Recording>>, Refusal> {
-        let Some(state_dir) = &self.state_dir else { return Ok(None) };
-        let sources: Vec<(&str, &[u8])> =
-            self.provenance.sources.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        let (created, taken) = match (&self.bundle_dir, &self.state_dir) {
+            (Some(BundleDir { path, taken }), _) => {
+                (self.create_below(path, *taken, plan, run_id, started_at), ExitCode::Invalid)
+            }
+            (None, Some(state)) => {
+                (self.create_at(&Place::State(state), plan, run_id, started_at), ExitCode::Usage)
+            }
+            (None, None) => return Ok(None),
+        };
+        let recording = created.map_err(|error| Refusal {
+            exit_code: match error {
+                CreateError::Exists { .. } => taken,
+                CreateError::Held { .. } if self.bundle_dir.is_some() => ExitCode::Locked,
+                CreateError::Held { .. } => taken,
+                CreateError::Record(_) => ExitCode::Failed,
+            },
+            class: Some(ErrorClass::Journal),
+            message: chain(&error),
+        })?;
+        Ok(Some(Arc::new(recording.knowing(self.known_hashes.clone()))))
+    }
+
+    /// Makes the run's directory right below `runs`, under another id if that is taken and may be.
+    fn create_below(
+        &self,
+        runs: &Path,
+        taken: Taken,
+        plan: &CheckedPlan,
+        run_id: &RunId,
+        started_at: Timestamp,
+    ) -> Result<Recording, CreateError> {
+        if taken == Taken::MoveAway {
+            stead_bundle::RunDirectory::move_away(runs, run_id)?;
+        }
+        let mut id = run_id.clone();
+        for number in 2_u32.. {
+            match self.create_at(&Place::Below(runs), plan, &id, started_at) {
+                Err(CreateError::Exists { .. } | CreateError::Held { .. }) if taken == Taken::CountOn => {
+                    id = RunId::parse(&format!("{run_id}-{number}")).unwrap_or(id);
+                }
+                other => return other,
+            }
+        }
+        self.create_at(&Place::Below(runs), plan, &id, started_at)
+    }
+
+    fn create_at(
+        &self,
+        place: &Place<'_>,
+        plan: &CheckedPlan,
+        run_id: &RunId,
+        started_at: Timestamp,
+    ) -> Result<Recording, CreateError> {
+        let of_run = self.sources_of.as_ref().map(|sources_of| sources_of(run_id)).unwrap_or_default();
+        let sources: Vec<(&str, &[u8])> = self
+            .provenance
+            .sources
+            .iter()
+            .chain(&of_run)
+            .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+            .collect();
         let mut meta = self.provenance.meta.clone();
         meta.plan = plan.plan().name.to_string();
         meta.segments = 1;
@@ -546,15 +685,7 @@ impl Runner {
             meta,
             steps: self.provenance.steps.clone(),
         };
-        let recording = Recording::create(state_dir, beginning).map_err(|error| Refusal {
-            exit_code: match error {
-                stead_bundle::CreateError::Exists { .. } => ExitCode::Usage,
-                stead_bundle::CreateError::Record(_) => ExitCode::Failed,
-            },
-            class: Some(ErrorClass::Journal),
-            message: chain(&error),
-        })?;
-        Ok(Some(Arc::new(recording)))
+        Recording::create(place, beginning)
     }
 
     #[expect(
@@ -592,6 +723,7 @@ impl Runner {
         )
         .with_facts(Arc::clone(facts.known()));
         self.warner.connect(&sender);
+        self.announcer.connect(&sender);
         let session_run = run.run_id().cloned().unwrap_or_else(|| clock::new_run_id(clock::now()));
         let executor_hosts = match &self.reach {
             Some(_) => self.hosts_with_executor(plan.plan(), &session_run, &hosts),
@@ -606,7 +738,7 @@ impl Runner {
                 reach,
                 run: session_run,
                 lock: locked.then(|| self.wait_lock.unwrap_or_default()),
-                parent: self.parent_run.clone(),
+                parent: self.parents.first().cloned(),
                 environment: self.environment_in_use().into_owned(),
                 base_dir: self.base_dir(plan),
                 messages: sender.clone(),
@@ -624,6 +756,7 @@ impl Runner {
             secrets: Arc::new(secrets.values),
             redactor: Arc::new(secrets.redactor),
             hidden_env: secrets.hidden_env.into(),
+            parents: Arc::clone(&self.parents),
             mode,
             predicted: Mutex::default(),
             run_id: run.run_id().cloned(),
@@ -660,7 +793,16 @@ impl Runner {
             waiting_for_journal: Vec::new(),
             time: None,
         };
-        Started { dispatcher, recording, complete: self.complete, _canceller: self.canceller, _locks: locks }
+        Started {
+            dispatcher,
+            recording,
+            complete: self.complete,
+            complete_meta: self.complete_meta,
+            signing: self.signing,
+            archive: self.archive,
+            _canceller: self.canceller,
+            _locks: locks,
+        }
     }
 
     /// Returns the report of a run that could not start: every task `not_run`, plus the error.
@@ -700,6 +842,9 @@ pub(crate) struct Started {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) recording: Option<Arc<Recording>>,
     complete: Option<Complete>,
+    complete_meta: Option<CompleteMeta>,
+    signing: Option<SigningKey>,
+    archive: Option<ArchiveFormat>,
     /// Kept so that the dispatcher's wish channel stays open.
     pub(crate) _canceller: Canceller,
     /// Held until the report is written.
@@ -730,18 +875,41 @@ impl Started {
             if !failures.is_empty() {
                 incomplete(&mut report);
             }
-            let late = recording.finish(&report);
+            let mut late = recording.finish(&report, self.complete_meta);
+            if let Some(key) = self.signing.filter(|_| late.is_empty()) {
+                late.extend(recording.directory.sign(&key).err().map(|error| chain(&error)));
+            }
             for failure in &late {
                 let text = format!("the recording is incomplete: {failure}");
-                report.warnings.push(Warning { code: "record/incomplete".to_owned(), text });
+                report.warnings.push(Warning::new("record/incomplete", text));
             }
             failures.extend(late);
+        }
+        drop(dispatcher);
+        if let (Some(format), Some(recording)) =
+            (self.archive.filter(|_| failures.is_empty()), self.recording)
+        {
+            match archived(recording, format) {
+                Ok(path) => report.bundle = Some(path),
+                Err(failure) => {
+                    let text = format!("the bundle stays a directory: {failure}");
+                    report.warnings.push(Warning::new("record/incomplete", text));
+                    failures.push(failure);
+                }
+            }
         }
         if !failures.is_empty() {
             incomplete(&mut report);
         }
         report
     }
+}
+
+/// Replaces the bundle of a run that ended by an archive; returns where it is, or why there is none.
+fn archived(recording: Arc<Recording>, format: ArchiveFormat) -> Result<String, String> {
+    let recording = Arc::try_unwrap(recording).map_err(|_| "work of the run is still going on".to_owned())?;
+    let exported = recording.directory.into_archive(format).map_err(|error| chain(&error))?;
+    Ok(exported.path.display().to_string())
 }
 
 /// Walks a run to its end on the runtime's own threads.

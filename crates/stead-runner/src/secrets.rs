@@ -80,6 +80,15 @@ pub(crate) fn read(
     Ok(Secrets { values, redactor, hidden_env })
 }
 
+/// Returns the values of a plan's secrets by name, or says what is wrong with all of them.
+pub fn read_secrets(
+    plan: &Plan,
+    environment: &BTreeMap<String, String>,
+    base_dir: &Path,
+) -> Result<BTreeMap<String, String>, Diagnostics> {
+    read(plan, environment, base_dir, BTreeSet::new()).map(|secrets| secrets.values)
+}
+
 /// Returns the secret that `source` names, or what is wrong with it.
 pub(crate) fn read_source(
     source: &SecretSource,

@@ -28,7 +28,7 @@ impl Warner {
         }
         if let Some(to) = &said.to {
             // A dispatcher that is too busy for it has worse things to say.
-            drop(to.try_send(Message::Warning(warning(code, &text))));
+            drop(to.try_send(Message::Warning(Warning::new(code, text))));
         }
     }
 
@@ -36,12 +36,8 @@ impl Warner {
     pub(crate) fn connect(&self, to: &mpsc::Sender<Message>) {
         let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (code, text) in &said.texts {
-            drop(to.try_send(Message::Warning(warning(code, text))));
+            drop(to.try_send(Message::Warning(Warning::new(*code, text))));
         }
         said.to = Some(to.clone());
     }
-}
-
-fn warning(code: &str, text: &str) -> Warning {
-    Warning { code: code.to_owned(), text: text.to_owned() }
 }

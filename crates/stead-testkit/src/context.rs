@@ -17,6 +17,7 @@ use stead_runner::operation::{Cancel, OpContext, OpError, Output, Params, Predic
 pub fn context(base_dir: &Path) -> OpContext {
     OpContext {
         run_id: RunId::parse("test-run").ok(),
+        parents: Arc::default(),
         bundle: None,
         task: TaskName::parse("the-task").expect("a valid name"),
         host: HostName::parse("local").expect("a valid name"),

@@ -1,11 +1,13 @@
 //! What Stead's tests share. Never shipped: only ever a development dependency.
 
 pub mod apt_repository;
+pub mod captures;
 pub mod container;
 pub mod context;
 pub mod file_cases;
 pub mod flow;
 pub mod operation_contract;
+pub mod pty;
 pub mod sshd;
 pub mod stand_in;
 pub mod transport_contract;

@@ -1,5 +1,7 @@
 //! A capture's summary for people.
 
+use serde::Serialize;
+
 use super::samples::rounded;
 use super::summary::{Capture, Comparison, ServiceCount, Summary};
 use crate::sections::{Section, Style, render};
@@ -16,7 +18,13 @@ pub fn render_capture(capture: &Capture, style: Style) -> String {
 
 /// Returns what the captures of all roles hold, for people.
 pub fn render_summary(summary: &Summary, style: Style) -> String {
-    let mut overview = Section::new("Roles", &["role", "capture", "packets", "ENIP frames", "CIP requests"]);
+    render("Analysis", &summary_sections(summary), style)
+}
+
+/// Returns the sections of a summary: captures, latencies, and a client against a server.
+pub(crate) fn summary_sections(summary: &Summary) -> Vec<Section> {
+    let mut overview =
+        Section::new("Captures", &["role", "capture", "packets", "ENIP frames", "CIP requests"]);
     let mut latency =
         Section::new("Latency in ms", &["role", "capture", "count", "p50", "p95", "p99", "unanswered"]);
     for (role, captures) in &summary.roles {
@@ -31,17 +39,38 @@ pub fn render_summary(summary: &Summary, style: Style) -> String {
         }
     }
     let compare = summary.compare.as_ref().map(comparison);
-    let sections: Vec<Section> =
-        [overview, latency].into_iter().chain(compare.into_iter().flatten()).collect();
-    render("Analysis", &sections, style)
+    [overview, latency].into_iter().chain(compare.into_iter().flatten()).collect()
+}
+
+/// How many packets of a client did not reach the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drops {
+    /// None.
+    None,
+    /// Less than one in a hundred.
+    Minor,
+    /// More.
+    Significant,
+}
+
+impl Comparison {
+    /// Returns the verdict; none if the client has no packets.
+    pub fn drops(&self) -> Option<Drops> {
+        self.drop_rate.map(|rate| match rate {
+            0.0 => Drops::None,
+            rate if rate < MINOR_DROPS => Drops::Minor,
+            _ => Drops::Significant,
+        })
+    }
 }
 
 fn comparison(compare: &Comparison) -> [Section; 2] {
-    let verdict = match compare.drop_rate {
+    let verdict = match compare.drops() {
         None => "nothing to compare",
-        Some(0.0) => "none",
-        Some(rate) if rate < MINOR_DROPS => "minor",
-        Some(_) => "significant",
+        Some(Drops::None) => "none",
+        Some(Drops::Minor) => "minor",
+        Some(Drops::Significant) => "significant",
     };
     let share = compare.drop_rate.map(|rate| format!(" ({} %)", rounded(rate * 100.0))).unwrap_or_default();
     let mut drops = Section::new("Client against server", &[]).note(format!("Drops: {verdict}{share}."));

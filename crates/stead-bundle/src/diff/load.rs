@@ -1,20 +1,23 @@
-//! Loading the sides of a comparison from bundle directories and capture files.
+//! Loading the sides of a comparison from bundles and capture files.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use globset::GlobSet;
 use serde_json::Value;
 
 use super::sides::{RoleSide, Roles, Side, choose_capture};
-use crate::analysis::{AnalysisOptions, CaptureError, analyze_file};
+use crate::analysis::{AnalysisOptions, Capture, CaptureError, analyze, analyze_file};
 use crate::hashes::HashLine;
-use crate::layout::{HASHES, RUN_META, VERSIONS};
-use crate::list::read_json;
-use crate::roles::{RoleFile, RoleFiles, role_files};
+use crate::layout::{HASHES, RUN_META, VERSIONS, shown};
+use crate::list::parsed;
+use crate::roles::{ROLES, RoleFiles, in_role, is_role_meta, role_files, roles_of};
+use crate::source::{Files, Source, read_held};
 use crate::stored::LoadError;
 
+/// What metadata may have together.
+const MOST_METADATA: u64 = 64 << 20;
 /// Longer files are not compared by content: a bundle may hold gigabytes of output.
 const LONGEST_FILE: u64 = 64 * 1024 * 1024;
 
@@ -27,22 +30,43 @@ pub struct LoadedSide {
     pub warnings: Vec<String>,
 }
 
-/// Returns the side that the bundle at `bundle` is, called `name`; files that match `text`, by their path below
-/// the role's directory or with the role before it, are to be compared line by line.
+/// Returns the side that the bundle at `bundle` is, a directory or an archive, called `name`; files that match `text`, by
+/// their path below the role's directory or with the role before it, are to be compared line by line.
 ///
 /// Captures are not read: [`choose_roles`](super::choose_roles) says of which roles they are wanted, and
 /// [`load_captures`] reads those.
 pub fn load_bundle(bundle: &Path, name: &str, text: &GlobSet) -> Result<LoadedSide, LoadError> {
-    let run_meta = Some(read_json(bundle, RUN_META)?);
-    let versions = match read_json(bundle, VERSIONS) {
-        Err(LoadError::NotABundle { .. }) => None,
-        other => Some(other?),
-    };
-    let recorded = recorded_hashes(bundle);
+    let source = Source::open(bundle)?;
+    let own = [RUN_META, VERSIONS, HASHES];
+    let mut files = Files::new();
+    let mut contents = BTreeMap::new();
+    let mut left = MOST_METADATA;
+    let listing = source.visit(&mut |path, bytes, content| {
+        if is_role_meta(path) || own.iter().any(|name| path == Path::new(name)) {
+            files.insert(path.to_owned(), read_held(content, &mut left));
+        } else if let Some((role, name)) = in_role(path).map(|(role, name)| (shown(role), shown(name)))
+            && (is_text(&role, &name, text) || name.ends_with(".json"))
+        {
+            let key = (role.into_owned(), name.into_owned());
+            contents.insert(key, read_content(content, bytes));
+        }
+    })?;
+    let run_meta = parsed(&source, &files, RUN_META)?;
+    let run_meta = Some(run_meta.ok_or_else(|| LoadError::NotABundle { path: bundle.to_owned() })?);
+    let versions = parsed(&source, &files, VERSIONS)?;
+    let recorded = recorded_hashes(files.get(Path::new(HASHES)).and_then(|read| read.as_ref().ok()));
     let mut warnings = Vec::new();
     let mut roles = BTreeMap::new();
-    for (role, files) in role_files(bundle)? {
-        roles.insert(role.clone(), load_role(&role, files, &recorded, text, &mut warnings));
+    for (role, files) in roles_of(&files, &listing) {
+        let mut side = RoleSide::default();
+        note_artifacts(&role, &files, &recorded, &mut side, &mut warnings);
+        for name in files.files.keys() {
+            if let Some(content) = contents.remove(&(role.clone(), name.clone())) {
+                note_content(&role, name, content, is_text(&role, name, text), &mut side, &mut warnings);
+            }
+        }
+        side.role_meta = files.meta;
+        roles.insert(role, side);
     }
     let side = Side { name: name.to_owned(), run_meta, versions, roles, capture_alone: None };
     Ok(LoadedSide { side, warnings })
@@ -61,16 +85,23 @@ pub fn load_captures(
     roles: &[String],
     options: &AnalysisOptions,
 ) -> Result<(), CaptureError> {
-    let files = role_files(bundle)?;
-    for role in roles {
-        let Some((files, loaded)) = files.get(role).zip(side.roles.get_mut(role)) else { continue };
-        let chosen = choose_capture(role, files.captures());
-        let Some((name, file)) = chosen.and_then(|name| Some((name, files.files.get(name)?))) else {
-            continue;
-        };
-        loaded.capture = Some(analyze_file(&file.path, &format!("roles/{role}/{name}"), options)?);
+    let source = Source::open(bundle)?;
+    let mut wanted = BTreeMap::new();
+    for (role, files) in role_files(&source)?.iter().filter(|(role, _)| roles.contains(role)) {
+        if let Some(name) = choose_capture(role, files.captures()) {
+            wanted.insert(format!("{ROLES}/{role}/{name}"), role.clone());
+        }
     }
-    Ok(())
+    let mut failed = None;
+    source.visit(&mut |path, bytes, content| {
+        let name = shown(path);
+        let Some(loaded) = wanted.get(&*name).and_then(|role| side.roles.get_mut(role)) else { return };
+        match analyze(content, &name, options) {
+            Ok(capture) => loaded.capture = Some(Capture { bytes, ..capture }),
+            Err(error) => failed = failed.take().or(Some(error)),
+        }
+    })?;
+    failed.map_or(Ok(()), Err)
 }
 
 impl Side {
@@ -83,56 +114,61 @@ impl Side {
     }
 }
 
-fn load_role(
-    role: &str,
-    files: RoleFiles,
-    recorded: &BTreeMap<String, String>,
-    text: &GlobSet,
-    warnings: &mut Vec<String>,
-) -> RoleSide {
-    let mut side = RoleSide::default();
-    let in_meta = artifacts_of(files.meta.as_ref());
-    for name in files.artifacts() {
-        let hash = in_meta.get(name).or_else(|| recorded.get(&format!("roles/{role}/{name}")));
-        let Some(hash) = hash else {
-            warnings.push(format!("{role}/{name} has no recorded hash and is not compared"));
-            continue;
-        };
-        side.artifacts.insert(name.to_owned(), hash.clone());
-    }
-    for (name, file) in &files.files {
-        let is_text = text.is_match(name) || text.is_match(format!("{role}/{name}"));
-        if !is_text && !name.ends_with(".json") {
-            continue;
-        }
-        let bytes = match content(file) {
-            Ok(bytes) => bytes,
-            Err(why) => {
-                warnings.push(format!("the content of {role}/{name} is not compared: {why}"));
-                continue;
-            }
-        };
-        if is_text {
-            side.text.insert(name.clone(), String::from_utf8_lossy(&bytes).into_owned());
-        }
-        if name.ends_with(".json") {
-            match serde_json::from_slice(&bytes) {
-                Ok(document) => drop(side.json.insert(name.clone(), document)),
-                Err(_) => {
-                    warnings.push(format!("{role}/{name} is not valid JSON; its numbers are not compared"))
-                }
-            }
-        }
-    }
-    side.role_meta = files.meta;
-    side
+fn is_text(role: &str, name: &str, text: &GlobSet) -> bool {
+    text.is_match(name) || text.is_match(format!("{role}/{name}"))
 }
 
-fn content(file: &RoleFile) -> Result<Vec<u8>, String> {
-    if file.bytes > LONGEST_FILE {
-        return Err(format!("it has {} bytes, more than {LONGEST_FILE}", file.bytes));
+fn read_content(content: &mut dyn Read, bytes: u64) -> Result<Vec<u8>, String> {
+    if bytes > LONGEST_FILE {
+        return Err(format!("it has {bytes} bytes, more than {LONGEST_FILE}"));
     }
-    fs::read(&file.path).map_err(|error| error.to_string())
+    let mut left = LONGEST_FILE;
+    read_held(content, &mut left).map_err(|error| error.to_string())
+}
+
+/// Notes the recorded hash of every artifact.
+fn note_artifacts(
+    role: &str,
+    files: &RoleFiles,
+    recorded: &BTreeMap<String, String>,
+    side: &mut RoleSide,
+    warnings: &mut Vec<String>,
+) {
+    let in_meta = artifacts_of(files.meta.as_ref());
+    for name in files.artifacts() {
+        let hash = in_meta.get(name).or_else(|| recorded.get(&format!("{ROLES}/{role}/{name}")));
+        match hash {
+            Some(hash) => drop(side.artifacts.insert(name.to_owned(), hash.clone())),
+            None => warnings.push(format!("{role}/{name} has no recorded hash and is not compared")),
+        }
+    }
+}
+
+/// Notes what a file holds that is compared by content.
+fn note_content(
+    role: &str,
+    name: &str,
+    content: Result<Vec<u8>, String>,
+    is_text: bool,
+    side: &mut RoleSide,
+    warnings: &mut Vec<String>,
+) {
+    let bytes = match content {
+        Ok(bytes) => bytes,
+        Err(why) => {
+            warnings.push(format!("the content of {role}/{name} is not compared: {why}"));
+            return;
+        }
+    };
+    if is_text {
+        side.text.insert(name.to_owned(), String::from_utf8_lossy(&bytes).into_owned());
+    }
+    if name.ends_with(".json") {
+        match serde_json::from_slice(&bytes) {
+            Ok(document) => drop(side.json.insert(name.to_owned(), document)),
+            Err(_) => warnings.push(format!("{role}/{name} is not valid JSON; its numbers are not compared")),
+        }
+    }
 }
 
 /// Returns the hashes that metadata of a role records.
@@ -146,14 +182,15 @@ fn artifacts_of(meta: Option<&Value>) -> BTreeMap<String, String> {
 }
 
 /// Returns the hashes of `hashes.txt`, as far as there are any.
-fn recorded_hashes(bundle: &Path) -> BTreeMap<String, String> {
-    let bytes = fs::read(bundle.join(HASHES)).unwrap_or_default();
+fn recorded_hashes(bytes: Option<&Vec<u8>>) -> BTreeMap<String, String> {
+    let bytes = bytes.map(Vec::as_slice).unwrap_or_default();
     let lines = bytes.split(|byte| *byte == b'\n').filter_map(|line| HashLine::parse(line).ok());
     lines.map(|line| (line.path.to_string_lossy().into_owned(), line.digest.to_string())).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::PathBuf;
 
     use globset::{Glob, GlobSetBuilder};

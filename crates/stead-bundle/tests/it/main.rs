@@ -2,9 +2,12 @@
 #![expect(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod directory;
+mod exporting;
 mod finding;
 mod fixture;
+mod hostile;
 mod sealing;
+mod signing;
 mod verifying;
 
 #[test]

@@ -34,7 +34,7 @@ fn sha256sum_accepts_every_name() {
         .collect();
     assert!(paths.is_sorted(), "by bytes of the path");
     assert!(!paths.iter().any(|path| path.starts_with(b"lock") || path.starts_with(b"hashes.txt")));
-    let found = verify(&bundle, VerifyOptions::default()).unwrap();
+    let found = verify(&bundle, &VerifyOptions::default()).unwrap();
     assert!(found.valid, "{found:?}");
 }
 

@@ -10,7 +10,7 @@ use stead_model::ExitCode;
 use crate::fixture::{create, sealed};
 
 fn check(bundle: &Path) -> Verification {
-    verify(bundle, VerifyOptions::default()).unwrap()
+    verify(bundle, &VerifyOptions::default()).unwrap()
 }
 
 fn codes(found: &Verification) -> Vec<(&str, &str)> {
@@ -48,7 +48,8 @@ fn changed_removed_and_added_files_are_each_named_once() {
     assert_eq!(found.extra_files, ["more"]);
     assert_eq!(found.errors.len(), 4, "{found:?}");
 
-    let forgiving = verify(&bundle, VerifyOptions { allow_extra: true }).unwrap();
+    let forgiving =
+        verify(&bundle, &VerifyOptions { allow_extra: true, ..VerifyOptions::default() }).unwrap();
     assert_eq!((forgiving.errors.len(), forgiving.extra_files), (3, vec!["more".to_owned()]));
 }
 
@@ -57,7 +58,7 @@ fn an_unsealed_bundle_is_invalid_and_a_live_one_in_progress() {
     let state = tempfile::tempdir().unwrap();
     let run = create(state.path(), "r1");
     let path = run.path().to_owned();
-    let error = verify(&path, VerifyOptions::default()).unwrap_err();
+    let error = verify(&path, &VerifyOptions::default()).unwrap_err();
     assert!(
         matches!(error, VerifyError::InProgress { .. }) && error.exit_code() == ExitCode::Locked,
         "{error}"
@@ -73,7 +74,7 @@ fn an_unsealed_bundle_is_invalid_and_a_live_one_in_progress() {
 fn what_is_no_bundle_is_said_so() {
     let dir = tempfile::tempdir().unwrap();
     for path in [dir.path().to_owned(), dir.path().join("nothing")] {
-        let error = verify(&path, VerifyOptions::default()).unwrap_err();
+        let error = verify(&path, &VerifyOptions::default()).unwrap_err();
         assert_eq!(error.exit_code(), ExitCode::Invalid, "{error}");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use stead_bundle::ArchiveFormat;
 
 /// What to do with bundles.
 #[derive(Clone, Debug, Subcommand)]
@@ -16,6 +17,15 @@ pub enum BundleCommand {
     /// List bundles, newest first
     #[command(after_long_help = LIST_EXAMPLES)]
     List(BundleListArgs),
+    /// Show how a run went: phases, roles, warnings, captures
+    #[command(after_long_help = REPORT_EXAMPLES)]
+    Report(BundleReportArgs),
+    /// Make one archive of a bundle, always the same bytes
+    #[command(after_long_help = EXPORT_EXAMPLES)]
+    Export(BundleExportArgs),
+    /// Show a run again as it went, from its journal and logs
+    #[command(after_long_help = REPLAY_EXAMPLES)]
+    Replay(BundleReplayArgs),
 }
 
 const VERIFY_EXAMPLES: &str = "\
@@ -33,6 +43,24 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   stead bundle list
   stead bundle list .stead/runs --status failed --limit 5";
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  stead bundle report last
+  stead bundle report last --analyze --port 45000
+  stead bundle report trace.pcap --json           one capture alone
+  stead bundle report last --format markdown >report.md";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  stead bundle export last                        to <run id>.zip, here
+  stead bundle export last -o evidence.tar.zst";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  stead bundle replay last
+  stead bundle replay last --speed 10 --from client_start
+  stead bundle replay last --speed max --role server";
 
 /// Arguments of `stead bundle verify`.
 #[derive(Clone, Debug, Args)]
@@ -80,6 +108,109 @@ pub struct BundleListArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `stead bundle report`.
+#[derive(Clone, Debug, Args)]
+pub struct BundleReportArgs {
+    /// A bundle directory, an exported archive, a run id, `last`, or a pcap or pcapng file
+    #[arg(value_name = "PATH")]
+    pub path: String,
+    /// How to show it: text, json or markdown
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: DocumentFormat,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+    /// Analyse the captures afresh; nothing is written
+    #[arg(long)]
+    pub analyze: bool,
+    /// Also take this port for EtherNet/IP; repeatable, implies --analyze
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Vec<u16>,
+    /// How many captures to read at a time [default: one per processor]
+    #[arg(long, value_name = "N", value_parser = jobs)]
+    pub jobs: Option<usize>,
+}
+
+/// Arguments of `stead bundle export`.
+#[derive(Clone, Debug, Args)]
+pub struct BundleExportArgs {
+    /// A bundle directory, an exported archive, a run id or `last`
+    #[arg(value_name = "PATH")]
+    pub path: String,
+    /// Where to write it [default: <run id>.<format>, here]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// zip or tar.zst [default: as the name of FILE ends, else zip]
+    #[arg(long, value_name = "FORMAT", value_parser = archive_format)]
+    pub format: Option<ArchiveFormat>,
+    /// Replace an existing file
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Arguments of `stead bundle replay`.
+#[derive(Clone, Debug, Args)]
+pub struct BundleReplayArgs {
+    /// A bundle directory, an exported archive, a run id or `last`
+    #[arg(value_name = "PATH")]
+    pub path: String,
+    /// How many times faster than it was, or `max`
+    #[arg(long, value_name = "N", default_value = "1", value_parser = speed)]
+    pub speed: Speed,
+    /// Begin where this phase or task began
+    #[arg(long, value_name = "PHASE")]
+    pub from: Option<String>,
+    /// Only what this role did
+    #[arg(long, value_name = "ROLE")]
+    pub role: Option<String>,
+}
+
+/// How a document is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DocumentFormat {
+    /// For a terminal.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+    /// For a page.
+    #[value(alias = "md")]
+    Markdown,
+}
+
+impl DocumentFormat {
+    /// Returns what is wanted by this format and a flag that asks for JSON.
+    pub fn or_json(self, json: bool) -> Self {
+        if json { Self::Json } else { self }
+    }
+}
+
+/// How fast a run is shown again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Speed {
+    /// So many times faster than it was.
+    Times(f64),
+    /// Without any pause.
+    Max,
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed::Max);
+    }
+    let times = text.parse().ok().filter(|times: &f64| times.is_finite() && *times > 0.0);
+    times.map(Speed::Times).ok_or_else(|| "a number above 0, or max".to_owned())
+}
+
+fn jobs(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|jobs| *jobs > 0).ok_or_else(|| "a whole number above 0".to_owned())
+}
+
+fn archive_format(text: &str) -> Result<ArchiveFormat, String> {
+    let found = ArchiveFormat::ALL.into_iter().find(|format| format.as_str() == text);
+    found.ok_or_else(|| format!("one of {}", ArchiveFormat::ALL.map(ArchiveFormat::as_str).join(", ")))
 }
 
 fn run_status(text: &str) -> Result<stead_model::RunStatus, String> {

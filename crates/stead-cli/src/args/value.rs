@@ -74,6 +74,11 @@ pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A limit of which `0` is none.
+pub(super) fn limit(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { duration(text) }
+}
+
 pub(super) fn run_id(text: &str) -> Result<RunId, String> {
     RunId::parse(text).map_err(|error| error.to_string())
 }

@@ -2,34 +2,37 @@
 
 use std::path::PathBuf;
 
+use stead_bundle::diff::Target;
 use stead_bundle::{LoadError, ResolveError};
 
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
+pub(super) mod export;
 pub(super) mod info;
 pub(super) mod list;
+pub(super) mod replay;
+pub(super) mod report;
 pub(super) mod verify;
 
 /// Returns the directories that hold runs: `runs` here, and the state directory's.
-pub(super) fn run_directories(settings: &Settings) -> Vec<PathBuf> {
+pub(crate) fn run_directories(settings: &Settings) -> Vec<PathBuf> {
     vec![settings.current_dir.join("runs"), settings.state_dir.runs()]
 }
 
-/// Returns the bundle that PATH names: a directory, else a run id, a part of one, or `last`.
+/// Returns the bundle that PATH names: a directory or file, else a run id, a part of one, or `last`.
 fn find(path: &str, settings: &Settings) -> Result<PathBuf, Failure> {
     let here = settings.current_dir.join(path);
-    if here.is_dir() {
+    if !path.is_empty() && here.exists() {
         return Ok(here);
-    }
-    if here.is_file() {
-        let message = format!("{path} is a file; this release reads bundle directories only");
-        return Err(
-            Failure::new(FailureKind::Invalid, message).hint("unpack the archive and name its directory")
-        );
     }
     stead_bundle::resolve(path, &run_directories(settings))
         .map_err(|error| unresolved(error, FailureKind::Invalid))
+}
+
+/// Returns what PATH names where a capture alone will do.
+pub(super) fn target(path: &str, settings: &Settings) -> Result<Target, Failure> {
+    Target::at(&find(path, settings)?, path).map_err(unreadable)
 }
 
 /// Returns the failure of an argument that names no run, or more than one.
@@ -45,7 +48,11 @@ pub(super) fn unresolved(error: ResolveError, kind: FailureKind) -> Failure {
 /// Returns the failure of a bundle that cannot be read.
 pub(super) fn unreadable(error: LoadError) -> Failure {
     let kind = match error {
-        LoadError::NotABundle { .. } | LoadError::Read(_) | LoadError::Meta { .. } => FailureKind::Invalid,
+        LoadError::NotABundle { .. }
+        | LoadError::NotAnArchive { .. }
+        | LoadError::Damaged { .. }
+        | LoadError::Read(_)
+        | LoadError::Meta { .. } => FailureKind::Invalid,
         LoadError::PlanChanged { .. } => FailureKind::Verification,
     };
     Failure::caused_by(kind, error)

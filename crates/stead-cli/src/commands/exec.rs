@@ -56,9 +56,7 @@ pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> 
     if let Some(wait) = args.wait_lock {
         runner = runner.wait_lock(wait);
     }
-    if let Some(parent) = &settings.parent_run {
-        runner = runner.parent_run(parent.clone());
-    }
+    runner = runner.parent_runs(settings.parent_runs.clone());
     let streams = !args.json && task.asked == Asked::Command;
     let shown = if streams { hosts::Shown::Yes } else { hosts::Shown::No };
     let (lines, written) = HostLines::new(output.clone(), shown);

@@ -6,6 +6,7 @@ use stead_drivers::{Drivers, executor};
 use stead_model::ExitCode;
 
 use crate::args::ExecutorArgs;
+use crate::commands::agent;
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
@@ -14,7 +15,8 @@ pub(super) fn run(args: &ExecutorArgs, settings: &Settings) -> Result<ExitCode, 
     match (&args.attach, &args.session) {
         (_, Some(run)) => {
             let home = settings.environment.get("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-            executor::serve(Drivers::on_target(), run.clone(), &base, home)
+            let workdirs = agent::workdirs(settings);
+            executor::serve(Drivers::on_target(), run.clone(), &base, home, workdirs)
                 .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
             Ok(ExitCode::Success)
         }

@@ -13,7 +13,7 @@ use crate::reach::surroundings;
 use crate::settings::Settings;
 
 /// Returns what opens connections for this command; what it has to say goes to standard error.
-pub(super) fn transports(settings: &Settings, output: &Output) -> Transports {
+pub(crate) fn transports(settings: &Settings, output: &Output) -> Transports {
     let err = output.err.clone();
     let notices =
         Notices::new(move |notice| err.print_line(&format!("[warning] {}: {}", notice.code, notice.message)));
@@ -21,7 +21,7 @@ pub(super) fn transports(settings: &Settings, output: &Output) -> Transports {
 }
 
 /// Whether this driver has a program for machines called `name`: itself, or one that was put there.
-pub(super) fn has_binary(name: &str, settings: &Settings) -> bool {
+pub(crate) fn has_binary(name: &str, settings: &Settings) -> bool {
     let own = match std::env::consts::OS {
         "linux" => std::env::consts::ARCH.to_owned(),
         other => format!("{}-{}", if other == "macos" { "darwin" } else { other }, std::env::consts::ARCH),
@@ -32,13 +32,13 @@ pub(super) fn has_binary(name: &str, settings: &Settings) -> bool {
 }
 
 /// Returns the hash of this program, which names it on targets.
-pub(super) fn own_sha256() -> &'static str {
+pub(crate) fn own_sha256() -> &'static str {
     stead_drivers::facts::binary_sha256().unwrap_or_default()
 }
 
 /// Returns the agents there are: of the file that is named, else of `$STEAD_AGENTS`, else of `agents.yaml` here or in
 /// the user's configuration.
-pub(super) fn registry(file: Option<&PathBuf>, settings: &Settings) -> Result<Inventory, Failure> {
+pub(crate) fn registry(file: Option<&PathBuf>, settings: &Settings) -> Result<Inventory, Failure> {
     let near = [Some(settings.current_dir.clone()), settings.config_dir.clone()];
     let found = || near.into_iter().flatten().map(|dir| dir.join("agents.yaml")).find(|file| file.is_file());
     let Some(file) = file.cloned().or_else(|| settings.agents.clone()).or_else(found) else {
@@ -49,7 +49,7 @@ pub(super) fn registry(file: Option<&PathBuf>, settings: &Settings) -> Result<In
 }
 
 /// Runs a future to its end on a runtime of its own.
-pub(super) fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
+pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     let ended = runtime.block_on(future);

@@ -15,6 +15,7 @@ use crate::commands::bundle::{run_directories, unreadable, unresolved};
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Given};
+use crate::commands::run::resume as run_of_roles;
 use crate::commands::steps;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
@@ -29,7 +30,8 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     match meta.kind {
         RunKind::Plan => {}
         RunKind::Steps => return steps::resume::recorded(bundle, &meta, args, settings, output),
-        RunKind::Run | RunKind::Nodes | RunKind::Fleet | RunKind::Test => {
+        RunKind::Run => return run_of_roles::recorded(bundle, &meta, args, settings, output),
+        RunKind::Nodes | RunKind::Fleet | RunKind::Test => {
             return Err(Failure::new(
                 FailureKind::Invalid,
                 format!("{} is not a run of a plan", meta.run_id),
@@ -70,9 +72,7 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     if let Some(wait) = args.wait_lock {
         runner = runner.wait_lock(wait);
     }
-    if let Some(parent) = &settings.parent_run {
-        runner = runner.parent_run(parent.clone());
-    }
+    runner = runner.parent_runs(settings.parent_runs.clone());
     if let Some(warning) = warning {
         runner = runner.warn("plan/source-gone", warning);
     }
@@ -112,7 +112,7 @@ pub(super) fn refuse_flags(flags: &[(&str, bool)], of: &str, this: &str) -> Resu
 }
 
 /// Returns the recorded plan. Checked against its hash first: a changed one is never run, not even by force.
-fn stored_plan(bundle: &Path, meta: &RunMeta) -> Result<CompiledPlan, Failure> {
+pub(super) fn stored_plan(bundle: &Path, meta: &RunMeta) -> Result<CompiledPlan, Failure> {
     let bytes = stead_bundle::load_plan(bundle, meta).map_err(unreadable)?;
     let plan: Plan = serde_json::from_slice(&bytes).map_err(|error| {
         Failure::caused_by(FailureKind::Verification, error).hint("plan.json is not a plan")
@@ -188,7 +188,7 @@ pub(super) fn names(typed: &[String], plan: &Plan) -> Result<Vec<TaskName>, Fail
     failure.map_or(Ok(found), Err)
 }
 
-fn refused(error: ResumeError) -> Failure {
+pub(super) fn refused(error: ResumeError) -> Failure {
     let changed = matches!(error, ResumeError::PlanChanged { .. });
     let failure = Failure::caused_by(FailureKind::of(error.exit_code()), error);
     if changed {

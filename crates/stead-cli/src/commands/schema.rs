@@ -1,7 +1,7 @@
 //! `stead schema`: what an editor checks files against, from the types that read them.
 
 use serde_json::Value;
-use stead_model::schema::{inventory_schema, plan_schema, site_schema, steps_schema};
+use stead_model::schema::{inventory_schema, kit_schema, plan_schema, run_schema, site_schema, steps_schema};
 use stead_model::site::FileKind;
 use stead_model::{ExitCode, diagnostic};
 
@@ -15,6 +15,8 @@ pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, 
         SchemaCommand::Plan => plan_schema(),
         SchemaCommand::Inventory => inventory_schema(),
         SchemaCommand::Steps => steps_schema(),
+        SchemaCommand::Run => run_schema(),
+        SchemaCommand::Kit => kit_schema(),
         SchemaCommand::Site => site_schema(FileKind::Site),
         SchemaCommand::Secrets => site_schema(FileKind::Secrets),
         SchemaCommand::Host => site_schema(FileKind::Host),

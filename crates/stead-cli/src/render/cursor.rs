@@ -7,6 +7,8 @@ use std::io::Write as _;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::full_screen;
+
 pub(crate) const HIDE: &str = "\x1b[?25l";
 pub(crate) const SHOW: &str = "\x1b[?25h";
 
@@ -17,8 +19,9 @@ pub(crate) fn note(hidden: bool) {
     HIDDEN.store(hidden, Ordering::SeqCst);
 }
 
-/// Shows the cursor on standard error if it is hidden. Takes no lock of ours.
+/// Shows the cursor on standard error if it is hidden, and gives a whole screen back.
 pub fn restore() {
+    full_screen::give_back();
     if HIDDEN.swap(false, Ordering::SeqCst) {
         let mut stderr = std::io::stderr();
         // Nothing can be done about a terminal that went away.
@@ -32,6 +35,10 @@ pub fn restore_on_panic() {
     INSTALLED.call_once(|| {
         let print = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
+            // Whoever draws the whole screen goes on and tells of a thread that ended; its words would only be in the way.
+            if full_screen::is_drawn_elsewhere() {
+                return;
+            }
             restore();
             print(panic);
         }));

@@ -64,7 +64,7 @@ impl Observer for HostLines {
                 stdout.finish(task, Some(host), |line| output.out.print_line(line));
                 stderr.finish(task, Some(host), |line| output.err.print_line(line));
             }
-            EventKind::Warning { code, text } => {
+            EventKind::Warning { code, text, .. } => {
                 let line = format!("[warning] {}: {}", text::one_line(code), text::one_line(text));
                 self.output.err.print_line(&line);
             }
@@ -84,6 +84,14 @@ impl Observer for HostLines {
             | EventKind::Confirmed { .. }
             | EventKind::UndoStarted { .. }
             | EventKind::UndoFinished { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::AgentLost(_)
+            | EventKind::AgentBack(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::RoleExited(_)
+            | EventKind::Artifact(_)
             | EventKind::CancelRequested { .. }
             | EventKind::RunFinished(_) => {}
         }

@@ -27,12 +27,26 @@ enum Prefix {
     TaskAndHost,
     /// The host, where there is but one task.
     Host,
+    /// The task, which is a role of a run.
+    Role,
+    /// The task, where it is a role: it has but one host.
+    Task,
 }
 
 impl Lines {
     /// Returns lines that begin with their host alone.
     pub(crate) fn of_hosts() -> Self {
         Self { prefix: Prefix::Host, ..Self::default() }
+    }
+
+    /// Returns lines that begin with their task alone.
+    pub(crate) fn of_tasks() -> Self {
+        Self { prefix: Prefix::Task, ..Self::default() }
+    }
+
+    /// Returns lines that begin with their role alone.
+    pub(crate) fn of_roles() -> Self {
+        Self { prefix: Prefix::Role, ..Self::default() }
     }
 
     /// Takes a piece of output and calls `show` with each `task@host | line` that is now complete.
@@ -93,8 +107,8 @@ fn prefixed(prefix: Prefix, task: &TaskName, host: Option<&HostName>, line: &[u8
     let line = text::clean(line.trim_end_matches(['\n', '\r'])).into_owned();
     match host {
         Some(host) if prefix == Prefix::Host => format!("{host} | {line}"),
-        Some(host) => format!("{task}@{host} | {line}"),
-        None => format!("{task} | {line}"),
+        Some(host) if prefix == Prefix::TaskAndHost => format!("{task}@{host} | {line}"),
+        Some(_) | None => format!("{task} | {line}"),
     }
 }
 

@@ -95,6 +95,14 @@ impl Observer for Plain {
             | EventKind::UndoStarted { .. }
             | EventKind::UndoFinished { .. }
             | EventKind::Warning { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::AgentLost(_)
+            | EventKind::AgentBack(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::RoleExited(_)
+            | EventKind::Artifact(_)
             | EventKind::CancelRequested { .. }
             | EventKind::RunFinished(_) => {}
         }
@@ -116,7 +124,7 @@ impl Observer for Plain {
 }
 
 /// Returns the line of an event, if it has one of its own.
-pub(super) fn line_of(kind: &EventKind) -> Option<String> {
+pub(crate) fn line_of(kind: &EventKind) -> Option<String> {
     let line = match kind {
         EventKind::RunStarted(started) => format!("[run] {} {}", started.plan, started.run_id),
         EventKind::RunResumed(resumed) => format!("[resumed] segment={}", resumed.segment),
@@ -141,7 +149,7 @@ pub(super) fn line_of(kind: &EventKind) -> Option<String> {
             append(&mut line, error.as_deref());
             line
         }
-        EventKind::Warning { code, text } => {
+        EventKind::Warning { code, text, .. } => {
             format!("[warning] {}: {}", text::one_line(code), text::one_line(text))
         }
         EventKind::CancelRequested { why, task } => match (why, task) {
@@ -163,13 +171,21 @@ pub(super) fn line_of(kind: &EventKind) -> Option<String> {
         | EventKind::AttemptStarted { .. }
         | EventKind::Log { .. }
         | EventKind::PartFinished { .. }
-        | EventKind::HostResult { .. } => return None,
+        | EventKind::HostResult { .. }
+        | EventKind::AgentConnected(_)
+        | EventKind::AgentLost(_)
+        | EventKind::AgentBack(_)
+        | EventKind::RoleStarted(_)
+        | EventKind::RoleReady(_)
+        | EventKind::RoleStop(_)
+        | EventKind::RoleExited(_)
+        | EventKind::Artifact(_) => return None,
     };
     Some(line)
 }
 
 /// Returns `task@host`, or the task alone.
-pub(super) fn at(task: &TaskName, host: Option<&HostName>) -> String {
+pub(crate) fn at(task: &TaskName, host: Option<&HostName>) -> String {
     host.map_or_else(|| task.to_string(), |host| format!("{task}@{host}"))
 }
 

@@ -204,6 +204,14 @@ impl Observer for StepsShown {
             | EventKind::Confirmed { .. }
             | EventKind::UndoStarted { .. }
             | EventKind::UndoFinished { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::AgentLost(_)
+            | EventKind::AgentBack(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::RoleExited(_)
+            | EventKind::Artifact(_)
             | EventKind::RunFinished(_) => {}
         }
     }

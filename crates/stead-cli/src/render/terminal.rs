@@ -324,7 +324,7 @@ impl Observer for Terminal {
                     error.as_deref(),
                 );
             }
-            EventKind::Warning { code, text } => {
+            EventKind::Warning { code, text, .. } => {
                 self.say_end(Style::Warn, "warning", &text::one_line(code), Some(text));
             }
             EventKind::CancelRequested { why, task } => {
@@ -354,6 +354,14 @@ impl Observer for Terminal {
             | EventKind::FactsGathered { .. }
             | EventKind::TaskReady { .. }
             | EventKind::PartFinished { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::AgentLost(_)
+            | EventKind::AgentBack(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::RoleExited(_)
+            | EventKind::Artifact(_)
             | EventKind::Confirmed { .. } => {}
         }
         self.tick();

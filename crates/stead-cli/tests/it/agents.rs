@@ -42,6 +42,10 @@ fn the_status_of_this_machine_is_tried_not_guessed() {
         }
     }
     assert_eq!(document["pcap_capable"], document["pcap_method"].is_string());
+    assert_eq!(
+        (&document["supported_roles"], &document["kits"]),
+        (&json!(["service", "task"]), &json!(["cipdip"]))
+    );
 
     let document = lab.run(["agent", "status", "--json", "--workdir", "file/x"]).exits(0).document();
     assert_eq!(document["workdir"]["writable"], false);

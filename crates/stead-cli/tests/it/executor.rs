@@ -10,3 +10,5 @@ mod protocol;
 mod restarting;
 mod sessions;
 mod sweep;
+
+pub(crate) use direct::stead;

@@ -17,7 +17,7 @@ fn child_counts_signals() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         while counts.changed().await.is_ok() {
-            println!("count {}", *counts.borrow_and_update());
+            println!("count {}", counts.borrow_and_update().count);
         }
     });
 }

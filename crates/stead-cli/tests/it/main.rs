@@ -21,12 +21,17 @@ mod nodes;
 mod plain;
 mod plans;
 mod reach;
+mod record;
 mod report;
+mod roles;
+mod run_plans;
 mod running;
+mod runs;
 mod site;
 mod steps;
 mod system;
 mod terminal;
+mod tui;
 mod unsupported;
 mod usage;
 

@@ -73,7 +73,7 @@ fn nothing_a_task_says_becomes_a_control_character() {
         finished("a", Status::Failed, 0, Some(evil)),
         retry("a", Some("h"), 1, 1, evil),
         skipped("b", evil),
-        EventKind::Warning { code: "x/y".to_owned(), text: evil.to_owned() },
+        EventKind::Warning { code: "x/y".to_owned(), text: evil.to_owned(), role: None },
         EventKind::CancelRequested { why: CancelReason::Failure, task: Some(task("a")) },
     ]);
     assert_eq!(shown.len(), 6);

@@ -117,7 +117,7 @@ fn mixed() -> Report {
             message: "disk full".to_owned(),
         },
     ];
-    report.warnings = vec![Warning { code: "plan/never-runs".to_owned(), text: "x never runs".to_owned() }];
+    report.warnings = vec![Warning::new("plan/never-runs", "x never runs")];
     report
 }
 

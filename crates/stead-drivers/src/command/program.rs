@@ -23,6 +23,15 @@ pub(crate) struct NotStarted {
 
 /// Returns the file that `name` means for a command started in `cwd` with this `PATH`.
 pub(crate) fn find(name: &str, cwd: &Path, path: Option<&OsStr>) -> Result<PathBuf, NotStarted> {
+    search(name, cwd, path, Some(SYSTEM_DIRECTORIES))
+}
+
+/// As [`find`], on `PATH` alone.
+pub(crate) fn find_on_path(name: &str, cwd: &Path, path: Option<&OsStr>) -> Result<PathBuf, NotStarted> {
+    search(name, cwd, path, None)
+}
+
+fn search(name: &str, cwd: &Path, path: Option<&OsStr>, more: Option<&str>) -> Result<PathBuf, NotStarted> {
     if name.contains('/') {
         // Made absolute here: whether a relative program belongs to the old or the new directory differs by system.
         let file = cwd.join(name);
@@ -37,7 +46,8 @@ pub(crate) fn find(name: &str, cwd: &Path, path: Option<&OsStr>) -> Result<PathB
     let mut blocked = None;
     let searched = path.map_or_else(OsString::new, OsStr::to_os_string);
     let directories = searched.as_bytes().split(|byte| *byte == b':').filter(|_| path.is_some());
-    for directory in directories.chain(SYSTEM_DIRECTORIES.as_bytes().split(|byte| *byte == b':')) {
+    let more_directories = more.into_iter().flat_map(|more| more.as_bytes().split(|byte| *byte == b':'));
+    for directory in directories.chain(more_directories) {
         // An empty element means the working directory, as in every shell.
         let file = cwd.join(OsString::from_vec(directory.to_vec())).join(name);
         match probe(&file) {
@@ -51,8 +61,9 @@ pub(crate) fn find(name: &str, cwd: &Path, path: Option<&OsStr>) -> Result<PathB
         None => NotStarted {
             code: 127,
             message: format!(
-                "program `{name}` not found in PATH `{}` nor in {SYSTEM_DIRECTORIES}",
-                searched.to_string_lossy()
+                "program `{name}` not found in PATH `{}`{}",
+                searched.to_string_lossy(),
+                more.map_or_else(String::new, |more| format!(" nor in {more}"))
             ),
         },
     })

@@ -32,17 +32,17 @@ impl RemoteFiles {
             events,
         }
     }
+}
 
-    /// Asks the session and waits for its answer. Operations do this on threads that may wait.
-    fn ask<T>(
-        &self,
-        question: impl FnOnce(oneshot::Sender<Result<T, OpError>>) -> Event,
-    ) -> Result<T, OpError> {
-        let (answer, answered) = oneshot::channel();
-        let gone = || OpError::operation("the executor's session ended");
-        self.events.send(question(answer)).map_err(|_| gone())?;
-        answered.blocking_recv().unwrap_or_else(|_| Err(gone()))
-    }
+/// Asks the session and waits for its answer. Call it on threads that may wait.
+pub(super) fn ask<T>(
+    events: &mpsc::UnboundedSender<Event>,
+    question: impl FnOnce(oneshot::Sender<Result<T, OpError>>) -> Event,
+) -> Result<T, OpError> {
+    let (answer, answered) = oneshot::channel();
+    let gone = || OpError::operation("the executor's session ended");
+    events.send(question(answer)).map_err(|_| gone())?;
+    answered.blocking_recv().unwrap_or_else(|_| Err(gone()))
 }
 
 impl DriverFiles for RemoteFiles {
@@ -57,11 +57,11 @@ impl DriverFiles for RemoteFiles {
 
     fn content(&self, _source: &str, entry: &SourceEntry) -> Result<PathBuf, OpError> {
         let content = Content { size: entry.size, sha256: entry.sha256.clone() };
-        self.ask(|answer| Event::Want { id: self.id, content, answer })
+        ask(&self.events, |answer| Event::Want { id: self.id, content, answer })
     }
 
     fn keep(&self, _place: &Place, file: &mut File, content: &Content) -> Result<String, OpError> {
         let file = file.try_clone().map_err(|error| OpError::io("cannot fetch", &error))?;
-        self.ask(|answer| Event::Keep { id: self.id, file, content: content.clone(), answer })
+        ask(&self.events, |answer| Event::Keep { id: self.id, file, content: content.clone(), answer })
     }
 }

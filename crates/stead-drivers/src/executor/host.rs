@@ -3,7 +3,10 @@
 //! One task owns all of it. Operations tell it of their ends and wishes through events; their output lies in
 //! [`Kept`] until there is room on the connection.
 
+mod exec;
+mod files;
 mod parcels;
+mod roles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -12,8 +15,9 @@ use std::time::Duration;
 
 use serde_json::Map;
 use stead_model::executor::{
-    FACTS, Frame, FrameBuffer, FrameKind, Hello, Holder, OpRequest, OpResult, Received, Reply, Request, write,
+    FACTS, Frame, FrameBuffer, FrameKind, Hello, Holder, OpRequest, OpResult, Reply, Request, write,
 };
+use stead_model::role::{RoleEvent, StopReason};
 use stead_model::{ErrorClass, OperationName};
 use stead_runner::files::Content;
 use stead_runner::operation::{OpError, Predicted, Stop};
@@ -30,7 +34,11 @@ use super::output::Kept;
 use super::server::Shared;
 use super::work::{self, Surroundings};
 
+use crate::roles::site::Site;
+
+use exec::ExecWork;
 use parcels::{Arriving, Leaving};
+use roles::RoleWork;
 
 /// What is written ahead to the connection at most: enough to keep it busy.
 const AHEAD: usize = 256 << 10;
@@ -49,6 +57,12 @@ pub(super) enum Event {
     Keep { id: u32, file: std::fs::File, content: Content, answer: oneshot::Sender<Result<String, OpError>> },
     /// It was waiting for the target's lock.
     Locked(u32, Result<Arc<Held>, Refused>),
+    /// A question has its answer.
+    Answered(u32, Reply),
+    /// A role's supervisor tells something.
+    Role(u32, RoleEvent),
+    /// Nothing more comes of a role.
+    RoleOver(u32),
 }
 
 /// One operation, from its beginning until its driver has its result.
@@ -61,6 +75,8 @@ struct Work {
     answer: Option<(Reply, bool)>,
     arriving: Option<Arriving>,
     leaving: Option<Leaving>,
+    role: Option<RoleWork>,
+    exec: Option<ExecWork>,
 }
 
 /// A driver's connection.
@@ -88,6 +104,8 @@ pub(super) struct HostSession {
     lock: Option<Arc<Held>>,
     heard: Instant,
     grace: Duration,
+    /// Where roles work.
+    site: Arc<Site>,
 }
 
 /// What follows from what was heard.
@@ -102,7 +120,9 @@ enum Next {
 impl HostSession {
     pub(super) fn new(shared: Arc<Shared>, host: String, connections: mpsc::Receiver<Greeted>) -> Self {
         let inflight = Inflight::create(&shared.home);
+        let site = shared.site(None);
         Self {
+            site,
             shared,
             host,
             root: None,
@@ -181,10 +201,11 @@ impl HostSession {
     async fn attach(&mut self, greeted: Greeted) {
         let Greeted { hello, stream, inbox } = greeted;
         self.connection = None;
-        let Hello { fresh, lease_ms, root, received, .. } = hello;
+        let Hello { fresh, lease_ms, root, received, workdir, .. } = hello;
         if fresh {
             self.stop_all().await;
             self.predicted = Predicted::default();
+            self.site = self.shared.site(workdir.map(PathBuf::from));
         }
         self.lease = Duration::from_millis(lease_ms.clamp(100, 3_600_000));
         self.root = root.map(PathBuf::from);
@@ -193,16 +214,21 @@ impl HostSession {
         (self.outbox, self.written) = (Vec::new(), 0);
         for (id, work) in &mut self.works {
             let seen = received.iter().find(|seen| seen.id == *id).copied().unwrap_or_default();
-            work.output.rewind(seen.stdout, seen.stderr);
+            match &mut work.role {
+                Some(role) => role.rewind(&seen),
+                None => work.output.rewind(seen.stdout, seen.stderr),
+            }
             if let Some((_, is_written)) = &mut work.answer {
                 *is_written = false;
             }
         }
         let mut welcome = self.shared.welcome.clone();
         welcome.resumed = self.works.keys().copied().collect();
+        welcome.time_micros = stead_runner::clock::now().as_micros();
         self.say(0, &Reply::Hello(welcome));
         for (id, work) in &mut self.works {
             let again = [
+                work.exec.as_ref().and_then(ExecWork::started),
                 work.arriving.as_mut().map(Arriving::ask_again),
                 work.leaving.as_mut().map(|leaving| {
                     let seen = received.iter().find(|seen| seen.id == *id).copied().unwrap_or_default();
@@ -241,6 +267,13 @@ impl HostSession {
     /// Sends one piece of what `id` has to say; returns whether there was one.
     fn send_piece(&mut self, id: u32) -> bool {
         let Some(work) = self.works.get_mut(&id) else { return false };
+        if let Some((message, bytes)) = work.role.as_mut().and_then(RoleWork::next_piece) {
+            self.say(id, &message);
+            if let Some(bytes) = bytes {
+                Frame::write(&mut self.outbox, FrameKind::Bytes, id, &bytes).unwrap_or(());
+            }
+            return true;
+        }
         if let Some((stream, offset, bytes)) = work.output.next_piece() {
             self.say(id, &Reply::Out { stream, offset });
             Frame::write(&mut self.outbox, FrameKind::Bytes, id, &bytes).unwrap_or(());
@@ -314,6 +347,26 @@ impl HostSession {
                 let holder = Holder { run, driver, user, since };
                 self.begin_lock(id, holder, parent, Duration::from_millis(wait_ms));
             }
+            Request::Put { path, mode, sha256, size } => {
+                self.begin_put(id, path, mode, Content { size, sha256 })
+            }
+            Request::Get { path } => self.begin_get(id, path),
+            Request::Stat { path, hash } => self.begin_stat(id, path, hash),
+            Request::Role(role) => self.begin_role(id, *role),
+            Request::Stop { reason, kill } => {
+                if let Some(role) = self.works.get(&id).and_then(|work| work.role.as_ref()) {
+                    role.stop(reason, kill);
+                }
+            }
+            Request::Probe(probe) => self.begin_probe(id, probe),
+            Request::Site(ask) => self.begin_site(id, ask),
+            Request::Exec(exec) => self.begin_exec(id, *exec),
+            // Otherwise bytes follow.
+            Request::Stdin { end } => {
+                if end {
+                    self.end_input(id);
+                }
+            }
             Request::Cancel { signal, grace_ms: _ } => self.cancel(id, &signal),
             Request::Ack { id } => {
                 drop(self.works.remove(&id));
@@ -321,9 +374,11 @@ impl HostSession {
                 crate::network::watch::confirm(&self.shared.run).ok();
             }
             Request::Beat { received } => {
-                for Received { id, stdout, stderr, file: _ } in received {
-                    if let Some(work) = self.works.get(&id) {
-                        work.output.forget(stdout, stderr);
+                for seen in received {
+                    match self.works.get_mut(&seen.id) {
+                        Some(Work { role: Some(role), .. }) => role.forget(&seen),
+                        Some(work) => work.output.forget(seen.stdout, seen.stderr),
+                        None => {}
                     }
                 }
                 self.say(0, &Reply::Beat);
@@ -353,6 +408,8 @@ impl HostSession {
             answer: None,
             arriving: None,
             leaving: None,
+            role: None,
+            exec: None,
         };
         self.works.insert(id, work);
         (stop, output)
@@ -430,6 +487,9 @@ impl HostSession {
     fn cancel(&mut self, id: u32, signal: &str) {
         let Some(work) = self.works.get_mut(&id) else { return };
         let stop = if signal == "KILL" { Stop::Kill } else { Stop::Ask };
+        if let Some(role) = &work.role {
+            role.stop(StopReason::Cancelled, stop == Stop::Kill);
+        }
         work.stop.send_if_modified(|now| {
             let sooner = *now < stop;
             if sooner {
@@ -464,6 +524,13 @@ impl HostSession {
                     work.answer = Some((reply, false));
                 }
             }
+            Event::Answered(id, reply) => {
+                if let Some(work) = self.works.get_mut(&id) {
+                    work.answer = Some((reply, false));
+                }
+            }
+            Event::Role(id, event) => self.take_role_event(id, event),
+            Event::RoleOver(id) => self.take_role_over(id),
             Event::Want { id, content, answer } => self.want(id, content, answer),
             Event::Keep { id, file, content, answer } => {
                 let Some(work) = self.works.get_mut(&id) else { return };
@@ -481,6 +548,7 @@ impl HostSession {
     async fn stop_all(&mut self) {
         for work in self.works.values_mut().filter(|work| work.answer.is_none()) {
             work.stop.send_replace(Stop::Ask);
+            work.role.iter().for_each(RoleWork::close);
             work.give_up_parcels();
         }
         let deadline = Instant::now() + self.grace + PATIENCE;

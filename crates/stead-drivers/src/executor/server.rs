@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stead_model::RunId;
@@ -17,6 +17,8 @@ use stead_runner::operation::Registry;
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+
+use crate::roles::site::Site;
 
 use super::attach::READY;
 use super::greeting::{Greeted, greet};
@@ -39,13 +41,33 @@ pub(super) struct Shared {
     pub(super) account_home: PathBuf,
     pub(super) lock: TargetLock,
     pub(super) welcome: Welcome,
+    /// Where roles work if nobody says otherwise, the first choice first.
+    workdirs: Vec<PathBuf>,
+    /// Places where roles work, by what was said: hosts of one run may share one.
+    sites: Mutex<BTreeMap<Option<PathBuf>, Arc<Site>>>,
+}
+
+impl Shared {
+    /// Returns the place where roles work: in `workdir`, if it is said.
+    pub(super) fn site(&self, workdir: Option<PathBuf>) -> Arc<Site> {
+        let mut sites = self.sites.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = || workdir.clone().map_or_else(|| self.workdirs.clone(), |workdir| vec![workdir]);
+        let site = sites.entry(workdir.clone()).or_insert_with(|| Arc::new(Site::new(places())));
+        Arc::clone(site)
+    }
 }
 
 /// Runs the session of `run` to its end.
 ///
 /// # Errors
 /// If it cannot listen. What goes wrong later is told to the driver.
-pub fn serve(registry: Registry, run: RunId, base: &Path, account_home: PathBuf) -> io::Result<()> {
+pub fn serve(
+    registry: Registry,
+    run: RunId,
+    base: &Path,
+    account_home: PathBuf,
+    workdirs: Vec<PathBuf>,
+) -> io::Result<()> {
     // As a child of `attach` it is no group's leader, so this works; where it does not, a lost terminal may end it.
     rustix::process::setsid().ok();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap_or(());
@@ -67,6 +89,8 @@ pub fn serve(registry: Registry, run: RunId, base: &Path, account_home: PathBuf)
         registry,
         lock: TargetLock::new(base),
         account_home,
+        workdirs,
+        sites: Mutex::default(),
         welcome: welcome(&executable, &directory)?,
         run,
         home,
@@ -107,6 +131,8 @@ fn welcome(executable: &Path, directory: &Path) -> io::Result<Welcome> {
         pid: std::process::id(),
         boot_id: boot_id.trim().to_owned(),
         resumed: Vec::new(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        time_micros: 0,
     })
 }
 

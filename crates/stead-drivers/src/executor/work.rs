@@ -117,6 +117,7 @@ async fn run(
     let context = OpContext {
         undo: undo.wanted(request.undo && !request.check),
         run_id: Some(around.run),
+        parents: Arc::default(),
         bundle: None,
         task: TaskName::parse(mark("STEAD_TASK")).map_err(|_| bad("task"))?,
         host: HostName::parse(mark("STEAD_HOST")).map_err(|_| bad("host"))?,

@@ -108,7 +108,7 @@ async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
 }
 
 fn warning(cx: &OpContext, path: &str, reason: &str) -> Warning {
-    Warning { code: "reach/bad-fact".to_owned(), text: format!("{}: {path}: {reason}", cx.host) }
+    Warning::new("reach/bad-fact", format!("{}: {path}: {reason}", cx.host))
 }
 
 /// Returns the files there are, by name, or why none of them may be looked at.

@@ -81,16 +81,27 @@ pub(crate) fn with_certificates(needs: Needs, params: &Params) -> Needs {
 /// Sends a request and gives the body to `sink`. Ends when cancelled.
 ///
 /// # Errors
-/// Class `timeout` if the deadline passes, `invalid` for a bad address, else `operation`.
+/// As [`send_uncancelled`].
 pub(crate) async fn send(cx: &OpContext, request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpError> {
-    let (timeout, url) = (request.timeout, request.url.to_owned());
+    let url = request.url.to_owned();
     tokio::select! {
-        response = exchange(request, sink) => response,
-        () = tokio::time::sleep(timeout) => Err(OpError::new(
+        response = send_uncancelled(request, sink) => response,
+        () = cx.cancel.at_least(Stop::Ask) => Err(OpError::operation(format!("{url}: cancelled"))),
+    }
+}
+
+/// Sends a request and gives the body to `sink`.
+///
+/// # Errors
+/// Class `timeout` if the deadline passes, `invalid` for a bad address, else `operation`.
+pub(crate) async fn send_uncancelled(request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpError> {
+    let (timeout, url) = (request.timeout, request.url.to_owned());
+    match tokio::time::timeout(timeout, exchange(request, sink)).await {
+        Ok(response) => response,
+        Err(_) => Err(OpError::new(
             ErrorClass::Timeout,
             format!("{url}: no whole answer within {}", stead_model::duration::to_exact(timeout)),
         )),
-        () = cx.cancel.at_least(Stop::Ask) => Err(OpError::operation(format!("{url}: cancelled"))),
     }
 }
 

@@ -115,7 +115,7 @@ impl Action for ScriptRun {
         lines.finish(|line, spoken| heard.take(line, spoken));
         let collisions = surroundings.outputs.collisions(&cx.task, &heard.outcome.outputs);
         let mut outcome = heard.into_outcome(&ended)?;
-        let told = collisions.into_iter().map(|text| Warning { code: "steps/output".to_owned(), text });
+        let told = collisions.into_iter().map(|text| Warning::new("steps/output", text));
         outcome.warnings.extend(told);
         Ok(outcome)
     }
@@ -194,10 +194,7 @@ impl Heard {
             signal: ended.signal,
             stopped: ended.stopped,
             data: Some(data),
-            warnings: malformed
-                .into_iter()
-                .map(|text| Warning { code: "steps/line".to_owned(), text })
-                .collect(),
+            warnings: malformed.into_iter().map(|text| Warning::new("steps/line", text)).collect(),
             ..Outcome::default()
         })
     }

@@ -15,7 +15,7 @@ use crate::expr::{ExprError, References};
 use crate::graph::Graph;
 
 mod defaults;
-mod finish;
+mod intern;
 mod names;
 mod operations;
 mod order;
@@ -46,7 +46,7 @@ pub fn check(
     locate: &dyn Fn(TaskIndex, &str) -> Place,
     diagnostics: Diagnostics,
 ) -> Result<CompiledPlan, Diagnostics> {
-    let mut interner = finish::Interner::default();
+    let mut interner = intern::Interner::default();
     for (i, task) in plan.tasks.iter_mut().enumerate() {
         let index = TaskIndex(u32::try_from(i).expect("a plan has at most 1,000,000 tasks"));
         fill_defaults(index, task, explicit, catalogue);
@@ -82,7 +82,7 @@ pub fn check(
     match built {
         Ok(graph) if !diagnostics.has_errors() => {
             defaults::leave_out(&mut plan, catalogue);
-            let hash = finish::hash(&mut plan);
+            let hash = plan.seal();
             let warnings = diagnostics.sorted().0;
             Ok(CompiledPlan { plan: Arc::new(plan), graph: Arc::new(graph), hash, warnings })
         }

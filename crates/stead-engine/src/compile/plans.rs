@@ -78,7 +78,7 @@ pub fn compile(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) 
 
 fn compile_at_most(limit: usize, file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) -> Draft {
     let mut plan = Plan::new(file.name.clone());
-    let resolved = super::vars::resolve(file, inputs, diagnostics);
+    let resolved = super::vars::resolve(file.into(), inputs, diagnostics);
     let mut texts = Texts::new(file, &resolved, diagnostics);
     plan.description = file.description.clone();
     plan.secrets = file.secrets.clone();

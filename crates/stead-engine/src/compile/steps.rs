@@ -39,7 +39,7 @@ pub struct Surroundings<'a> {
     /// The effective configuration.
     pub values: &'a Values,
     /// What is known of each script, by its path.
-    pub files: &'a BTreeMap<String, StepFile>,
+    pub files: &'a BTreeMap<&'a str, StepFile>,
     /// What the run acts on.
     pub target: &'a str,
     /// The operations there are.
@@ -125,18 +125,23 @@ pub fn compile(selected: &Selected<'_>, around: &Surroundings<'_>) -> Result<Ste
     // All steps run on one host, so its limit is the catalogue's, not one by the number of CPUs.
     plan.limits = Limits { parallel: catalogue.parallel, per_target: Some(catalogue.parallel) };
     let mut explicit = Explicit::default();
+    let mut shared = Arc::new(Settings::default());
     let dependencies = dependencies(selected);
     for (at, (((_, step), made), depends_on)) in
         selected.steps.iter().zip(&steps).zip(dependencies).enumerate()
     {
         let index = u32::try_from(at).expect("a file of at most 64 MiB has fewer steps");
         explicit.idempotent.insert(TaskIndex(index), step.idempotent);
+        let settings = settings(step);
+        if *shared != settings {
+            shared = Arc::new(settings);
+        }
         plan.tasks.push(Task {
             name: TaskName::from(&step.id),
             section: Section::Main,
             depends_on,
             action: Action::Op(Arc::new(part(step, made, mode))),
-            settings: Arc::new(settings(step)),
+            settings: Arc::clone(&shared),
             item: None,
             hash: Digest::default(),
         });
@@ -272,6 +277,7 @@ fn settings(step: &Step) -> Settings {
         on_error: OnError::StopAll,
         retry: retry(&step.retry),
         timeout: step.timeout,
+        idempotent: step.idempotent,
         ..Settings::default()
     }
 }

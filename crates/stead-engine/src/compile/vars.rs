@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use stead_model::diagnostic::{Diagnostic, Diagnostics, Place, Source, suggest};
 use stead_model::operation::describe;
-use stead_model::plan_file::{PlanFile, UNDECLARED};
-use stead_model::yaml::{self, Codes};
+use stead_model::plan_file::{Declared, PlanFile, UNDECLARED};
+use stead_model::yaml::{self, Codes, Tree};
 
 use crate::expr::{self, Scope};
 
@@ -106,11 +106,29 @@ struct Raw {
     given: bool,
 }
 
-/// Returns the values of everything the plan declares.
-pub(super) fn resolve(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagnostics) -> Resolved {
-    let tree = file.tree();
+/// What a file declares.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Declarations<'f> {
+    pub(super) tree: &'f Tree,
+    pub(super) vars: &'f [Declared],
+    pub(super) env: &'f [Declared],
+}
+
+impl<'f> From<&'f PlanFile> for Declarations<'f> {
+    fn from(file: &'f PlanFile) -> Self {
+        Self { tree: file.tree(), vars: &file.vars, env: &file.env }
+    }
+}
+
+/// Returns the values of everything the file declares.
+pub(super) fn resolve(
+    declarations: Declarations<'_>,
+    inputs: &Inputs,
+    diagnostics: &mut Diagnostics,
+) -> Resolved {
+    let Declarations { tree, vars, env } = declarations;
     let mut resolved = Resolved::default();
-    for declared in &file.env {
+    for declared in env {
         match inputs.env.get(&declared.name) {
             Some(value) => {
                 resolved.env.insert(declared.name.clone(), value.clone());
@@ -124,7 +142,7 @@ pub(super) fn resolve(file: &PlanFile, inputs: &Inputs, diagnostics: &mut Diagno
         }
     }
     let mut raw: BTreeMap<&str, Raw> = BTreeMap::new();
-    for declared in &file.vars {
+    for declared in vars {
         let node = tree.node(declared.value);
         raw.insert(
             &declared.name,

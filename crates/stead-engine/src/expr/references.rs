@@ -64,6 +64,31 @@ impl References {
     }
 }
 
+/// What a text of a run manifest uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsedNames {
+    /// The names, each with the members that are read of it.
+    pub paths: Vec<NamePath>,
+    /// Filters, tests and functions there are not.
+    pub unknown: Vec<Unknown>,
+}
+
+/// A name with members: `roles.server.ready` of `roles.server.ready[x]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamePath {
+    /// The name, then its members.
+    pub parts: Vec<String>,
+    /// Whether the next member is known only when the text is evaluated.
+    pub is_open: bool,
+}
+
+/// Returns what a text with `{{ … }}` uses, whatever its names mean, or why it cannot be parsed.
+pub fn used_names(text: &str) -> Result<UsedNames, ExprError> {
+    let mut walk = Walk { paths: Some(Vec::new()), ..Walk::default() };
+    walk.template(text)?;
+    Ok(UsedNames { paths: walk.paths.unwrap_or_default(), unknown: walk.found.unknown })
+}
+
 /// Returns the names a bare expression uses, or why it cannot be parsed.
 pub fn expression_references(text: &str) -> Result<References, ExprError> {
     bounds::check_expression(text)?;
@@ -74,22 +99,8 @@ pub fn expression_references(text: &str) -> Result<References, ExprError> {
 
 /// Returns the names a text with `{{ … }}` uses, or why it cannot be parsed.
 pub fn template_references(text: &str) -> Result<References, ExprError> {
-    if let Some(offset) = statement(text) {
-        return Err(ExprError::Statement { offset });
-    }
-    bounds::check_template(text, &syntax(Dialect::Outputs))?;
-    let parsed = parse_template(text)?;
     let mut walk = Walk::default();
-    if let ast::Stmt::Template(root) = &parsed {
-        for statement in &root.children {
-            if let ast::Stmt::EmitExpr(output) = statement {
-                if !is_quoted(&output.expr) {
-                    walk.found.unquoted.push(output.expr.span().start_offset as usize);
-                }
-                walk.expr(&output.expr);
-            }
-        }
-    }
+    walk.template(text)?;
     Ok(walk.found)
 }
 
@@ -121,10 +132,44 @@ fn is_quoted(expr: &Expr<'_>) -> bool {
 #[derive(Default)]
 struct Walk {
     found: References,
+    /// All names with their members, where names are not those of plans.
+    paths: Option<Vec<NamePath>>,
 }
 
 impl Walk {
+    fn template(&mut self, text: &str) -> Result<(), ExprError> {
+        if let Some(offset) = statement(text) {
+            return Err(ExprError::Statement { offset });
+        }
+        bounds::check_template(text, &syntax(Dialect::Outputs))?;
+        let parsed = parse_template(text)?;
+        let ast::Stmt::Template(root) = &parsed else { return Ok(()) };
+        for statement in &root.children {
+            if let ast::Stmt::EmitExpr(output) = statement {
+                if !is_quoted(&output.expr) {
+                    self.found.unquoted.push(output.expr.span().start_offset as usize);
+                }
+                self.expr(&output.expr);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the path that `expr` is, if paths are what is looked for.
+    fn is_path(&mut self, expr: &Expr<'_>) -> bool {
+        if self.paths.is_none() {
+            return false;
+        }
+        let Some((path, chosen)) = name_path(expr) else { return false };
+        chosen.into_iter().for_each(|member| self.expr(member));
+        self.paths.get_or_insert_default().push(path);
+        true
+    }
+
     fn expr(&mut self, expr: &Expr<'_>) {
+        if self.is_path(expr) {
+            return;
+        }
         match expr {
             Expr::Const(_) => {}
             Expr::Var(var) => {
@@ -200,8 +245,9 @@ impl Walk {
             self.expr(&call.expr);
             return self.arguments(&call.args);
         };
-        if !TASK_FUNCTIONS.iter().any(|(name, _)| *name == function.id) {
-            let known = builtins::GLOBALS.iter().copied().chain(TASK_FUNCTIONS.iter().map(|(name, _)| *name));
+        let of_tasks = if self.paths.is_some() { &[][..] } else { TASK_FUNCTIONS };
+        if !of_tasks.iter().any(|(name, _)| *name == function.id) {
+            let known = builtins::GLOBALS.iter().copied().chain(of_tasks.iter().map(|(name, _)| *name));
             self.known("function", function.id, function.span().start_offset, known);
             return self.arguments(&call.args);
         }
@@ -310,6 +356,28 @@ fn hyphenated(pair: &ast::BinOp<'_>) -> Option<String> {
     }
     let Expr::Const(number) = right else { return None };
     (number.value.kind() == ValueKind::Number).then(|| format!("{left}-{}", number.value))
+}
+
+/// Returns the name with its members that `expr` is, and the expressions that choose further members.
+fn name_path<'e, 'a>(expr: &'e Expr<'a>) -> Option<(NamePath, Vec<&'e Expr<'a>>)> {
+    let (base, member, chosen) = if let Expr::Var(var) = expr {
+        return Some((NamePath { parts: vec![var.id.to_owned()], is_open: false }, Vec::new()));
+    } else if let Expr::GetAttr(get) = expr {
+        (&get.expr, Some(get.name.to_owned()), None)
+    } else if let Expr::GetItem(get) = expr {
+        let member = literal(&get.subscript_expr);
+        let chosen = member.is_none().then_some(&get.subscript_expr);
+        (&get.expr, member, chosen)
+    } else {
+        return None;
+    };
+    let (mut path, mut members) = name_path(base)?;
+    members.extend(chosen);
+    match member {
+        Some(member) if !path.is_open => path.parts.push(member),
+        Some(_) | None => path.is_open = true,
+    }
+    Some((path, members))
 }
 
 fn literal(expr: &Expr<'_>) -> Option<String> {

@@ -44,6 +44,13 @@ pub struct HostScope {
     pub labels: BTreeMap<String, String>,
 }
 
+impl HostScope {
+    fn to_inner(&self) -> Inner {
+        let Self { name, index, labels } = self;
+        to_inner(json!({"name": name, "index": index, "labels": labels}))
+    }
+}
+
 /// What `result` holds in `changed_when` and `failed_when`.
 #[derive(Clone, Debug, Default)]
 pub struct ResultScope {
@@ -123,7 +130,7 @@ pub struct Scope {
     task: Option<TaskIndex>,
     run_status: Option<RunStatus>,
     secrets: Option<Inner>,
-    host: Option<Inner>,
+    host: Option<Arc<HostScope>>,
     host_name: Option<HostName>,
     result: Option<Inner>,
     wanted: Wanted,
@@ -200,9 +207,8 @@ impl Scope {
 
     /// Returns this scope on one host.
     pub fn on_host(mut self, host: &HostScope) -> Self {
-        let HostScope { name, index, labels } = host;
-        self.host_name = Some(name.clone());
-        self.host = Some(to_inner(json!({"name": name, "index": index, "labels": labels})));
+        self.host_name = Some(host.name.clone());
+        self.host = Some(Arc::new(host.clone()));
         self
     }
 
@@ -311,7 +317,7 @@ impl Object for Root {
             "fact" => Some(scope.facts()?.of(scope.host_name.as_ref()?)),
             "run" => scope.run(),
             "trigger" => scope.names.trigger.clone(),
-            "host" => scope.host.clone(),
+            "host" => scope.host.as_deref().map(HostScope::to_inner),
             "item" => scope.item.clone(),
             "result" => scope.result.clone(),
             _ => {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stead_model::event::{Event, EventKind, TaskResult};
+use stead_model::event::{Event, EventKind, RunKind, TaskResult};
 use stead_model::plan::{Section, TaskIndex};
 use stead_model::report::Warning;
 use stead_model::time::Timestamp;
@@ -50,6 +50,7 @@ impl Run {
             let index = task.and_then(|name| self.graph.index_of(name.as_str()));
             if let (Some(name), None) = (task, index)
                 && !matches!(event.kind, EventKind::CancelRequested { .. })
+                && !self.is_of_role(&event.kind)
             {
                 if i < forced {
                     self.seq = event.seq;
@@ -82,13 +83,18 @@ impl Run {
                 self.halt = None;
                 self.rolled_back |= *section == Section::Rollback;
             }
-            EventKind::Warning { code, text } => {
-                self.warnings.push(Warning { code: code.clone(), text: text.clone() });
+            EventKind::Warning { code, text, role } => {
+                let (code, text, role) = (code.clone(), text.clone(), role.clone());
+                self.warnings.push(Warning { code, text, role });
             }
             EventKind::CancelRequested { why, task } => {
                 use stead_model::event::CancelReason as Why;
                 self.status = match (why, self.status) {
                     (Why::Signal | Why::Api, RunStatus::Success) => RunStatus::Cancelled,
+                    // Of a run of roles the first cause decides.
+                    (Why::Timeout, RunStatus::Failed) if self.options.kind == RunKind::Run => {
+                        RunStatus::Failed
+                    }
                     (Why::Timeout, _) if self.section == Some(Section::Main) => RunStatus::Timeout,
                     (Why::Timeout, RunStatus::Success) => RunStatus::Failed,
                     (Why::Signal | Why::Api | Why::Failure | Why::Timeout, now) => now,
@@ -102,7 +108,16 @@ impl Run {
                 self.earlier_ms += finished.duration_ms;
                 self.finished = Some(finished.clone());
             }
-            EventKind::FactsGathered { .. } => {}
+            EventKind::FactsGathered { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::AgentLost(_)
+            | EventKind::AgentBack(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::RoleExited(_)
+            | EventKind::Artifact(_) => {}
+            kind @ EventKind::Log { .. } if self.is_of_role(kind) => {}
             EventKind::TaskReady { .. }
             | EventKind::TaskStarted { .. }
             | EventKind::AttemptStarted { .. }
@@ -121,6 +136,11 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Whether an event names a role of a run where others name a task.
+    fn is_of_role(&self, kind: &EventKind) -> bool {
+        self.options.kind == RunKind::Run && matches!(kind, EventKind::Log { .. })
     }
 
     fn apply_to_task(
@@ -205,6 +225,14 @@ impl Run {
             | EventKind::SectionStarted { .. }
             | EventKind::FactsGathered { .. }
             | EventKind::Warning { .. }
+            | EventKind::AgentConnected(_)
+            | EventKind::AgentLost(_)
+            | EventKind::AgentBack(_)
+            | EventKind::RoleStarted(_)
+            | EventKind::RoleReady(_)
+            | EventKind::RoleStop(_)
+            | EventKind::RoleExited(_)
+            | EventKind::Artifact(_)
             | EventKind::CancelRequested { .. }
             | EventKind::RunFinished(_) => {}
         }
@@ -217,7 +245,10 @@ impl Run {
         let section = self.plan.task(task).section;
         self.undecided[section_slot(section)] -= 1;
         if finished.status() == Status::Failed && self.status == RunStatus::Success {
-            self.status = RunStatus::Failed;
+            self.first_failure = Some(task);
+            let out_of_time = self.options.kind == RunKind::Run
+                && finished.end.row.class == Some(stead_model::ErrorClass::Timeout);
+            self.status = if out_of_time { RunStatus::Timeout } else { RunStatus::Failed };
         }
         self.results.set(task, Arc::clone(&finished.end));
         self.decided[task.get()] = Some(finished);
@@ -305,7 +336,10 @@ impl Run {
         self.assumed_done =
             resumed.assumed_done.iter().filter_map(|name| self.graph.index_of(name.as_str())).collect();
         // A run that died in rollback or finally goes on there and keeps the status its main part gave it.
-        if !goes_on {
+        if self.options.kind == RunKind::Run {
+            // Whatever its roles did, a run whose driver was lost has failed.
+            (self.status, self.first_failure) = (RunStatus::Failed, None);
+        } else if !goes_on {
             self.status = self.status_of_decided();
         }
         // Results are append-only; a fresh store holds exactly what is still decided.

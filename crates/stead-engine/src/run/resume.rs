@@ -2,14 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use stead_model::event::{EventKind, InterruptedAttempt, RunResumed};
+use stead_model::event::{EventKind, InterruptedAttempt, RunKind, RunResumed, TaskResult};
 use stead_model::plan::{Digest, Section, TaskIndex};
 use stead_model::status::Class;
-use stead_model::{RunStatus, TaskName};
+use stead_model::{ErrorClass, RunStatus, Status, TaskName};
 
 use crate::task_state::{RowState, TaskState};
 
 use super::{Now, Run, Timer, Turn};
+
+/// What is said of phases that a lost driver did not come to.
+const DRIVER_LOST: &str = "the driver was lost";
 
 /// What a person decided about a resume.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +69,10 @@ impl Run {
     /// Begins the next segment of a replayed run.
     pub fn resume(&mut self, choice: ResumeChoice, now: Now, turn: &mut Turn) -> Result<(), ResumeRefusal> {
         self.check_resume(&choice)?;
+        if self.options.kind == RunKind::Run {
+            self.finish_after_loss(choice.dropped_bytes, now, turn);
+            return Ok(());
+        }
         let was_finished = self.finished.is_some();
         // A run that died in rollback or finally goes on there; its main part is decided.
         let section = if was_finished { Section::Main } else { self.section.unwrap_or(Section::Main) };
@@ -101,6 +108,39 @@ impl Run {
         }
         self.proceed(now, turn);
         Ok(())
+    }
+
+    /// Finishes a run of roles whose driver was lost: nothing of its main part runs again, `finally` goes on.
+    fn finish_after_loss(&mut self, dropped_bytes: u64, now: Now, turn: &mut Turn) {
+        let under_way: BTreeSet<TaskIndex> = self.live.keys().copied().collect();
+        let resumed = RunResumed {
+            segment: self.segments + 1,
+            dropped_bytes,
+            interrupted: self.interrupted_attempts(),
+            ..RunResumed::default()
+        };
+        self.emit(None, None, EventKind::RunResumed(Box::new(resumed)), now, turn);
+        self.say(now, turn);
+        let open = self.plan.indexed().filter(|(index, task)| {
+            task.section == Section::Main && self.states[index.get()].decision().is_none()
+        });
+        let open: Vec<TaskIndex> = open.map(|(index, _)| index).collect();
+        for index in open {
+            let task = self.name(index);
+            let kind = if under_way.contains(&index) {
+                let result = TaskResult {
+                    class: Some(ErrorClass::Interrupted),
+                    error: Some(DRIVER_LOST.to_owned()),
+                    ..TaskResult::new(Status::Failed)
+                };
+                EventKind::TaskFinished { task, result: Box::new(result) }
+            } else {
+                EventKind::TaskNotRun { task, reason: DRIVER_LOST.to_owned() }
+            };
+            self.emit(Some(index), None, kind, now, turn);
+        }
+        self.begin_finally(now, turn);
+        self.proceed(now, turn);
     }
 
     /// Returns decided tasks that start over, in plan order.

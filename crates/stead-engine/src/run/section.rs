@@ -209,6 +209,11 @@ impl Run {
             let failed = self.decided.iter().flatten().any(|finished| finished.status() == Status::Failed);
             return if failed { ExitCode::Failed } else { ExitCode::Success };
         }
+        if self.options.kind == RunKind::Run {
+            // Of a run of roles the first cause decides.
+            let cause = self.first_failure.and_then(|task| self.decided[task.get()].as_ref());
+            return self.status.exit_code(cause.map(|finished| finished.end.row.class));
+        }
         let failed_rows =
             self.decided.iter().flatten().filter(|finished| finished.status() == Status::Failed).flat_map(
                 |finished| {

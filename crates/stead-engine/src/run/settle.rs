@@ -130,7 +130,7 @@ impl Run {
             instead: Some(next),
         };
         self.emit(Some(task), Some(row), kind, now, turn);
-        let warning = EventKind::Warning { code: "reach/passed-over".to_owned(), text };
+        let warning = EventKind::Warning { code: "reach/passed-over".to_owned(), text, role: None };
         self.emit(None, None, warning, now, turn);
         self.set_timer(now.mono, Timer::Retry { task, row });
     }

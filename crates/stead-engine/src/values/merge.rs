@@ -270,12 +270,12 @@ impl Merge<'_, '_> {
     }
 
     fn undeclared(&mut self, key: &str, place: Place) {
-        let message = format!("the catalogue does not declare `{key}`");
+        let message = || format!("the catalogue does not declare `{key}`");
         let problem = match self.catalogue.undeclared {
             Undeclared::Allow => return,
             Undeclared::Warn if self.undeclared.contains(key) => return,
-            Undeclared::Warn => Diagnostic::warning("layer/undeclared", place, message),
-            Undeclared::Error => Diagnostic::error("layer/undeclared", place, message),
+            Undeclared::Warn => Diagnostic::warning("layer/undeclared", place, message()),
+            Undeclared::Error => Diagnostic::error("layer/undeclared", place, message()),
         };
         let is_compared = self.undeclared.len() < COMPARED;
         self.undeclared.insert(key.to_owned());

@@ -4,6 +4,7 @@
 
 mod any;
 mod properties;
+mod role_runs;
 mod schedule;
 mod shell;
 mod simulate;

@@ -72,8 +72,12 @@ pub fn decode(line: &[u8]) -> Result<Event, LineError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{RowResult, Stream};
+    use crate::event::{
+        AgentBack, AgentConnected, AgentLost, Artifact, RoleExited, RoleReady, RoleStarted, RoleStop,
+        RowResult, Stream,
+    };
     use crate::id::{HostName, TaskName};
+    use crate::plan::Digest;
     use crate::status::Status;
 
     const GOLDEN: &str = r#"{"seq":7,"t":"2026-01-02T03:04:05.678901Z","ev":"task_ready","task":"install-nginx","crc":"015ca1b4"}"#;
@@ -112,6 +116,50 @@ mod tests {
                 offset: 0,
                 len: 3,
             },
+            EventKind::Warning {
+                code: "run/role-killed".to_owned(),
+                text: "x".to_owned(),
+                role: Some("server".to_owned()),
+            },
+            EventKind::AgentConnected(Box::new(AgentConnected {
+                agent: "edge".to_owned(),
+                os: "linux".to_owned(),
+                arch: "x86_64".to_owned(),
+                latency_ms: 0.25,
+                clock_offset_ms: -1.5,
+                uploaded: true,
+            })),
+            EventKind::AgentLost(Box::new(AgentLost { agent: "edge".to_owned(), error: None })),
+            EventKind::AgentBack(Box::new(AgentBack { agent: "edge".to_owned() })),
+            EventKind::RoleStarted(Box::new(RoleStarted {
+                role: "server".to_owned(),
+                agent: "edge".to_owned(),
+                pid: 7,
+                argv: vec!["a b".to_owned(), String::new()],
+            })),
+            EventKind::RoleReady(Box::new(RoleReady {
+                role: "server".to_owned(),
+                by: "regex".to_owned(),
+                values: serde_json::Map::from_iter([("addr".to_owned(), "x:1".into())]),
+                after_ms: 3,
+            })),
+            EventKind::RoleStop(Box::new(RoleStop {
+                role: "server".to_owned(),
+                signal: "TERM".to_owned(),
+                reason: "the run is over".to_owned(),
+            })),
+            EventKind::RoleExited(Box::new(RoleExited {
+                role: "server".to_owned(),
+                exit_code: None,
+                signal: Some("KILL".to_owned()),
+                duration_ms: 9,
+            })),
+            EventKind::Artifact(Box::new(Artifact {
+                role: "server".to_owned(),
+                path: "out/a.json".to_owned(),
+                bytes: 2,
+                sha256: Digest([7; 32]),
+            })),
         ] {
             let mut line = line_of(&kind);
             assert_eq!(line.pop(), Some(b'\n'));

@@ -8,6 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::plan::Op;
 use crate::report::Warning;
+use crate::role::{
+    FileStat, Probe, ProbeAnswer, RoleEvent, RoleExit, RoleOrder, RunWork, SiteAnswer, SiteAsk, StopReason,
+    signal_number,
+};
 use crate::status::ErrorClass;
 use crate::{OperationName, RunId};
 
@@ -60,6 +64,53 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
+    /// Run a program.
+    Exec(Box<ExecRequest>),
+    /// Input of the program of this id follows.
+    Stdin {
+        /// Whether this is all, and nothing follows.
+        #[serde(default)]
+        end: bool,
+    },
+    /// Write a file; its content is asked for with `want` if it is not there.
+    Put {
+        /// Where; absolute. Parents are made.
+        path: String,
+        /// Permission bits; none: 0644.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<u32>,
+        /// Its hash.
+        sha256: String,
+        /// Its size.
+        size: u64,
+    },
+    /// Send a file; it is offered with `keep`.
+    Get {
+        /// Which; absolute. Links are not followed.
+        path: String,
+    },
+    /// Tell what is at a path.
+    Stat {
+        /// Which; absolute.
+        path: String,
+        /// Whether its content is to be hashed.
+        #[serde(default)]
+        hash: bool,
+    },
+    /// Start a role under a supervisor.
+    Role(Box<RoleRequest>),
+    /// Stop the role of this id.
+    Stop {
+        /// Why.
+        reason: StopReason,
+        /// At once.
+        #[serde(default)]
+        kill: bool,
+    },
+    /// Look once.
+    Probe(Probe),
+    /// Ask something of the place where roles run.
+    Site(SiteAsk),
     /// Gather facts.
     Facts {
         /// These only; empty: all.
@@ -132,6 +183,9 @@ pub struct Hello {
     /// How much output has arrived, per id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub received: Vec<Received>,
+    /// Where roles work, if it was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
 }
 
 /// How much of an id's output has arrived.
@@ -148,6 +202,47 @@ pub struct Received {
     /// Bytes of a file on its way to the driver.
     #[serde(default)]
     pub file: u64,
+    /// Events of a role.
+    #[serde(default)]
+    pub events: u64,
+}
+
+/// A role to start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoleRequest {
+    /// What.
+    pub order: RoleOrder,
+    /// Whose.
+    pub work: RunWork,
+}
+
+/// A program to run. `Debug` shows no values of its environment.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecRequest {
+    /// The program and its arguments.
+    pub argv: Vec<ByteText>,
+    /// Added to the account's environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, ByteText>,
+    /// Where it starts; none: the account's home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Whether input follows; else it reads nothing.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Whether it gets `env` alone.
+    #[serde(default)]
+    pub clear_env: bool,
+    /// Whether a terminal is wanted; there is none to be had.
+    #[serde(default)]
+    pub tty: bool,
+}
+
+impl fmt::Debug for ExecRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.env.keys().collect();
+        f.debug_struct("ExecRequest").field("argv", &self.argv).field("env", &names).finish_non_exhaustive()
+    }
 }
 
 /// An operation to carry out.
@@ -291,6 +386,34 @@ pub enum Reply {
     },
     /// A file for the driver follows as output of the stream `file`.
     Keep(Keep),
+    /// The program of this id runs.
+    Started {
+        /// Its process.
+        pid: u32,
+    },
+    /// What was asked is done.
+    Done {
+        /// The hash of the file it is about.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        sha256: String,
+        /// Whether something is different.
+        #[serde(default)]
+        changed: bool,
+        /// What `stat` found.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        found: Option<FileStat>,
+    },
+    /// A role's event of this number; counted from 1, each once.
+    Role {
+        /// Which.
+        number: u64,
+        /// It.
+        event: RoleEvent,
+    },
+    /// The answer to `probe`.
+    Probe(ProbeAnswer),
+    /// The answer to `site`.
+    Site(SiteAnswer),
     /// The answer to `lock`.
     Lock {
         /// Whether the run has it.
@@ -333,6 +456,12 @@ pub struct Welcome {
     /// The ids it knows from before.
     #[serde(default)]
     pub resumed: Vec<u32>,
+    /// The machine's own name.
+    #[serde(default)]
+    pub host: String,
+    /// The time there: microseconds since the Unix epoch.
+    #[serde(default)]
+    pub time_micros: i64,
 }
 
 /// A stream of an id.
@@ -431,6 +560,15 @@ pub struct OpResult {
     /// The signal that ended a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
+    /// How long a program of `exec` ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// The most memory one of its processes had at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rss_bytes: Option<u64>,
+    /// Processor time of all its processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_ms: Option<u64>,
     /// Nothing ran, because `creates` or `unless` said so.
     #[serde(default)]
     pub passed_over: bool,
@@ -443,6 +581,33 @@ pub struct OpResult {
     /// The machine is about to restart: the operation goes on when it is back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<Restart>,
+}
+
+impl OpResult {
+    /// Returns how a program of `exec` ended.
+    pub fn exited(exit: &RoleExit, warnings: Vec<Warning>) -> Self {
+        Self {
+            status: OpStatus::Changed,
+            changed: true,
+            data: None,
+            diff: None,
+            before: None,
+            error: None,
+            class: None,
+            refused: false,
+            error_changed: false,
+            reason: None,
+            exit_code: exit.exit_code,
+            signal: exit.signal.as_deref().and_then(signal_number),
+            duration_ms: Some(exit.duration_ms),
+            max_rss_bytes: Some(exit.max_rss_bytes),
+            cpu_ms: Some(exit.cpu_ms),
+            passed_over: false,
+            warnings,
+            assumed: false,
+            restart: None,
+        }
+    }
 }
 
 /// A restart of the machine, to be waited for by the driver.
@@ -491,8 +656,10 @@ fn read<T: serde::de::DeserializeOwned>(body: &[u8], known: &[&str]) -> Result<T
 }
 
 impl Request {
-    const KNOWN: [&'static str; 10] =
-        ["hello", "op", "blob", "done", "facts", "lock", "cancel", "ack", "beat", "bye"];
+    const KNOWN: [&'static str; 19] = [
+        "hello", "op", "blob", "done", "exec", "stdin", "put", "get", "stat", "role", "stop", "probe",
+        "site", "facts", "lock", "cancel", "ack", "beat", "bye",
+    ];
 
     /// Returns the message a JSON body holds.
     pub fn read(body: &[u8]) -> Result<Self, UnknownMessage> {
@@ -501,7 +668,10 @@ impl Request {
 }
 
 impl Reply {
-    const KNOWN: [&'static str; 8] = ["hello", "out", "result", "want", "keep", "lock", "beat", "error"];
+    const KNOWN: [&'static str; 13] = [
+        "hello", "out", "result", "want", "keep", "started", "done", "role", "probe", "site", "lock", "beat",
+        "error",
+    ];
 
     /// Returns the message a JSON body holds.
     pub fn read(body: &[u8]) -> Result<Self, UnknownMessage> {

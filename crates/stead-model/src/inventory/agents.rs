@@ -3,7 +3,7 @@
 use super::keys::{AGENT_KEYS, REGISTRY_KEYS};
 use super::read::{self, Found};
 use super::{Host, SOURCE_LABEL};
-use crate::yaml::{Node, Walk};
+use crate::yaml::{Keys, Node, Walk};
 
 /// Returns the agents of a registry as hosts.
 pub(super) fn agents(walk: &mut Walk<'_>, root: Node<'_>) -> Vec<Found> {
@@ -20,7 +20,7 @@ pub(super) fn agents(walk: &mut Walk<'_>, root: Node<'_>) -> Vec<Found> {
         return hosts;
     };
     for (key, value) in entries {
-        let agent = agent(walk, value);
+        let agent = agent(walk, value, &AGENT_KEYS);
         if let (Some(name), Some(host)) = (read::host_name(walk, key, value), agent) {
             hosts.push((name, host, key.place()));
         }
@@ -28,10 +28,11 @@ pub(super) fn agents(walk: &mut Walk<'_>, root: Node<'_>) -> Vec<Found> {
     hosts
 }
 
-fn agent(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Host> {
+/// Returns the agent that `node` is: a transport, or a map with some of the keys of agents.
+pub(crate) fn agent(walk: &mut Walk<'_>, node: Node<'_>, keys: &Keys) -> Option<Host> {
     let mut host = Host::default();
     let transport = if node.as_map().is_some() {
-        let fields = walk.map(node, &AGENT_KEYS)?;
+        let fields = walk.map(node, keys)?;
         read::texts(walk, fields, &mut host);
         fields.get("transport")?
     } else {

@@ -57,7 +57,7 @@ pub(super) fn api_version(walk: &mut Walk<'_>, fields: Fields<'_>) {
 }
 
 /// Returns the name that `key` gives to the host of `value`.
-pub(super) fn host_name(walk: &mut Walk<'_>, key: Node<'_>, value: Node<'_>) -> Option<HostName> {
+pub(crate) fn host_name(walk: &mut Walk<'_>, key: Node<'_>, value: Node<'_>) -> Option<HostName> {
     const CODE: &str = "reach/reserved-name";
     let text = key.as_text().unwrap_or_default();
     if text == "all" || text.starts_with('_') {

@@ -49,8 +49,17 @@ impl<'t> Cursor<'t> {
         self.at = mark;
     }
 
+    /// Returns the next character if it stands for itself alone, as most do, and is no newline.
+    fn plain(&self) -> Option<u8> {
+        let next = self.text.as_bytes().get(self.at.offset).copied()?;
+        (next.is_ascii() && !matches!(next, b'\r' | b'\n')).then_some(next)
+    }
+
     /// Returns the next character; a newline for CRLF.
     pub(super) fn peek(&self) -> Option<char> {
+        if let Some(next) = self.plain() {
+            return Some(char::from(next));
+        }
         let rest = self.rest();
         if rest.starts_with("\r\n") { Some('\n') } else { rest.chars().next() }
     }
@@ -62,6 +71,11 @@ impl<'t> Cursor<'t> {
 
     /// Moves past the next character.
     pub(super) fn advance(&mut self) {
+        if self.plain().is_some() {
+            self.at.offset += 1;
+            self.at.column += 1;
+            return;
+        }
         let rest = self.rest();
         let Some(next) = rest.chars().next() else { return };
         if rest.starts_with("\r\n") || next == '\n' {
@@ -85,7 +99,7 @@ impl<'t> Cursor<'t> {
 
     /// Moves past every backslash-newline.
     pub(super) fn join_lines(&mut self) {
-        while self.is_at("\\\n") || self.is_at("\\\r\n") {
+        while self.plain() == Some(b'\\') && (self.is_at("\\\n") || self.is_at("\\\r\n")) {
             self.advance();
             self.advance();
         }

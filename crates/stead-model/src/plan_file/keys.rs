@@ -380,9 +380,9 @@ pub fn retry_classes() -> Vec<(&'static str, ErrorClass)> {
 }
 
 /// The names of variables and secrets, as a regular expression.
-const VAR_PATTERN: &str = "^[A-Za-z_][A-Za-z0-9_.-]{0,127}$";
+pub(crate) const VAR_PATTERN: &str = "^[A-Za-z_][A-Za-z0-9_.-]{0,127}$";
 /// The names of environment variables, as a regular expression.
-const ENV_PATTERN: &str = "^[A-Za-z_][A-Za-z0-9_]{0,254}$";
+pub(crate) const ENV_PATTERN: &str = "^[A-Za-z_][A-Za-z0-9_]{0,254}$";
 
 fn vars() -> Value {
     json!({"type": "object", "propertyNames": {"pattern": VAR_PATTERN}})
@@ -396,7 +396,7 @@ fn env() -> Value {
     json!({"type": "array", "items": env_name()})
 }
 
-fn secrets() -> Value {
+pub(crate) fn secrets() -> Value {
     let mut secret = object(&SECRET_KEYS);
     secret["oneOf"] = json!([{"required": ["env"]}, {"required": ["file"]}]);
     json!({"type": "object", "propertyNames": {"pattern": VAR_PATTERN}, "additionalProperties": secret})

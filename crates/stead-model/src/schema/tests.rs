@@ -26,7 +26,7 @@ fn to_json(text: &str) -> Value {
 
 #[test]
 fn the_schemas_are_schemas() {
-    for schema in [plan_schema(), inventory_schema(), steps_schema()] {
+    for schema in [plan_schema(), inventory_schema(), steps_schema(), run_schema(), kit_schema()] {
         assert!(jsonschema::meta::is_valid(&schema));
         assert_eq!(schema["$schema"], DIALECT);
     }

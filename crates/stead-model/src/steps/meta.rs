@@ -33,9 +33,21 @@ pub struct StepsMeta {
     pub secret_set: Vec<String>,
     /// The effective configuration; none stands for a secret.
     pub config: BTreeMap<String, Option<String>>,
+    /// By which it is known later whether secrets are still those of the run; none if the run has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret_marks: Option<SecretMarks>,
     /// The command of the intent whose run it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intent: Option<String>,
+}
+
+/// Marks of secrets, from which nothing can be learned without their key; that is in no bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretMarks {
+    /// What makes them unlike those of other runs.
+    pub salt: String,
+    /// The mark of each secret's value, by name.
+    pub marks: BTreeMap<String, String>,
 }
 
 impl StepsMeta {

@@ -21,6 +21,8 @@ use crate::diagnostic::{Diagnostics, Source, Span};
 
 pub use path::{KeyPath, PathError, PathPart};
 
+pub(super) use quote::is_plain_text;
+
 /// Which value of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spot {

@@ -52,13 +52,20 @@ impl Keys {
         self.keys.iter().map(|key| key.name)
     }
 
-    fn advice(&self, word: &str) -> String {
+    fn names_with<'m>(&self, more: &[&'m str]) -> Vec<&'m str> {
+        let mut names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
+        names.extend(more);
+        names
+    }
+
+    fn advice(&self, word: &str, more: &[&str]) -> String {
         if let Some((_, key)) = self.hints.iter().find(|(wrong, _)| *wrong == word) {
             return format!("use `{key}`");
         }
-        match nearest(word, self.names()) {
+        let names = self.names_with(more);
+        match nearest(word, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("keys of {}: {}", self.what, self.names().collect::<Vec<_>>().join(", ")),
+            None => format!("keys of {}: {}", self.what, names.join(", ")),
         }
     }
 }
@@ -105,23 +112,33 @@ impl<'d> Walk<'d> {
 
     /// Returns the map, its unknown and missing keys reported; nothing if it is no map.
     pub fn map<'t>(&mut self, node: Node<'t>, keys: &Keys) -> Option<Fields<'t>> {
+        self.map_with(node, keys, &[])
+    }
+
+    /// Returns the map as [`map`](Self::map) does; it may also have the keys in `more`.
+    pub fn map_with<'t>(&mut self, node: Node<'t>, keys: &Keys, more: &[&str]) -> Option<Fields<'t>> {
         let Some(entries) = node.as_map() else {
             return self.expected(node, &format!("{} (a map)", keys.what));
         };
         for (key, _) in entries {
             let name = key.as_text().unwrap_or_default();
-            if !keys.names().any(|known| known == name) {
+            if !keys.names().any(|known| known == name) && !more.contains(&name) {
                 let message = format!("{} has no key `{name}`", keys.what);
-                let problem = key.error(node.tree().codes().unknown_key, message).help(keys.advice(name));
-                self.report(
-                    problem.candidates(nearest(name, keys.names()).map(str::to_owned).into_iter().collect()),
-                );
+                let near = nearest(name, keys.names_with(more)).map(str::to_owned);
+                let problem =
+                    key.error(node.tree().codes().unknown_key, message).help(keys.advice(name, more));
+                self.report(problem.candidates(near.into_iter().collect()));
             }
         }
         for key in keys.keys.iter().filter(|key| key.required) {
             if node.get(key.name).is_none() {
                 let message = format!("{} needs the key `{}`", keys.what, key.name);
-                self.report(node.error(node.tree().codes().missing_key, message).help(key.doc));
+                let problem = node.error(node.tree().codes().missing_key, message).help(key.doc);
+                let path = match problem.path.as_str() {
+                    "" => key.name.to_owned(),
+                    parent => format!("{parent}.{}", key.name),
+                };
+                self.report(problem.path(path));
             }
         }
         Some(Fields { node })

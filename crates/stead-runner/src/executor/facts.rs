@@ -191,9 +191,9 @@ impl Executor {
 
     /// Adds an operation's warnings to the run's.
     pub(super) async fn say_all(&self, warnings: Vec<Warning>) {
-        for Warning { code, text } in warnings {
+        for Warning { code, text, role } in warnings {
             let text = self.redactor.redact_text(&text).into_owned();
-            self.send(Message::Warning(Warning { code, text })).await;
+            self.send(Message::Warning(Warning { code, text, role })).await;
         }
     }
 }

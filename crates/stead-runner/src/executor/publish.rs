@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use stead_engine::run::Attempt;
-use stead_model::event::RowResult;
+use stead_model::event::{EventKind, RowResult};
 use stead_model::plan::{Op, Param};
 
 use super::{Executor, Message};
@@ -37,6 +37,23 @@ impl Executor {
         }
         for value in [&mut result.data, &mut result.diff].into_iter().flatten() {
             self.redactor.redact_value(value);
+        }
+    }
+
+    /// Masks what an event says that decides nothing.
+    pub(crate) fn mask_note(&self, kind: &mut EventKind) {
+        if self.redactor.is_empty() {
+            return;
+        }
+        let masked = |text: &mut String| *text = self.redactor.redact_text(text).into_owned();
+        if let EventKind::Warning { text, .. } = kind {
+            masked(text);
+        } else if let EventKind::AgentLost(lost) = kind {
+            lost.error.iter_mut().for_each(masked);
+        } else if let EventKind::RoleStarted(started) = kind {
+            started.argv.iter_mut().for_each(masked);
+        } else if let EventKind::RoleReady(ready) = kind {
+            ready.values.values_mut().for_each(|value| self.redactor.redact_value(value));
         }
     }
 

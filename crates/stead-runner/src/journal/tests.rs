@@ -45,7 +45,7 @@ fn turns() -> Vec<Vec<EventKind>> {
         vec![ready("a"), ready("b"), ready("p[eu]")],
         vec![EventKind::TaskStarted { task: task("a"), hosts: vec![HostName::local()], batches: vec![] }],
         vec![attempt("a"), attempt("b")],
-        vec![EventKind::Warning { code: "plan/x".to_owned(), text: "ü \" \u{1} \n".to_owned() }],
+        vec![EventKind::Warning { code: "plan/x".to_owned(), text: "ü \" \u{1} \n".to_owned(), role: None }],
         vec![EventKind::CancelRequested { why: CancelReason::Signal, task: None }],
         vec![
             EventKind::TaskNotRun { task: task("b"), reason: "cancelled".to_owned() },
@@ -226,7 +226,7 @@ fn a_full_disk_leaves_a_well_formed_journal() {
     };
     let path = disk.0.path().join("events.jsonl");
     let mut journal = Journal::create(&path).unwrap();
-    let long = EventKind::Warning { code: "x".to_owned(), text: "y".repeat(1_000) };
+    let long = EventKind::Warning { code: "x".to_owned(), text: "y".repeat(1_000), role: None };
     let mut turns_written = 0;
     let error = loop {
         match journal.append(&next(&journal, [ready("a"), long.clone(), ready("b")])) {

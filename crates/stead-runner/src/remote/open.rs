@@ -9,6 +9,7 @@ use stead_model::executor::{
 use stead_model::{ErrorClass, HostName, RunId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::clock;
 use crate::operation::OpError;
 use crate::transport::{Running, Transport, TransportError};
 
@@ -44,6 +45,12 @@ pub(crate) struct Attached {
     pub(crate) welcome: Welcome,
     /// What came before the executor's first line.
     pub(crate) noise: usize,
+    /// Whether the program had to be brought there.
+    pub(crate) uploaded: bool,
+    /// How long the hello took there and back.
+    pub(crate) latency: Duration,
+    /// The clock there less the one here, in microseconds.
+    pub(crate) clock_offset_micros: i64,
     /// Keeps the connection; dropped last.
     pub(crate) _transport: std::sync::Arc<dyn Transport>,
 }
@@ -74,7 +81,10 @@ impl Opening<'_> {
         for _ in 0..4 {
             let (running, inbox, found) = self.probe(&*transport, &binary, &fits, uploaded).await?;
             match found.end.as_str() {
-                "present" => return self.hello(transport, running, inbox, found.noise, &binary).await,
+                "present" => {
+                    let attached = self.hello(transport, running, inbox, found.noise, &binary).await?;
+                    return Ok(Attached { uploaded, ..attached });
+                }
                 "foreign" => {
                     let arch = target_arch(&found.system).ok_or_else(|| {
                         OpError::permanent(format!("`{}` is no machine stead knows", found.system))
@@ -242,11 +252,13 @@ impl Opening<'_> {
             fresh: self.received.is_none(),
             host: self.host.to_string(),
             received: self.received.clone().unwrap_or_default(),
+            workdir: self.workdir.map(str::to_owned),
         };
         let mut bytes = Vec::new();
         write(&mut bytes, 0, &Request::Hello(hello)).map_err(|error| OpError::invalid(error.to_string()))?;
         let mut has_banner = false;
         let mut buffer = vec![0; 4 << 10];
+        let mut asked = (clock::instant(), clock::now());
         loop {
             if !has_banner && inbox.rest().len() >= BANNER.len() {
                 if !inbox.rest().starts_with(BANNER) {
@@ -254,6 +266,7 @@ impl Opening<'_> {
                 }
                 inbox.skip(BANNER.len());
                 has_banner = true;
+                asked = (clock::instant(), clock::now());
                 self.give(&mut running, &bytes).await?;
             }
             let bad = |error: &dyn std::fmt::Display| OpError::operation(error.to_string());
@@ -262,7 +275,18 @@ impl Opening<'_> {
                 return match Reply::read(&frame.body).map_err(|error| bad(&error))? {
                     Reply::Hello(welcome) => {
                         self.check_version(&welcome, binary)?;
-                        Ok(Attached { running, inbox, welcome, noise, _transport: transport })
+                        let latency = clock::instant().duration_since(asked.0);
+                        let half = i64::try_from(latency.as_micros() / 2).unwrap_or(0);
+                        Ok(Attached {
+                            clock_offset_micros: welcome.time_micros - (asked.1.as_micros() + half),
+                            latency,
+                            uploaded: false,
+                            running,
+                            inbox,
+                            welcome,
+                            noise,
+                            _transport: transport,
+                        })
                     }
                     Reply::Error { message, class } => {
                         Err(OpError::new(class.unwrap_or(ErrorClass::Operation), message))
@@ -271,6 +295,11 @@ impl Opening<'_> {
                     | Reply::Result(_)
                     | Reply::Want { .. }
                     | Reply::Keep(_)
+                    | Reply::Started { .. }
+                    | Reply::Done { .. }
+                    | Reply::Role { .. }
+                    | Reply::Probe(_)
+                    | Reply::Site(_)
                     | Reply::Lock { .. }
                     | Reply::Beat) => Err(bad(&format_args!("an answer out of turn: {other:?}"))),
                 };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use stead_model::event::Stream;
 use stead_model::executor::{Frame, FrameKind, Keep, PIECE, Pipe, Received, Reply, Request, write};
+use stead_model::role::RoleEvent;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::files::{Content, Incoming, LocalFiles, Place};
@@ -45,6 +46,10 @@ pub(crate) struct Pending {
     incoming: Option<Incoming>,
     /// The answer to `keep`, should the session ask again.
     kept: Option<Request>,
+    /// Where the events of a role go; dropped when no more come.
+    events: Option<mpsc::UnboundedSender<RoleEvent>>,
+    /// How the role was asked to stop, should the session not have heard it.
+    pub(crate) stop: Option<Request>,
     pub(crate) answer: oneshot::Sender<Result<Reply, Lost>>,
 }
 
@@ -67,8 +72,27 @@ impl Pending {
             next: None,
             incoming: None,
             kept: None,
+            events: None,
+            stop: None,
             answer,
         }
+    }
+
+    /// Returns it with a place for the events of the role it starts.
+    pub(crate) fn with_events(self, events: mpsc::UnboundedSender<RoleEvent>) -> Self {
+        Self { events: Some(events), ..self }
+    }
+
+    /// Takes a role's event, unless it came before; returns whether it is the last one.
+    pub(crate) fn take_event(&mut self, number: u64, event: RoleEvent) -> bool {
+        if number != self.received.events + 1 {
+            return false;
+        }
+        self.received.events = number;
+        let is_last = event.is_last();
+        // Nobody may care any more; the role goes on.
+        self.events.iter().for_each(|events| drop(events.send(event.clone())));
+        is_last
     }
 
     /// Output is announced.

@@ -201,6 +201,11 @@ impl HostPool {
             | Reply::Out { .. }
             | Reply::Want { .. }
             | Reply::Keep(_)
+            | Reply::Started { .. }
+            | Reply::Done { .. }
+            | Reply::Role { .. }
+            | Reply::Probe(_)
+            | Reply::Site(_)
             | Reply::Lock { .. }
             | Reply::Beat) => Ok(Err(OpError::operation(format!("an answer out of turn: {other:?}")))),
         }
@@ -329,7 +334,7 @@ fn warn_of_noise(attached: &Attached, host: &HostName, messages: &mpsc::Sender<M
     if attached.noise > 0 {
         let text = format!("{host}: its login prints {} bytes before a command begins", attached.noise);
         // A dispatcher that is too busy for it has worse things to say.
-        drop(messages.try_send(Message::Warning(Warning { code: "reach/noise".to_owned(), text })));
+        drop(messages.try_send(Message::Warning(Warning::new("reach/noise", text))));
     }
 }
 

@@ -5,16 +5,19 @@
 //! bytes that came already are recognised by their place.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use stead_model::ErrorClass;
-use stead_model::executor::{FrameKind, Holder, Received, Reply, Request, Welcome, write};
+use stead_model::executor::{FrameKind, Holder, Received, Reply, Request, RoleRequest, Welcome, write};
+use stead_model::role::StopReason;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::agent::{Link, RunningRole, StopRole};
 use crate::operation::{Cancel, OpError, Output, Stop};
 
 use super::open::Attached;
@@ -36,6 +39,7 @@ const FAREWELL: Duration = Duration::from_secs(3);
 enum Ask {
     Work(u32, Box<Pending>),
     Cancel { id: u32, kill: bool, grace: Duration },
+    Stop { id: u32, reason: StopReason, kill: bool },
     Bye,
 }
 
@@ -46,6 +50,21 @@ pub(crate) struct Session {
     next_id: AtomicU32,
     lock: OnceCell<()>,
     boot_id: String,
+    link: watch::Receiver<Link>,
+}
+
+/// Tells a role elsewhere to stop.
+#[derive(Debug)]
+struct StopRemote {
+    asks: mpsc::UnboundedSender<Ask>,
+    id: u32,
+}
+
+impl StopRole for StopRemote {
+    fn stop(&self, reason: StopReason, kill: bool) {
+        // Without a conversation it is stopped by itself.
+        drop(self.asks.send(Ask::Stop { id: self.id, reason, kill }));
+    }
 }
 
 /// Tells the target to stop what nobody waits for any more.
@@ -67,9 +86,29 @@ impl Session {
     pub(crate) fn begin(target: Target, attached: Attached, tasks: &mut JoinSet<()>) -> Self {
         let (asks, asked) = mpsc::unbounded_channel();
         let boot_id = attached.welcome.boot_id.clone();
-        let conversation = Conversation::new(target, asked, attached.welcome.clone());
+        let (links, link) = watch::channel(Link::Up);
+        let conversation = Conversation::new(target, asked, attached.welcome.clone(), links);
         tasks.spawn(conversation.run(attached));
-        Self { asks, next_id: AtomicU32::new(1), lock: OnceCell::new(), boot_id }
+        Self { asks, next_id: AtomicU32::new(1), lock: OnceCell::new(), boot_id, link }
+    }
+
+    /// Returns how it stands with the connection, to be watched.
+    pub(crate) fn link(&self) -> watch::Receiver<Link> {
+        self.link.clone()
+    }
+
+    /// Starts a role; its output goes to `output` as it comes, before the events that tell of it.
+    pub(crate) fn start_role(&self, request: RoleRequest, output: Output) -> Result<RunningRole, OpError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut frame = Vec::new();
+        write(&mut frame, id, &Request::Role(Box::new(request)))
+            .map_err(|error| OpError::invalid(format!("the role does not fit into a message: {error}")))?;
+        let (told, events) = mpsc::unbounded_channel();
+        // The answer is the last event.
+        let (answer, _) = oneshot::channel();
+        let pending = Pending::new(id, frame, output, Allowed::default(), answer).with_events(told);
+        self.asks.send(Ask::Work(id, Box::new(pending))).map_err(|_| over().error)?;
+        Ok(RunningRole::new(events, Arc::new(StopRemote { asks: self.asks.clone(), id })))
     }
 
     /// Whether the conversation has ended.
@@ -96,10 +135,6 @@ impl Session {
         cancel: &Cancel,
         grace: Duration,
     ) -> Result<Reply, Lost> {
-        let over = || Lost {
-            error: OpError::new(ErrorClass::Unreachable, "the connection to the executor was lost"),
-            begun: false,
-        };
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mut frame = Vec::new();
         if let Err(error) = write(&mut frame, id, message) {
@@ -150,6 +185,11 @@ impl Session {
                 | Reply::Result(_)
                 | Reply::Want { .. }
                 | Reply::Keep(_)
+                | Reply::Started { .. }
+                | Reply::Done { .. }
+                | Reply::Role { .. }
+                | Reply::Probe(_)
+                | Reply::Site(_)
                 | Reply::Beat) => {
                     let error = OpError::operation(format!("an answer out of turn: {other:?}"));
                     Err(Lost { error, begun: false })
@@ -158,6 +198,11 @@ impl Session {
         };
         self.lock.get_or_try_init(take).await.copied()
     }
+}
+
+fn over() -> Lost {
+    let error = OpError::new(ErrorClass::Unreachable, "the connection to the executor was lost");
+    Lost { error, begun: false }
 }
 
 /// How serving a channel ended.
@@ -185,10 +230,16 @@ struct Conversation {
     senders: JoinSet<()>,
     /// What the session said was wrong with it.
     complaint: Option<String>,
+    link: watch::Sender<Link>,
 }
 
 impl Conversation {
-    fn new(target: Target, asked: mpsc::UnboundedReceiver<Ask>, welcome: Welcome) -> Self {
+    fn new(
+        target: Target,
+        asked: mpsc::UnboundedReceiver<Ask>,
+        welcome: Welcome,
+        link: watch::Sender<Link>,
+    ) -> Self {
         Self {
             target,
             asked,
@@ -201,6 +252,7 @@ impl Conversation {
             pieces: mpsc::channel(PIECES),
             senders: JoinSet::new(),
             complaint: None,
+            link,
         }
     }
 
@@ -276,6 +328,7 @@ impl Conversation {
                 ask = self.asked.recv(), if has_room => match ask {
                     Some(Ask::Work(id, pending)) => self.begin(id, pending),
                     Some(Ask::Cancel { id, kill, grace }) => self.cancel(id, kill, grace),
+                    Some(Ask::Stop { id, reason, kill }) => self.stop_role(id, reason, kill),
                     Some(Ask::Bye) | None => {
                         self.say(0, &Request::Bye);
                         return Ended::Bye;
@@ -330,6 +383,13 @@ impl Conversation {
         }
     }
 
+    fn stop_role(&mut self, id: u32, reason: StopReason, kill: bool) {
+        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let stop = Request::Stop { reason, kill };
+        pending.stop = Some(stop.clone());
+        self.say(id, &stop);
+    }
+
     /// Returns what has arrived of each output: all of it, or what the session was not told yet.
     fn received(&mut self, only_new: bool) -> Vec<Received> {
         let told = self.pending.values_mut().filter(|pending| !only_new || pending.told != pending.received);
@@ -373,10 +433,20 @@ impl Conversation {
                     self.say(id, &done);
                 }
             }
-            Reply::Result(_) | Reply::Lock { .. } => self.finish(id, reply),
+            Reply::Role { number, event } => {
+                let is_last =
+                    self.pending.get_mut(&id).is_some_and(|pending| pending.take_event(number, event));
+                if is_last {
+                    self.say(0, &Request::Ack { id });
+                    self.pending.remove(&id);
+                }
+            }
+            Reply::Result(_) | Reply::Done { .. } | Reply::Probe(_) | Reply::Site(_) | Reply::Lock { .. } => {
+                self.finish(id, reply)
+            }
             Reply::Error { message, .. } if id == 0 => self.complaint = Some(message),
             Reply::Error { .. } => self.finish(id, reply),
-            Reply::Beat | Reply::Hello(_) => {}
+            Reply::Beat | Reply::Hello(_) | Reply::Started { .. } => {}
         }
     }
 
@@ -406,6 +476,7 @@ impl Conversation {
     async fn attach_again(&mut self, why: &str) -> Option<Attached> {
         let deadline = self.heard + self.target.lease();
         let mut why = self.complaint.take().unwrap_or_else(|| why.to_owned());
+        self.link.send_replace(Link::Lost(why.clone()));
         loop {
             self.generation += 1;
             let received = self.received(false);
@@ -434,6 +505,7 @@ impl Conversation {
             }
         }
         let message = format!("the executor was lost and not found again within its lease: {why}");
+        self.link.send_replace(Link::Gone(message.clone()));
         let ids: Vec<u32> = self.pending.keys().copied().collect();
         for id in ids {
             self.fail(id, OpError::new(ErrorClass::Unreachable, message.clone()));
@@ -452,11 +524,17 @@ impl Conversation {
                 if !welcome.resumed.contains(id) {
                     self.outbox.extend_from_slice(&pending.message);
                 }
+                if let Some(stop) = &pending.stop {
+                    // It may have been lost with the channel; twice is once. These are short.
+                    write(&mut self.outbox, *id, stop).unwrap_or(());
+                }
             }
+            self.link.send_replace(Link::Up);
             return;
         }
         self.welcome = welcome.clone();
         let message = format!("the executor's session ended: {why}");
+        self.link.send_replace(Link::Gone(message.clone()));
         let ids: Vec<u32> = self.pending.keys().copied().collect();
         for id in ids {
             self.fail(id, OpError::new(ErrorClass::Unreachable, message.clone()));

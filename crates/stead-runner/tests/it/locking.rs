@@ -83,7 +83,7 @@ fn host(name: &str) -> HostName {
 
 fn locks_of(state: &Path, run: &str) -> HostLocks {
     let since = Timestamp::parse("2026-01-02T03:04:05.678901Z").unwrap();
-    HostLocks::new(state, Holder::this_process(RunId::parse(run).unwrap(), since), None)
+    HostLocks::new(state, Holder::this_process(RunId::parse(run).unwrap(), since), Default::default())
 }
 
 fn plan_of(operation: &'static str, on: &'static str) -> stead_runner::author::CheckedPlan {

@@ -1,5 +1,7 @@
 //! `stead agent check TRANSPORT|NAME`: whether roles could run there.
 
+use std::time::Duration;
+
 use stead_drivers::agent::{self, AgentCheck, AgentQuestion, Health};
 use stead_drivers::doctor::CheckStatus;
 use stead_drivers::transport::Transports;
@@ -26,18 +28,11 @@ pub(crate) fn run(
         output.err.print_line(&format!("[warning] {code}: {text}"));
     }
     let transports = reach::transports(settings, output);
-    let question = AgentQuestion {
-        transport: &host.transport,
-        workdir: args.workdir.as_deref().or(host.workdir.as_deref()),
-        sha256: reach::own_sha256(),
-        has_binary: &|name| reach::has_binary(name, settings),
-        timeout: args.timeout,
-    };
     let check = reach::block_on(async {
         if args.verbose {
             say_effective(&transports, &host.transport, args.json, output).await;
         }
-        agent::check(&transports, &question).await
+        ask(&host, args.workdir.as_deref(), args.timeout, &transports, settings).await
     })?;
     if args.json {
         output.out.print(&json::document(&check));
@@ -49,6 +44,24 @@ pub(crate) fn run(
         Health::Unreachable => ExitCode::Unreachable,
         Health::Error => ExitCode::Failed,
     })
+}
+
+/// Asks an agent whether roles could run there, in `workdir` or else where its entry says.
+pub(crate) async fn ask(
+    host: &Host,
+    workdir: Option<&str>,
+    timeout: Duration,
+    transports: &Transports,
+    settings: &Settings,
+) -> AgentCheck {
+    let question = AgentQuestion {
+        transport: &host.transport,
+        workdir: workdir.or(host.workdir.as_deref()),
+        sha256: reach::own_sha256(),
+        has_binary: &|name| reach::has_binary(name, settings),
+        timeout,
+    };
+    agent::check(transports, &question).await
 }
 
 /// Returns the agent that `text` means: one of the registry, `local`, or a transport. No other word is a host.

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use stead_drivers::agent::{self, AgentQuestion};
 use stead_drivers::transport::Transports;
 use stead_model::inventory::Host;
 use stead_model::{ExitCode, HostName};
 use tokio::task::JoinSet;
 
 use crate::args::AgentListArgs;
+use crate::commands::agent::check::ask;
 use crate::commands::reach;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -72,14 +72,7 @@ async fn check_all(
     for (i, (_, host)) in agents.iter().enumerate() {
         let (host, transports, settings) = (host.clone(), Arc::clone(&transports), Arc::clone(&settings));
         asking.spawn(async move {
-            let question = AgentQuestion {
-                transport: &host.transport,
-                workdir: host.workdir.as_deref(),
-                sha256: reach::own_sha256(),
-                has_binary: &|name| reach::has_binary(name, &settings),
-                timeout: PATIENCE,
-            };
-            (i, agent::check(&*transports, &question).await.health().as_str())
+            (i, ask(&host, None, PATIENCE, &transports, &settings).await.health().as_str())
         });
     }
     let mut states = vec![None; agents.len()];

@@ -1,7 +1,5 @@
 //! `stead agent status`: what this machine is like for roles.
 
-use std::path::PathBuf;
-
 use stead_drivers::agent::{self, AgentStatus};
 use stead_model::ExitCode;
 
@@ -19,22 +17,11 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     let workdirs = match &args.workdir {
         Some(workdir) => vec![settings.current_dir.join(workdir)],
-        None => workdirs(settings),
+        None => super::workdirs(settings),
     };
     let status = reach::block_on(agent::status(&workdirs, stead_runner::GIT_COMMIT))?;
     output.out.print(&if args.json { json::document(&status) } else { to_text(&status) });
     Ok(ExitCode::Success)
-}
-
-/// Returns where roles work if nobody says otherwise, the first choice first.
-fn workdirs(settings: &Settings) -> Vec<PathBuf> {
-    let absolute =
-        |name: &str| settings.environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let user = stead_drivers::facts::user();
-    let home = absolute("HOME").or(user.home.map(PathBuf::from));
-    let cache = absolute("XDG_CACHE_HOME").map(|cache| cache.join("stead"));
-    let last = PathBuf::from(format!("/tmp/stead-{}", user.uid.unwrap_or_default()));
-    [cache, home.map(|home| home.join(".cache/stead")), Some(last)].into_iter().flatten().collect()
 }
 
 fn to_text(status: &AgentStatus) -> String {
@@ -64,10 +51,7 @@ fn to_text(status: &AgentStatus) -> String {
     }
     let method = status.pcap_method.map_or_else(String::new, |method| format!(" ({method})"));
     text.push_str(&format!("\nPacket Capture\n  capable:   {}{method}\n", yes(status.pcap_capable)));
-    let roles = match status.supported_roles.as_slice() {
-        [] => "none in this version".to_owned(),
-        roles => roles.join(", "),
-    };
-    text.push_str(&format!("\nSupported Roles\n  {roles}\n"));
+    let (roles, kits) = (status.supported_roles.join(", "), status.kits.join(", "));
+    text.push_str(&format!("\nSupported Roles\n  kinds:     {roles}\n  kits:      {kits}\n"));
     text
 }

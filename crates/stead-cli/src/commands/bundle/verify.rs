@@ -1,6 +1,6 @@
 //! `stead bundle verify PATH`.
 
-use stead_bundle::{Finding, Verification, VerifyError, VerifyOptions};
+use stead_bundle::{AllowedSigners, Verification, VerifyOptions};
 use stead_model::ExitCode;
 
 use crate::args::BundleVerifyArgs;
@@ -16,39 +16,22 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
     let path = find(&args.path, settings)?;
-    let options = VerifyOptions { allow_extra: args.allow_extra };
-    let mut found = stead_bundle::verify(&path, options).map_err(|error| {
-        let kind = match error {
-            VerifyError::NotABundle { .. } => FailureKind::Invalid,
-            VerifyError::InProgress { .. } => FailureKind::Locked,
-            VerifyError::Read(_) => FailureKind::Verification,
-        };
-        Failure::caused_by(kind, error)
-    })?;
-    if args.require_signature || args.allowed_signers.is_some() {
-        demand_signature(&mut found);
-    }
+    let signers =
+        args.allowed_signers.as_ref().map(|file| AllowedSigners::load(&settings.current_dir.join(file)));
+    let signers = signers.transpose().map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
+    let options = VerifyOptions {
+        allow_extra: args.allow_extra,
+        require_signature: args.require_signature,
+        signers: signers.map(|signers| (signers, stead_runner::clock::now())),
+    };
+    let found = stead_bundle::verify(&path, &options)
+        .map_err(|error| Failure::caused_by(FailureKind::of(error.exit_code()), error))?;
     if args.json {
         output.out.print(&json::document(&found));
     } else {
         output.out.print(&to_text(&path.display().to_string(), &found, settings.stdout_paint));
     }
     Ok(found.exit_code())
-}
-
-/// A signature that was asked for and cannot be checked must not pass.
-fn demand_signature(found: &mut Verification) {
-    if found.signature.valid == Some(true) && found.signature.trusted != Some(false) {
-        return;
-    }
-    let (code, message) = if found.signature.present {
-        ("signature-not-checked", "the signature could not be checked")
-    } else {
-        ("unsigned", "a signature is required and there is none")
-    };
-    let path = stead_bundle::SIGNATURE.to_owned();
-    found.errors.push(Finding { code, path, message: message.to_owned() });
-    found.valid = false;
 }
 
 fn to_text(path: &str, found: &Verification, paint: Paint) -> String {
@@ -70,6 +53,11 @@ fn to_text(path: &str, found: &Verification, paint: Paint) -> String {
         if found.valid { paint.apply(Style::Good, "valid") } else { paint.apply(Style::Bad, "not valid") };
     let status = found.status.as_deref().unwrap_or("unknown");
     let counts = format!("{} of {} files verified", found.hashes_verified, found.files_checked);
-    text.push_str(&format!("{}: {verdict}, run {}, {counts}\n", one_line(path), one_line(status)));
+    let signed = match (&found.signature.fingerprint, found.signature.trusted) {
+        (None, _) => String::new(),
+        (Some(key), Some(true)) => format!(", signed by {key} (allowed)"),
+        (Some(key), _) => format!(", signed by {key}"),
+    };
+    text.push_str(&format!("{}: {verdict}, run {}, {counts}{signed}\n", one_line(path), one_line(status)));
     text
 }

@@ -142,18 +142,14 @@ impl Acting<'_> {
         if dry_run {
             tell_warnings(&self.warnings, self.settings, self.output);
             let shown = Shown { renderers: events.into_iter().collect(), pauser: None };
-            let report = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
-                runner.dry_run(plan).await
-            })?;
+            let report = drive::predict(runner, shown, plan)?;
             self.talk().0.print("Dry run: nothing was executed.\n");
             return Ok(report);
         }
         let (out, err) = (self.talk().0, self.output.err.clone());
         renderers.push(Box::new(StepsShown::new(out, err, BTreeMap::new(), Order::Listed)));
         renderers.extend(events);
-        if let Some(parent) = &self.settings.parent_run {
-            runner = runner.parent_run(parent.clone());
-        }
+        runner = runner.parent_runs(self.settings.parent_runs.clone());
         let meta = PlanMeta {
             plan: self.intended.name.clone(),
             source: Some(self.intended.listed.file.display().to_string()),
@@ -183,6 +179,7 @@ impl Acting<'_> {
             set: BTreeMap::new(),
             secret_set: Vec::new(),
             config: BTreeMap::new(),
+            secret_marks: None,
             intent: Some(self.command()),
         }
     }

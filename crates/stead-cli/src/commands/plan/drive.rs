@@ -10,15 +10,16 @@ use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 
 use stead_model::event::Stream;
-use stead_model::{Event, HostName, Task, TaskName};
-use stead_runner::{Canceller, Observer, Runner};
+use stead_model::{Event, HostName, Report, Task, TaskName};
+use stead_runner::{Canceller, CheckedPlan, Observer, Runner};
+use tokio::runtime::Builder;
 use tokio::sync::watch;
 
 use crate::commands::plan::present::Shown;
 use crate::confirm::{self, Answers, Asker, Question};
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
-use crate::signals;
+use crate::signals::{self, Signals};
 
 pub(crate) use crate::confirm::Person;
 
@@ -43,6 +44,24 @@ pub(crate) fn questions<'a>(tasks: impl Iterator<Item = &'a Task>) -> Vec<Questi
 
 /// Calls `act` with the runner, connected to renderers, questions and signals, and returns what it gives.
 pub(crate) fn drive<T, F: Future<Output = T>>(
+    runner: Runner,
+    shown: Shown,
+    questions: &[Question],
+    person: Person,
+    act: impl FnOnce(Runner) -> F,
+) -> Result<T, Failure> {
+    drive_on(Builder::new_multi_thread(), runner, shown, questions, person, act)
+}
+
+/// Returns the report of a predicted run of steps or of an intent, on one thread: it looks at a few files of this machine
+/// and waits for nothing, so handing its attempts to other threads takes longer than making them.
+pub(crate) fn predict(runner: Runner, shown: Shown, plan: CheckedPlan) -> Result<Report, Failure> {
+    let act = move |runner: Runner| async move { runner.dry_run(plan).await };
+    drive_on(Builder::new_current_thread(), runner, shown, &[], Person::SaidYes, act)
+}
+
+fn drive_on<T, F: Future<Output = T>>(
+    mut threads: Builder,
     mut runner: Runner,
     shown: Shown,
     questions: &[Question],
@@ -64,7 +83,7 @@ pub(crate) fn drive<T, F: Future<Output = T>>(
     for renderer in shown.renderers {
         runner = runner.observe(Boxed(renderer));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(internal)?;
+    let runtime = threads.enable_all().build().map_err(internal)?;
     let canceller = runner.canceller();
     let ended = runtime.block_on(async {
         tokio::select! {
@@ -78,26 +97,30 @@ pub(crate) fn drive<T, F: Future<Output = T>>(
 }
 
 /// One question stands at a time; a cancelled run takes it back, and that is no.
-fn ask(asker: &Mutex<Asker>, counts: &watch::Receiver<u32>, task: &TaskName, text: &str) -> bool {
+fn ask(asker: &Mutex<Asker>, counts: &watch::Receiver<Signals>, task: &TaskName, text: &str) -> bool {
     let question = Question { task: task.clone(), text: text.to_owned() };
     let mut asker = asker.lock().unwrap_or_else(PoisonError::into_inner);
-    let answer = asker.ask(&question, &|| *counts.borrow() > 0);
+    let answer = asker.ask(&question, &|| counts.borrow().count > 0);
     // A terminal that went away cannot say yes.
     answer.is_ok_and(|answer| answer == Some(true))
 }
 
 /// Tells the run of every signal.
-async fn forward(mut counts: watch::Receiver<u32>, canceller: Canceller) -> std::convert::Infallible {
+async fn forward(mut counts: watch::Receiver<Signals>, canceller: Canceller) -> std::convert::Infallible {
     while counts.changed().await.is_ok() {
-        canceller.signal(*counts.borrow_and_update());
+        canceller.signal(counts.borrow_and_update().count);
     }
     std::future::pending().await
 }
 
 /// A renderer of any kind, as the runner takes observers.
-struct Boxed(Box<dyn Observer>);
+pub(crate) struct Boxed(pub(crate) Box<dyn Observer>);
 
 impl Observer for Boxed {
+    fn on_recorded(&mut self, event: &Event) {
+        self.0.on_recorded(event);
+    }
+
     fn on_event(&mut self, event: &Event) {
         self.0.on_event(event);
     }

@@ -41,9 +41,7 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     if let Some(wait) = args.wait_lock {
         runner = runner.wait_lock(wait);
     }
-    if let Some(parent) = &settings.parent_run {
-        runner = runner.parent_run(parent.clone());
-    }
+    runner = runner.parent_runs(settings.parent_runs.clone());
     if let Some(run_id) = &args.run_id {
         runner = runner.run_id(run_id.clone());
     }

@@ -177,7 +177,8 @@ fn read_all(reader: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn cannot_read(name: &str, error: &io::Error, codes: Codes) -> Diagnostic {
+/// Returns what is wrong with a file that cannot be read.
+pub(crate) fn cannot_read(name: &str, error: &io::Error, codes: Codes) -> Diagnostic {
     Diagnostic::error(codes.syntax, Place::Named(name.to_owned()), format!("cannot read the file: {error}"))
         .help("check its name and permissions")
 }

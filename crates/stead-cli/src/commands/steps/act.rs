@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use stead_drivers::Drivers;
 use stead_drivers::intent::{self, IntentSurroundings};
+use stead_drivers::steps::MarkKey;
 use stead_model::bundle::PlanMeta;
 use stead_model::event::RunKind;
 use stead_model::plan::TaskIndex;
-use stead_model::steps::StepsMeta;
+use stead_model::steps::{SecretMarks, StepsMeta};
 use stead_model::{Diagnostic, ExitCode, Report, TaskName, argv};
 use stead_runner::redact::Redactor;
 use stead_runner::{CheckedPlan, Observer, Provenance, ResumeError, ResumeOptions, Runner};
@@ -95,9 +96,7 @@ impl Acting<'_> {
         let shown = Shown { renderers: renderers.into_iter().collect(), pauser: None };
         let runner = self.runner().leave_out(done);
         let plan = self.checked_plan();
-        let report = drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
-            runner.dry_run(plan).await
-        })?;
+        let report = drive::predict(runner, shown, plan)?;
         talk.print("Dry run: nothing was executed.\n");
         Ok(report)
     }
@@ -169,9 +168,7 @@ impl Acting<'_> {
         if let Some(wait) = self.wait_lock {
             runner = runner.wait_lock(wait);
         }
-        if let Some(parent) = &self.settings.parent_run {
-            runner = runner.parent_run(parent.clone());
-        }
+        runner = runner.parent_runs(self.settings.parent_runs.clone());
         Ok(runner)
     }
 
@@ -210,6 +207,13 @@ impl Acting<'_> {
         (!is_here).then(|| argv::quote_text(["stead", "resume", &bundle.display().to_string()]))
     }
 
+    /// Returns the marks of the run's secrets. Without a key there are none, and a resume knows less: no reason not to run.
+    fn secret_marks(&self) -> Option<SecretMarks> {
+        self.configured.secrets().next()?;
+        let key = MarkKey::ensure(self.settings.user_state_dir.as_ref()?).ok()?;
+        key.marks(self.configured.secrets()).ok()
+    }
+
     /// Returns where the plan came from: enough to make it again, and no secret.
     fn provenance(&self) -> Result<Provenance, Failure> {
         let Configured { listed, catalogue, given, .. } = &self.configured;
@@ -242,6 +246,7 @@ impl Acting<'_> {
             set: open.into_iter().collect(),
             secret_set: secret_set.into_iter().collect(),
             config: self.configured.recorded_config(),
+            secret_marks: self.secret_marks(),
             intent: self.intent.as_ref().map(|of| of.command.clone()),
         };
         let source = masked(&catalogue.shown_text()).into_bytes();

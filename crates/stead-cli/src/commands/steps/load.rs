@@ -23,7 +23,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
 /// Codes of problems with what was typed: exit code 2.
-const USAGE: [&str; 11] = [
+const USAGE: [&str; 12] = [
     "steps/unknown-catalogue",
     "steps/unknown-token",
     "steps/wrong-mode",
@@ -33,6 +33,7 @@ const USAGE: [&str; 11] = [
     "steps/needs",
     "steps/reserved-set",
     "steps/unknown-key",
+    "steps/unknown-flag",
     "intent/unknown",
     "intent/param",
 ];
@@ -228,11 +229,20 @@ pub(crate) fn flag_of(catalogue: &Catalogue) -> Option<ProfileFlag> {
 
 /// Refuses a profile for which the catalogue has no layer, or by a flag that is not its layer's.
 pub(crate) fn fits(catalogue: &Catalogue, given: &Given) -> Result<(), Failure> {
-    let Some(profile) = &given.profile else { return Ok(()) };
+    misfit(catalogue, given)
+        .map_or(Ok(()), |problem| Err(Failure::of(FailureKind::Usage, Diagnostics(vec![problem]))))
+}
+
+/// Returns what is wrong with a profile for which the catalogue has no layer, or by a flag that is not its layer's.
+pub(crate) fn misfit(catalogue: &Catalogue, given: &Given) -> Option<Diagnostic> {
+    let profile = given.profile.as_ref()?;
     let flag = flag_of(catalogue);
-    let wrong = |message: String, hint: &str| Err(Failure::new(FailureKind::Usage, message).hint(hint));
+    let wrong = |message: String, help: &str| {
+        let place = Place::Named(flag_name(profile.flag).to_owned());
+        Some(Diagnostic::error("steps/unknown-flag", place, message).help(help))
+    };
     match (profile.flag, flag) {
-        (ProfileFlag::Profile, Some(_)) | (ProfileFlag::HostEnv, Some(ProfileFlag::HostEnv)) => Ok(()),
+        (ProfileFlag::Profile, Some(_)) | (ProfileFlag::HostEnv, Some(ProfileFlag::HostEnv)) => None,
         (ProfileFlag::HostEnv, Some(ProfileFlag::Profile)) => wrong(
             format!("the catalogue `{}` takes no --host-env", catalogue.name),
             "name its file with --profile",
@@ -325,6 +335,12 @@ impl Configured {
     pub(crate) fn recorded_config(&self) -> BTreeMap<String, Option<String>> {
         let value = |effective: &values::Effective| (!effective.secret).then(|| effective.value.clone());
         self.values.iter().map(|(name, effective)| (name.to_owned(), value(effective))).collect()
+    }
+
+    /// Returns the secrets with their values.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (&str, &str)> {
+        let secrets = self.values.iter().filter(|(_, effective)| effective.secret);
+        secrets.map(|(name, effective)| (name, effective.value.as_str()))
     }
 
     /// Whether the control `DRY_RUN` is listed and true.

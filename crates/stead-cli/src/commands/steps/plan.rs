@@ -53,8 +53,8 @@ pub(crate) fn plan(configured: &Configured, wish: &Wish) -> Result<Planned, Fail
     let request = Request { mode: wish.mode, selection: &wish.selection, only_from: wish.only_from };
     let selected = steps::select(catalogue, &request, &|gate| values.judge(gate)).map_err(load::refused)?;
     let mut step_files = StepFiles::below(&catalogue.root);
-    let files: BTreeMap<String, StepFile> =
-        selected.scripts().map(|path| (path.to_owned(), step_files.inspect(path))).collect();
+    let files: BTreeMap<&str, StepFile> =
+        selected.scripts().map(|path| (path, step_files.inspect(path))).collect();
     let registry = stead_drivers::Drivers::standard();
     let operations = stead_engine::compile::Catalogue::new(registry.descriptors());
     let around = Surroundings { values, files: &files, target: &target.name, operations: &operations };

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use stead_drivers::steps::MarkKey;
 use stead_model::bundle::RunMeta;
 use stead_model::catalogue::ProfileFlag;
 use stead_model::diagnostic::Place;
@@ -137,7 +138,7 @@ fn go_on(
     let catalogue = find::load(&listed)?;
     let given = given(steps, said.values, &catalogue, settings)?;
     let mut configured = load::configure_loaded(listed, catalogue, given, settings)?;
-    note_changes(steps, &mut configured);
+    note_changes(steps, &mut configured, settings);
     let wish = Wish { mode: steps.mode, selection: steps.selection.clone(), only_from: "--only" };
     let mut planned = plan::plan(&configured, &wish)?;
     refuse_unknown_target(&configured, &mut planned);
@@ -205,8 +206,13 @@ fn given(
 }
 
 /// Says which values are not those the run began with.
-fn note_changes(steps: &StepsMeta, configured: &mut load::Configured) {
-    let changed = steps.changed_names(&configured.recorded_config());
+fn note_changes(steps: &StepsMeta, configured: &mut load::Configured, settings: &Settings) {
+    let mut changed: BTreeSet<String> =
+        steps.changed_names(&configured.recorded_config()).into_iter().collect();
+    let key = settings.user_state_dir.as_ref().and_then(|state| MarkKey::find(state).ok());
+    if let (Some(key), Some(marked)) = (key, &steps.secret_marks) {
+        changed.extend(key.changed(marked, configured.secrets()).into_iter().map(str::to_owned));
+    }
     for name in changed {
         let place = Place::Named(configured.listed.shown.clone());
         let message = format!("`{name}` is not what it was when the run began");

@@ -17,7 +17,7 @@ use super::plan::{self, Planned, Wish};
 use super::resume;
 use super::target::TargetOrigin;
 use crate::args::{OutputArgs, Progress, StepsRunArgs};
-use crate::failure::{Failure, FailureKind};
+use crate::failure::{Failure, FailureKind, Source};
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -29,11 +29,21 @@ pub(crate) fn run(
     if let Some(run) = &args.resume {
         return resume::named(run, args, settings, output);
     }
-    let flags = arguments(args)?;
-    let listed = find::one(args.catalogue.as_deref(), settings)?;
-    let catalogue = find::load(&listed)?;
-    let mode = mode(args, &catalogue)?;
+    let mut problems = Diagnostics::default();
+    let flags = arguments(args, &mut problems);
     let given = Given::new(&args.values, settings);
+    let loaded = find::one(args.catalogue.as_deref(), settings)
+        .and_then(|listed| find::load(&listed).map(|catalogue| (listed, catalogue)));
+    let (listed, catalogue) = match loaded {
+        Ok(loaded) => loaded,
+        Err(failure) if problems.has_errors() => return Err(with_usage(problems, failure)),
+        Err(failure) => return Err(failure),
+    };
+    let mode = mode(args, &catalogue, &mut problems);
+    problems.0.extend(load::misfit(&catalogue, &given));
+    if problems.has_errors() {
+        return Err(Failure::of(FailureKind::Usage, problems));
+    }
     let configured = load::configure_loaded(listed, catalogue, given, settings)?;
     let wish = wish(mode, flags, &configured)?;
     let dry_run = args.dry_run || configured.wants_dry_run();
@@ -61,10 +71,19 @@ pub(super) fn shown(args: &StepsRunArgs) -> OutputArgs {
     }
 }
 
-/// Returns what flags select, or everything that is wrong with the arguments whatever the catalogue says.
-fn arguments(args: &StepsRunArgs) -> Result<SelectionRow, Failure> {
-    let mut problems = Diagnostics::default();
-    refuse_reserved(&args.values.set, &mut problems);
+/// Returns the failure of arguments that are wrong whatever the catalogue says, with that of finding it if it is of the
+/// same group.
+fn with_usage(mut problems: Diagnostics, failure: Failure) -> Failure {
+    match failure.source {
+        Source::Diagnostics(more) if failure.kind == FailureKind::Usage => problems.0.extend(more.0),
+        Source::Diagnostics(_) | Source::Message(_) | Source::Error(_) => {}
+    }
+    Failure::of(FailureKind::Usage, problems)
+}
+
+/// Returns what flags select. Everything that is wrong with the arguments whatever the catalogue says is reported.
+fn arguments(args: &StepsRunArgs, problems: &mut Diagnostics) -> SelectionRow {
+    refuse_reserved(&args.values.set, problems);
     let mut list = |flag: &str, typed: &[String]| {
         let tokens = tokens(typed);
         if tokens.is_empty() && !typed.is_empty() {
@@ -78,15 +97,12 @@ fn arguments(args: &StepsRunArgs) -> Result<SelectionRow, Failure> {
             problems.push(names_nothing(flag));
         }
     }
-    if problems.has_errors() {
-        return Err(Failure::of(FailureKind::Usage, problems));
-    }
     let needs = match (args.with_needs, args.skip_needs) {
         (true, _) => Some(NeedsChoice::With),
         (false, true) => Some(NeedsChoice::Skip),
         (false, false) => None,
     };
-    Ok(SelectionRow { only, skip, from: args.from.clone(), until: args.until.clone(), needs })
+    SelectionRow { only, skip, from: args.from.clone(), until: args.until.clone(), needs }
 }
 
 fn names_nothing(flag: &str) -> Diagnostic {
@@ -95,17 +111,17 @@ fn names_nothing(flag: &str) -> Diagnostic {
         .help("name steps, or leave it out for all of them")
 }
 
-/// Returns which order runs, if the catalogue has it.
-fn mode(args: &StepsRunArgs, catalogue: &Catalogue) -> Result<StepMode, Failure> {
-    match args.delete {
-        false => Ok(StepMode::Apply),
-        true if catalogue.delete.is_some() => Ok(StepMode::Delete),
-        true => {
-            let message = format!("the catalogue `{}` has no delete order", catalogue.name);
-            Err(Failure::new(FailureKind::Usage, message)
-                .hint("write a `delete` list: it is never the reverse of apply"))
-        }
+/// Returns which order runs. One that the catalogue does not have is reported.
+fn mode(args: &StepsRunArgs, catalogue: &Catalogue, problems: &mut Diagnostics) -> StepMode {
+    if !args.delete {
+        return StepMode::Apply;
     }
+    if catalogue.delete.is_none() {
+        let message = format!("the catalogue `{}` has no delete order", catalogue.name);
+        let problem = Diagnostic::error("steps/unknown-flag", Place::Named("--delete".to_owned()), message);
+        problems.push(problem.help("write a `delete` list: it is never the reverse of apply"));
+    }
+    StepMode::Delete
 }
 
 /// Returns what is to be planned: flags first, then the control `ONLY`.

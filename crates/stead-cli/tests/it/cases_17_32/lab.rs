@@ -240,6 +240,10 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
+    pub(crate) fn of(child: Child) -> Self {
+        Self(Some(child))
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.0.as_ref().unwrap().id()
     }

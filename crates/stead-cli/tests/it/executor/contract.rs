@@ -93,6 +93,7 @@ impl Remote {
             fresh: true,
             host: "web1".to_owned(),
             received: Vec::new(),
+            workdir: None,
         };
         let mut frame = Vec::new();
         write(&mut frame, 0, &Request::Hello(hello)).unwrap();
@@ -176,6 +177,11 @@ impl Remote {
                     | Reply::Keep(_)
                     | Reply::Lock { .. }
                     | Reply::Beat
+                    | Reply::Started { .. }
+                    | Reply::Done { .. }
+                    | Reply::Role { .. }
+                    | Reply::Probe(_)
+                    | Reply::Site(_)
                     | Reply::Error { .. }) => panic!("not expected: {other:?}"),
                 }
             }

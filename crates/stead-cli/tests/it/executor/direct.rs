@@ -24,7 +24,7 @@ use stead_runner::{CheckedPlan, Runner};
 use tokio::io::AsyncWriteExt as _;
 
 /// Returns the program under test without what only a debugger needs: it is brought to targets again and again.
-pub(super) fn stead() -> PathBuf {
+pub(crate) fn stead() -> PathBuf {
     use std::os::unix::fs::MetadataExt as _;
     static SMALL: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let make = || {

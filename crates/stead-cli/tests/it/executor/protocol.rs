@@ -235,3 +235,127 @@ fn a_fresh_driver_ends_what_the_last_one_left() {
     assert!(state.is_empty() || state.contains(") Z "), "{state}");
     end(wire, base.path());
 }
+
+impl Wire {
+    /// Returns what an id says until its answer: its output, and the messages.
+    fn until_answer(&mut self, id: u32) -> (Vec<u8>, Vec<u8>, Vec<Value>) {
+        let (mut stdout, mut stderr, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+        let mut next = Value::Null;
+        loop {
+            let frame = self.hear().expect("an answer");
+            assert_eq!(frame.id, id);
+            if frame.kind == FrameKind::Bytes {
+                let to = if next["stream"] == "stdout" { &mut stdout } else { &mut stderr };
+                assert_eq!(next["offset"].as_u64(), Some(to.len() as u64));
+                to.extend_from_slice(&frame.body);
+                continue;
+            }
+            next = serde_json::from_slice(&frame.body).unwrap();
+            match next["m"].as_str().unwrap() {
+                "out" => {}
+                "started" => messages.push(next.clone()),
+                _ => {
+                    messages.push(next);
+                    return (stdout, stderr, messages);
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, id: u32, bytes: &[u8]) {
+        self.say(id, &json!({"m": "stdin"}));
+        let mut frame = Vec::new();
+        Frame::write(&mut frame, FrameKind::Bytes, id, bytes).unwrap();
+        self.raw(&frame);
+    }
+}
+
+#[test]
+fn programs_get_words_environment_and_input_as_they_are() {
+    let base = tempfile::tempdir().unwrap();
+    let mut wire = Wire::attach(base.path(), "r1");
+    wire.hello("r1", &[1], true);
+    let script = "printf '%s|' \"$0\" \"$@\" \"$ODD\" \"$HOME\"; cat; echo err >&2; exit 5";
+    let exec = json!({"m": "exec", "argv": ["sh", "-c", script, "", "a b", "it's", "$(x)", {"b64": "/w=="}],
+        "env": {"ODD": "x\ny"}, "cwd": "/", "stdin": true, "clear_env": true});
+    wire.say(3, &exec);
+    wire.give(3, b"in\0put ");
+    wire.give(3, &vec![b'z'; 200_000]);
+    wire.say(3, &json!({"m": "stdin", "end": true}));
+    let (stdout, stderr, messages) = wire.until_answer(3);
+    let mut wanted = b"|a b|it's|$(x)|\xff|x\ny||in\0put ".to_vec();
+    wanted.extend_from_slice(&vec![b'z'; 200_000]);
+    assert!(stdout == wanted, "{}", String::from_utf8_lossy(&stdout[..60.min(stdout.len())]));
+    assert_eq!(stderr, b"err\n");
+    assert!(messages[0]["pid"].as_u64().is_some_and(|pid| pid > 1), "{messages:?}");
+    let result = &messages[1];
+    assert_eq!((&result["m"], &result["exit_code"]), (&json!("result"), &json!(5)), "{result}");
+    assert!(result["max_rss_bytes"].as_u64().unwrap() > 0 && result["cpu_ms"].is_u64(), "{result}");
+    wire.say(0, &json!({"m": "ack", "id": 3}));
+
+    wire.say(4, &json!({"m": "exec", "argv": ["no-such-program-here"]}));
+    let (_, stderr, messages) = wire.until_answer(4);
+    assert_eq!(messages[0]["exit_code"], json!(127), "{messages:?}");
+    assert!(String::from_utf8_lossy(&stderr).contains("no-such-program-here"));
+    wire.say(5, &json!({"m": "exec", "argv": ["sh", "-c", "kill -KILL $$"]}));
+    let (_, _, messages) = wire.until_answer(5);
+    assert_eq!((&messages[1]["exit_code"], &messages[1]["signal"]), (&Value::Null, &json!(9)));
+    wire.say(6, &json!({"m": "exec", "argv": ["sleep", "600"]}));
+    assert_eq!(wire.message().1["m"], "started");
+    wire.say(6, &json!({"m": "cancel", "signal": "TERM", "grace_ms": 100}));
+    let (_, _, messages) = wire.until_answer(6);
+    assert_eq!(messages[0]["signal"], json!(15), "{messages:?}");
+    wire.say(7, &json!({"m": "exec", "argv": ["true"], "tty": true}));
+    assert_eq!(wire.message().1["class"], "invalid");
+    end(wire, base.path());
+}
+
+/// A daemon that a program leaves on purpose is its result.
+#[test]
+fn what_a_program_leaves_running_stays() {
+    let base = tempfile::tempdir().unwrap();
+    let mut wire = Wire::attach(base.path(), "r1");
+    wire.hello("r1", &[1], true);
+    wire.say(1, &json!({"m": "exec", "argv": ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]}));
+    let (stdout, _, messages) = wire.until_answer(1);
+    assert_eq!(messages[1]["exit_code"], json!(0), "{messages:?}");
+    let pid: i32 = String::from_utf8_lossy(&stdout).trim().parse().unwrap();
+    wire.say(0, &json!({"m": "ack", "id": 1}));
+    end(wire, base.path());
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it still runs");
+}
+
+#[test]
+fn files_are_put_got_and_looked_at_by_hash() {
+    let base = tempfile::tempdir().unwrap();
+    let mut wire = Wire::attach(base.path(), "r1");
+    wire.hello("r1", &[1], true);
+    let path = base.path().join("deep/down/file");
+    let sha256 = stead_model::plan::Digest::of(b"hello").to_string();
+    let put = json!({"m": "put", "path": path, "mode": 0o640, "sha256": sha256, "size": 5});
+    wire.say(1, &put);
+    assert_eq!(wire.message(), (1, json!({"m": "want", "sha256": sha256, "offset": 0})));
+    wire.say(1, &json!({"m": "blob", "sha256": sha256, "size": 5, "offset": 0}));
+    let mut frame = Vec::new();
+    Frame::write(&mut frame, FrameKind::Bytes, 1, b"hello").unwrap();
+    wire.raw(&frame);
+    assert_eq!(wire.message(), (1, json!({"m": "done", "sha256": sha256, "changed": true})));
+    assert_eq!(std::fs::read(&path).unwrap(), b"hello");
+    wire.say(2, &put);
+    assert_eq!(wire.message().1["changed"], json!(false), "the same again writes nothing");
+    wire.say(3, &json!({"m": "stat", "path": path, "hash": true}));
+    let (_, stat) = wire.message();
+    assert_eq!((&stat["sha256"], &stat["found"]["mode"]), (&json!(sha256), &json!(0o640)), "{stat}");
+    wire.say(4, &json!({"m": "get", "path": path}));
+    assert_eq!(wire.message(), (4, json!({"m": "keep", "size": 5, "sha256": sha256})));
+    assert_eq!(wire.message().1["stream"], "file");
+    assert_eq!(wire.hear().unwrap().body, b"hello");
+    wire.say(4, &json!({"m": "done", "sha256": sha256, "path": "/there"}));
+    assert_eq!(wire.message(), (4, json!({"m": "done", "sha256": sha256, "changed": true})));
+    wire.say(5, &json!({"m": "get", "path": "relative"}));
+    assert_eq!(wire.message().1["class"], "invalid");
+    wire.say(6, &json!({"m": "probe", "probe": "file", "path": path}));
+    assert_eq!(wire.message().1["ok"], json!(true));
+    end(wire, base.path());
+}

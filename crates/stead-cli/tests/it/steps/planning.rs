@@ -233,6 +233,53 @@ fn scripts_that_cannot_run_are_named_together() {
     assert!(lab.log().is_empty() && !lab.path(".stead").exists());
 }
 
+/// Section 5: an interpreter that is not there is told before anything runs.
+#[test]
+fn a_missing_interpreter_is_named() {
+    let lab = Homelab::new();
+    for (name, line) in
+        [("15_verify_cluster_access", "#!/no/such/sh"), ("94_verify_config_inputs", "#!/bin/sh\r")]
+    {
+        fs::write(lab.path(&format!("scripts/{name}.sh")), format!("{line}\necho hello\n")).unwrap();
+    }
+    let ended = lab.run(&[]).exits(3);
+    assert!(ended.stderr.contains("begins with `#!/no/such/sh`, which is not there"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("its lines end in CR LF"), "{}", ended.stderr);
+    assert!(lab.log().is_empty() && !lab.path(".stead").exists());
+}
+
+/// Section 1: what is wrong with the arguments is told at once, whether the catalogue has to be known for it or not.
+#[test]
+fn all_problems_of_arguments_are_told_at_once() {
+    let lab = Homelab::with(
+        "api_version: v1\nlayers: [{flag: profile}]\nsteps: {a: {run: a.sh}}\napply: [{steps: [a]}]\n",
+    );
+    let wrong = ["--only", ",", "--set", "DRY_RUN=true", "--host-env", "x.env", "--delete", "--json"];
+    let stead = |first: &[&str]| lab.stead(&[&["steps", "run"], first, &wrong].concat()).exits(2).document();
+    let [set, only, delete, flag] =
+        ["steps/reserved-set", "steps/empty", "steps/unknown-flag", "steps/unknown-flag"];
+    assert_eq!(codes(&stead(&[])), [set, only, delete, flag]);
+    assert_eq!(codes(&stead(&["nosuch"])), [set, only, "steps/unknown-catalogue"]);
+    // What is wrong with a catalogue belongs to the next group.
+    lab.append("steps.yaml", "unknown: 1");
+    assert_eq!(codes(&stead(&[])), [set, only]);
+}
+
+/// Section 2: a text as long as a file is not repeated whole.
+#[test]
+fn what_problems_repeat_is_bounded() {
+    let long = "n".repeat(1 << 20);
+    let lab = Homelab::with(&format!(
+        "api_version: v1\nname: {long}!\n{long}: 1\nlayers: []\nsteps: {{a: {{run: /{long}}}}}\napply: [{{steps: [a]}}]\n"
+    ));
+    lab.write("plan.yaml", format!("api_version: v1\nname: {long}!\ntasks: {{a: {{{long}: 1}}}}\n"));
+    for args in [["steps", "run", "--json"], ["plan", "show", "plan.yaml"]] {
+        let ended = lab.stead(&args).exits(3);
+        let said = ended.stdout.len() + ended.stderr.len();
+        assert!((100..100_000).contains(&said), "{args:?}: {said} bytes");
+    }
+}
+
 /// Case 13: one run shows all problems of a catalogue, each with its line.
 #[test]
 fn all_problems_of_a_catalogue_are_told_at_once() {

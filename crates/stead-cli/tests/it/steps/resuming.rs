@@ -85,6 +85,28 @@ fn values_come_from_the_record_and_secrets_again() {
     assert_eq!(lab.read("order"), "first\nslow\nslow\nlast green green\n");
 }
 
+/// Section 8: a secret that changed is noted by name as well; the bundle holds nothing from which it could be guessed.
+#[test]
+fn a_changed_secret_is_noted_and_not_recorded() {
+    let lab = three();
+    lab.write("secret.env", "TOKEN=first-secret\nPLAIN=other-secret\n");
+    kill_in_second_step(&lab, &[]);
+    let resume = || lab.stead(&["steps", "run", "--resume", "last", "--dry-run"]).exits(0).stderr;
+    assert!(!resume().contains("is not what it was"), "{}", resume());
+    lab.write("secret.env", "TOKEN=second-secret\nPLAIN=other-secret\n");
+    let noted = resume();
+    assert!(noted.contains("`TOKEN` is not what it was when the run began"), "{noted}");
+    assert!(!noted.contains("`PLAIN`") && !noted.contains("-secret"), "{noted}");
+    let meta = std::fs::read_to_string(lab.bundles()[0].join("run_meta.json")).unwrap();
+    let meta: serde_json::Value = serde_json::from_str(&meta).unwrap();
+    let marks = &meta["steps"]["secret_marks"]["marks"];
+    assert_eq!(marks.as_object().unwrap().keys().collect::<Vec<_>>(), ["PLAIN", "TOKEN"]);
+    // Without the key, which is not in the bundle, nothing is known.
+    std::fs::remove_file(lab.home().join(".local/state/stead/secret-marks.key")).unwrap();
+    assert!(!resume().contains("`TOKEN`"), "{}", resume());
+    lab.end_processes();
+}
+
 /// Section 8: another plan is not gone on with, unless forced; another target is named.
 #[test]
 fn a_changed_plan_is_refused_with_the_difference() {

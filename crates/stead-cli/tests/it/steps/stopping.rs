@@ -141,6 +141,28 @@ fn a_run_started_by_a_step_is_not_blocked() {
     assert_eq!(lab.read("order"), "first\nfirst\nlast\n");
 }
 
+/// Section 8: nor is one that a run between them started, whatever that one acts on.
+#[test]
+fn a_run_started_by_a_run_of_a_step_is_not_blocked() {
+    let between = "\
+api_version: v1
+target: { from: value, value: between }
+layers: []
+steps: { pass: { run: pass.sh } }
+apply: [ { steps: [pass] } ]
+";
+    let lab = slow("[ -z \"$NESTED\" ] || exit 0\nNESTED=1 \"$STEAD_BIN\" steps run between/steps.yaml\n");
+    lab.write("between/steps.yaml", between);
+    lab.script(
+        "between/pass.sh",
+        "echo \"$STEAD_PARENT_RUNS\" > ../parents\n\"$STEAD_BIN\" steps run ../steps.yaml --only first\n",
+    );
+    lab.stead(&["steps", "run"]).exits(0);
+    assert_eq!(lab.read("order"), "first\nfirst\nlast\n");
+    let outer = lab.bundles()[0].file_name().unwrap().to_str().unwrap().to_owned();
+    assert_eq!(lab.read("parents"), format!("{outer}\n"));
+}
+
 /// Case 20: nothing is torn down under live data.
 #[test]
 fn a_volume_stops_the_teardown() {

@@ -161,6 +161,9 @@ impl HostSession {
     }
 
     pub(super) fn take_bytes(&mut self, id: u32, bytes: &[u8]) {
+        if self.take_input(id, bytes) {
+            return;
+        }
         let place = self.shared.home.directory.join("blobs");
         let Some(work) = self.works.get_mut(&id) else { return };
         let Some(arriving) = &mut work.arriving else { return };

@@ -68,18 +68,21 @@ impl<'a> Checker<'a> {
             return;
         };
         for (param, value) in &op.params {
-            let path = join(base, &format!("params.{param}"));
+            // Made only where it is told: most parameters are right, and there are many.
+            let path = || join(base, &format!("params.{param}"));
             let Some(spec) = descriptor.param(param) else {
                 let help = suggest(param, descriptor.params.iter().map(|spec| spec.name));
                 let message = format!("operation `{name}` has no parameter `{param}`");
-                self.error(index, &path, "plan/bad-param", message, help);
+                self.error(index, &path(), "plan/bad-param", message, help);
                 continue;
             };
             self.parameter(index, descriptor, spec, value, &path);
             let shell = name == "command.shell" && param == "script";
-            value.each_template(&path, &mut |path, text| {
-                self.template(index, task, path, text, Spot::Parameter { secret: spec.secret, shell });
-            });
+            if value.as_value().is_none() {
+                value.each_template(&path(), &mut |path, text| {
+                    self.template(index, task, path, text, Spot::Parameter { secret: spec.secret, shell });
+                });
+            }
         }
         self.missing_parameters(index, descriptor, &op.params, base);
     }
@@ -90,19 +93,19 @@ impl<'a> Checker<'a> {
         descriptor: &Descriptor,
         spec: &ParamSpec,
         value: &Param,
-        path: &str,
+        path: &dyn Fn() -> String,
     ) {
         let (operation, param) = (descriptor.name, spec.name);
         if is_command_line(descriptor, param)
             && value.as_value().and_then(Value::as_str).is_some_and(is_blank)
         {
             let message = format!("the `{param}` of `{operation}` is empty");
-            self.error(index, path, "plan/empty-command", message, "say what is to run");
+            self.error(index, &path(), "plan/empty-command", message, "say what is to run");
             return;
         }
         for (inner, problem) in refuse(spec.kind, value) {
             let message = format!("parameter `{param}` of `{operation}`: {problem}");
-            self.error(index, &format!("{path}{inner}"), "plan/bad-param", message, spec.doc);
+            self.error(index, &format!("{}{inner}", path()), "plan/bad-param", message, spec.doc);
         }
     }
 

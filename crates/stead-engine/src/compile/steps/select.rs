@@ -1,5 +1,6 @@
 //! Which steps of a list run: gates, range, `--only`, `--skip`, needs, in this order.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stead_model::catalogue::{Catalogue, Gate, Group, Step, StepAction};
@@ -63,9 +64,14 @@ pub fn select<'c>(
 ) -> Result<Selected<'c>, Diagnostics> {
     let listed: Vec<(&Group, &Step)> = catalogue.listed(request.mode).collect();
     let gated: Vec<Option<String>> = listed.iter().map(|(_, step)| closed_gate(step, judge)).collect();
-    let names = Names::of(&listed);
-    let mut selector =
-        Selector { catalogue, request, listed, names, gated, problems: Diagnostics::default() };
+    let mut selector = Selector {
+        catalogue,
+        request,
+        listed,
+        names: OnceCell::new(),
+        gated,
+        problems: Diagnostics::default(),
+    };
     let left = selector.left_out();
     if selector.problems.has_errors() {
         return Err(selector.problems);
@@ -165,7 +171,8 @@ struct Selector<'c, 'r> {
     catalogue: &'c Catalogue,
     request: &'r Request<'r>,
     listed: Vec<(&'c Group, &'c Step)>,
-    names: Names<'c>,
+    /// Made when a token is looked up.
+    names: OnceCell<Names<'c>>,
     /// For each listed step, why its gate leaves it out.
     gated: Vec<Option<String>>,
     problems: Diagnostics,
@@ -245,7 +252,7 @@ impl Selector<'_, '_> {
 
     /// Returns the listed steps that `token` names; several only by number.
     fn matches(&mut self, flag: &str, token: &str) -> Vec<usize> {
-        let found = self.names.matching(token);
+        let found = self.names.get_or_init(|| Names::of(&self.listed)).matching(token);
         if found.is_empty() {
             let steps = self.catalogue.steps.values();
             let elsewhere: Vec<&Step> = steps.filter(|step| step.answers_to(token)).collect();

@@ -109,8 +109,8 @@ fn ids(
     }
 }
 
-fn fine(catalogue: &Catalogue) -> BTreeMap<String, StepFile> {
-    catalogue.steps.values().map(|step| (step.path().to_owned(), StepFile::Fine)).collect()
+fn fine(catalogue: &Catalogue) -> BTreeMap<&str, StepFile> {
+    catalogue.steps.values().map(|step| (step.path(), StepFile::Fine)).collect()
 }
 
 fn plan_with(
@@ -119,7 +119,7 @@ fn plan_with(
     selection: &SelectionRow,
     config: &str,
     target: &str,
-    files: &BTreeMap<String, StepFile>,
+    files: &BTreeMap<&str, StepFile>,
 ) -> StepsPlan {
     let values = values(catalogue, config);
     let selected = selected(catalogue, mode, selection, &values).unwrap();
@@ -235,7 +235,7 @@ fn tasks_hold_names_and_follow_the_list() {
 #[test]
 fn the_hash_is_of_steps_and_target_and_not_of_values_or_scripts() {
     let cluster = catalogue(CLUSTER);
-    let hash = |config: &str, target: &str, files: &BTreeMap<String, StepFile>| {
+    let hash = |config: &str, target: &str, files: &BTreeMap<&str, StepFile>| {
         plan_with(&cluster, StepMode::Apply, &row(&[]), config, target, files).compiled.hash
     };
     let first = hash(BASE, "homelab", &fine(&cluster));
@@ -257,10 +257,15 @@ fn scripts_that_cannot_run_are_told_together() {
     let cluster = catalogue(CLUSTER);
     let mut files = fine(&cluster);
     files.remove("scripts/15_verify_cluster_access.sh");
-    files.insert("scripts/94_verify_config_inputs.sh".to_owned(), StepFile::NotExecutable);
-    files.insert("scripts/bootstrap/install-flux.sh".to_owned(), StepFile::NotRunnable);
-    files.insert("scripts/32_reconcile_flux_stack.sh".to_owned(), StepFile::NotRegular);
-    files.insert("scripts/91_verify_platform_state.sh".to_owned(), StepFile::Outside);
+    files.insert("scripts/94_verify_config_inputs.sh", StepFile::NotExecutable);
+    files.insert("scripts/bootstrap/install-flux.sh", StepFile::NotRunnable);
+    files.insert("scripts/32_reconcile_flux_stack.sh", StepFile::NotRegular);
+    files.insert("scripts/91_verify_platform_state.sh", StepFile::Outside);
+    let words = |file: StepFile| file.problem("s.sh").map(|(_, message, help)| format!("{message}: {help}"));
+    assert_eq!(
+        words(StepFile::Unreadable("permission denied".to_owned())).unwrap(),
+        "the script `s.sh` cannot be read (permission denied), and an interpreter has to read it: chmod +r s.sh"
+    );
     // What goes by a path needs no file there, and what is not selected is not asked for.
     files.remove("scripts/bootstrap/sync-runtime-inputs.sh");
     files.remove("scripts/99_execute_teardown.sh");

@@ -10,7 +10,7 @@ fn resolve_with(head: &str, inputs: &Inputs) -> (Resolved, Vec<String>) {
     let mut diagnostics = Diagnostics::default();
     let file =
         PlanFile::read(&Source { name: "plan.yaml".into(), text: text.into() }, &mut diagnostics).unwrap();
-    let resolved = resolve(&file, inputs, &mut diagnostics);
+    let resolved = resolve((&file).into(), inputs, &mut diagnostics);
     (resolved, diagnostics.iter().map(ToString::to_string).collect())
 }
 
@@ -77,7 +77,7 @@ fn problems_of_flags_are_usage_and_those_of_files_are_not() {
     let mut diagnostics = Diagnostics::default();
     let plan =
         PlanFile::read(&Source { name: "plan.yaml".into(), text: text.into() }, &mut diagnostics).unwrap();
-    resolve(&plan, &inputs, &mut diagnostics);
+    resolve((&plan).into(), &inputs, &mut diagnostics);
     let usage: Vec<bool> = diagnostics.iter().map(is_usage).collect();
     assert_eq!(usage, [false, false, true]);
     assert_eq!(

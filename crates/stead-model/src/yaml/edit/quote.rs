@@ -31,6 +31,11 @@ pub(super) fn chosen_style(value: &str, written: &str, style: ScalarStyle, in_fl
     if is_forced { ScalarStyle::Plain } else { style }
 }
 
+/// Whether `text` without quotes, outside of flow collections, is this text to every reader.
+pub(in crate::yaml) fn is_plain_text(text: &str) -> bool {
+    is_plain(text, false)
+}
+
 /// Whether `text` without quotes is this text to every reader, of YAML 1.1 too.
 fn is_plain(text: &str, in_flow: bool) -> bool {
     let Some(first) = text.chars().next() else { return false };

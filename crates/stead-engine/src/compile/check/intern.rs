@@ -1,12 +1,11 @@
-//! The last steps: settings that are equal become one, and everything gets its hash.
+//! Settings that are equal become one.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use stead_model::Plan;
-use stead_model::plan::{Digest, Settings, TaskWriter};
+use stead_model::plan::Settings;
 
 /// Keeps one of all settings that are equal.
 #[derive(Default)]
@@ -54,13 +53,4 @@ fn fingerprint(settings: &Settings) -> u64 {
     serde_json::to_writer(&mut fingerprint, settings)
         .expect("settings are always JSON, and a hash takes all of it");
     fingerprint.0.finish()
-}
-
-/// Gives every task its hash and returns the plan's.
-pub(super) fn hash(plan: &mut Plan) -> Digest {
-    let mut writer = TaskWriter::default();
-    for task in &mut plan.tasks {
-        task.hash = writer.digest(task);
-    }
-    plan.digest()
 }

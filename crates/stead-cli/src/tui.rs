@@ -1,0 +1,32 @@
+//! `stead tui`: runs, recorded and live, on a whole screen.
+//!
+//! ```text
+//!  keys, size, signals ──┐
+//!  events of a run ──────┼─ Message ──▶ update ──▶ State ──▶ view ──▶ terminal
+//!  answers ──────────────┘                │
+//!       ▲                                 ▼
+//!       └──────────── worker ◀───────── Intent
+//! ```
+//!
+//! [`update`] is the only place that changes the state, and [`view`] only reads it; both are pure. The panel reads
+//! events and sends intents: what a run is and how it stops is decided by the library, as on the command line.
+
+mod agents;
+mod form;
+mod key;
+mod pager;
+mod picker;
+mod screen;
+mod scroll;
+mod state;
+#[cfg(test)]
+mod testing;
+mod text_field;
+mod theme;
+mod transcript;
+mod update;
+mod view;
+mod watched;
+mod worker;
+
+pub(crate) use screen::run;

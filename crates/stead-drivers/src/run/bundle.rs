@@ -1,0 +1,86 @@
+//! `bundle`: what is known of roles is written down, and files are hashed. The seal itself follows the last phase.
+
+use std::collections::BTreeMap;
+
+use stead_bundle::RecordError;
+use stead_model::HostName;
+use stead_model::bundle::{RoleVersions, Versions};
+use stead_model::report::Warning;
+use stead_runner::operation::OpError;
+
+use super::record::{AgentFacts, role_meta, role_versions};
+use super::{Here, RunSurroundings};
+
+impl RunSurroundings {
+    /// Writes the metadata of roles and hashes every file. What cannot be recorded is a warning.
+    pub(super) async fn bundle(&self, here: &Here) -> Result<(), OpError> {
+        if let Err(error) = self.write_records(here) {
+            self.say_incomplete(&error).await;
+        }
+        let (known, bundle) = (self.known.clone(), here.bundle.clone());
+        let hashed = tokio::task::spawn_blocking(move || known.hash_all(&bundle)).await;
+        if let Ok(Err(error)) = hashed {
+            self.say_incomplete(&error).await;
+        }
+        Ok(())
+    }
+
+    /// Writes what is known of roles: every one has its metadata, whatever became of it.
+    pub(super) fn write_records(&self, here: &Here) -> Result<(), RecordError> {
+        let (metas, versions) = self.state.look(|state| {
+            let metas: Vec<_> = self
+                .run
+                .in_start_order()
+                .map(|(name, role)| (name.to_owned(), role_meta(name, role, state.roles.get(name))))
+                .collect();
+            let facts = self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let versions: BTreeMap<String, RoleVersions> = self
+                .run
+                .in_start_order()
+                .map(|(name, role)| {
+                    (name.to_owned(), role_versions(role, state, name, facts.get(&role.agent_id)))
+                })
+                .collect();
+            (metas, versions)
+        });
+        for (name, mut meta) in metas {
+            for (bytes, stream) in [(&mut meta.stdout_bytes, "stdout"), (&mut meta.stderr_bytes, "stderr")] {
+                // The log is the truth; one that was never opened is there all the same, and empty.
+                *bytes = ensure_log(here, &name, stream)?;
+            }
+            stead_bundle::replace_json(&here.bundle, &format!("roles/{name}/role_meta.json"), &meta)?;
+        }
+        let versions = Versions { roles: versions, ..stead_runner::versions() };
+        stead_bundle::replace_json(&here.bundle, stead_bundle::VERSIONS, &versions)
+    }
+
+    /// Keeps what is known of an agent after its connection has ended.
+    pub(super) fn remember_agent(&self, id: HostName, facts: AgentFacts) {
+        self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(id, facts);
+    }
+
+    /// Keeps which `stead` an agent has.
+    pub(super) fn remember_program(&self, id: &HostName, sha256: Option<String>) {
+        let mut facts = self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(facts) = facts.get_mut(id) {
+            facts.stead_sha256 = sha256;
+        }
+    }
+
+    async fn say_incomplete(&self, error: &RecordError) {
+        let text = format!("the record of the run is incomplete: {error}: {}", error.source);
+        self.announcer.warn(Warning::new("run/record-incomplete", text)).await;
+    }
+}
+
+/// Makes sure that a role has a log; returns its length.
+fn ensure_log(here: &Here, role: &str, stream: &str) -> Result<u64, RecordError> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let directory = here.role(role);
+    let path = directory.join(format!("{stream}.log"));
+    let failed = |source| RecordError { action: "create log", path: path.clone(), source };
+    std::fs::create_dir_all(&directory).map_err(failed)?;
+    let file =
+        std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
+    Ok(file.metadata().map_err(failed)?.len())
+}

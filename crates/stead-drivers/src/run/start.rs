@@ -1,0 +1,162 @@
+//! `R_start`: a role is filled in, started and watched from then on.
+
+use std::sync::Arc;
+
+use stead_engine::compile::runs::{RenderedRole, render_role};
+use stead_model::event::{EventKind, RoleStarted};
+use stead_model::report::Warning;
+use stead_model::role::{ProbeFrom, ProgramQuestion, RoleEvent, RoleOrder};
+use stead_model::run_plan::RolePlan;
+use stead_runner::agent::{RunningRole, look_before_start};
+use stead_runner::operation::OpError;
+use tokio::sync::oneshot;
+
+use super::state::Stage;
+use super::{Here, RunSurroundings};
+
+impl RunSurroundings {
+    /// Starts a role once it is its turn.
+    pub(super) async fn start(self: &Arc<Self>, here: &Here, name: &str) -> Result<(), OpError> {
+        let role = self.role(name)?;
+        let is_turn = self
+            .state
+            .wait(|state| {
+                if let Some(failure) = &state.failure {
+                    return Some(Err(failure.clone().into_error()));
+                }
+                if state.ended_by.is_some() {
+                    return Some(Ok(false));
+                }
+                let turn = state.may_start(&self.run, name, role);
+                // In the same breath: nobody else gets the place.
+                if turn {
+                    state.role(name).stage = Stage::Starting;
+                }
+                turn.then_some(Ok(true))
+            })
+            .await?;
+        if !is_turn {
+            return Ok(());
+        }
+        self.state.change(|_| ());
+        // Whatever becomes of this phase, what was started is watched and stopped.
+        let (tell, told) = oneshot::channel();
+        let (this, here, name) = (Arc::clone(self), here.clone(), name.to_owned());
+        self.spawn(async move {
+            let began = this.begin(&here, &name).await;
+            if began.is_err() {
+                this.state.change(|state| state.role(&name).stage = Stage::Ended);
+            }
+            let (began, running) = match began {
+                Ok(running) => (Ok(()), Some(running)),
+                Err(error) => (Err(error), None),
+            };
+            // A phase that was stopped does not listen any more.
+            drop(tell.send(began));
+            if let Some(running) = running {
+                this.watch_role(&here, &name, running).await;
+            }
+        });
+        told.await.unwrap_or_else(|_| Err(OpError::operation("the start was cut off")))
+    }
+
+    async fn begin(&self, here: &Here, name: &str) -> Result<RunningRole, OpError> {
+        let role = self.role(name)?;
+        let agent = self.agent_of(role)?;
+        let workdir = self.workdir_of(name)?;
+        let names = self.names_of(here, role, workdir.clone())?;
+        let rendered =
+            render_role(&self.plan, name, &names).map_err(|error| OpError::invalid(error.to_string()))?;
+        let RenderedRole { argv, env, ready, artifacts } = rendered;
+        let question = ProgramQuestion {
+            name: argv.first().cloned().unwrap_or_default(),
+            path: env.get("PATH").cloned(),
+            workdir: workdir.clone(),
+        };
+        let program = agent.find_program(&question).await;
+        let program =
+            program.map_err(|error| error.within(format_args!("{name} on agent `{}`", role.agent_id)))?;
+        self.state.change(|state| {
+            let role = state.role(name);
+            (role.argv, role.artifacts_wanted) = (Some(argv.clone()), Some(artifacts));
+            role.program = Some(program.clone());
+        });
+        let mut ready = ready;
+        let mut driver = None;
+        if let Some(ready) = ready.as_mut().filter(|ready| ready.from == ProbeFrom::Driver) {
+            let looks = self.driver_agent(here).await?;
+            let warning = look_before_start(&*looks, ready).await.map_err(|error| error.within(name))?;
+            if let Some(warning) = warning {
+                self.announcer.warn(warning.of_role(name)).await;
+            }
+            driver = Some(looks);
+        }
+        let logs = here.role(name);
+        std::fs::create_dir_all(&logs)
+            .map_err(|error| OpError::io(format_args!("making {}", logs.display()), &error))?;
+        let order = RoleOrder {
+            run: here.run_id.clone(),
+            role: name.to_owned(),
+            argv,
+            program: program.path,
+            env,
+            hidden_env: self.run.hidden_env.clone(),
+            workdir: workdir.clone(),
+            secrets: self.secrets.values().cloned().collect(),
+            ready: ready.clone(),
+            stop: role.stop,
+        };
+        let mut running =
+            agent.start(order, &here.work()?, &logs).await.map_err(|error| error.within(name))?;
+        if let (Some(driver), Some(ready)) = (driver, &ready) {
+            running = running.looked_at_from(driver, ready, &workdir);
+        }
+        self.hear_of_start(name, role, running).await
+    }
+
+    /// Waits for the first word of a role: it runs, or it does not.
+    async fn hear_of_start(
+        &self,
+        name: &str,
+        role: &RolePlan,
+        mut running: RunningRole,
+    ) -> Result<RunningRole, OpError> {
+        loop {
+            match running.next_event().await {
+                Some(RoleEvent::Started { pid, at }) => {
+                    let argv = self.state.look(|state| {
+                        state.roles.get(name).and_then(|role| role.argv.clone()).unwrap_or_default()
+                    });
+                    let agent = role.agent_id.to_string();
+                    let started = RoleStarted { role: name.to_owned(), agent, pid, argv };
+                    self.announcer.say(EventKind::RoleStarted(Box::new(started))).await;
+                    self.state.change(|state| {
+                        let role = state.role(name);
+                        (role.stage, role.pid, role.started_at) = (Stage::Running, Some(pid), Some(at));
+                        role.stopper = Some(Arc::clone(&running.stop));
+                    });
+                    return Ok(running);
+                }
+                Some(RoleEvent::NotStarted { reason }) => {
+                    return Err(OpError::operation(format!("{name} could not be started: {reason}")));
+                }
+                Some(RoleEvent::Warning { code, text }) => {
+                    self.announcer.warn(Warning::new(code, text).of_role(name)).await;
+                }
+                Some(
+                    RoleEvent::Ready { .. }
+                    | RoleEvent::NotReady { .. }
+                    | RoleEvent::Logged { .. }
+                    | RoleEvent::Stopping { .. }
+                    | RoleEvent::Exited(_),
+                ) => {
+                    return Err(OpError::operation(format!("{name} spoke before it was started")));
+                }
+                None => {
+                    let message = format!("{name} was lost before it was started");
+                    return Err(OpError::new(self.class_of_loss(role), message));
+                }
+            }
+        }
+    }
+}
