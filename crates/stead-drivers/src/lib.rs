@@ -31,6 +31,7 @@ pub mod run;
 mod schedule;
 mod service;
 mod setup;
+pub mod site;
 pub mod steps;
 mod storage;
 pub mod supervisor;

@@ -17,6 +17,7 @@ mod homelab_stubs;
 mod intents;
 mod interrupting;
 mod large_undo;
+mod nodes;
 mod plain;
 mod plans;
 mod reach;
