@@ -329,6 +329,12 @@ impl Live {
         self.order.kind == RoleKind::Service && self.status.is_some() && self.phase == Phase::Running
     }
 
+    /// Whether the end of its first process is not the role's: a service that went into the background. One that failed
+    /// has ended, whatever it left.
+    fn goes_on_after(&self, status: ExitStatus) -> bool {
+        self.order.kind == RoleKind::Service && status.success()
+    }
+
     /// Ends a look at a service of which no process is left: the look is none of it.
     fn end_lonely_look(&mut self) {
         if let Some((look, _, _)) = self.looking.as_ref().filter(|_| self.is_daemon())
@@ -345,7 +351,7 @@ impl Live {
             self.status = Some((status, clock::now(), Instant::now()));
             if self.leaves && !self.was_asked {
                 self.phase = Phase::Gone { until: Instant::now() + DRAIN };
-            } else if self.phase == Phase::Running && self.order.kind == RoleKind::Task {
+            } else if self.phase == Phase::Running && !self.goes_on_after(status) {
                 self.phase = Phase::Settling { until: Instant::now() + SETTLE };
             }
             if self.has_ended() {
