@@ -26,6 +26,8 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     verifying(effort, table);
     analysing(effort, table);
     memory(effort, table);
+    no_op_roles(table);
+    role_output(effort, table);
 }
 
 /// Returns `full`, or `quick` for a first impression.
@@ -106,12 +108,16 @@ fn memory(effort: Effort, table: &mut Table) {
     let large = size(effort, 4096 * MIB, 256 * MIB);
     let peaks = [64 * MIB, large].map(peaks_at);
     for ((what, small), (_, large_peak)) in peaks[0].iter().zip(&peaks[1]) {
-        let (small, peak) = (*small as f64, *large_peak as f64);
-        let what = format!("peak memory, {what}, {} MiB", large / MIB);
-        table.at_most(&what, mib(peak), peak, mib(MOST_MEMORY), MOST_MEMORY);
-        let what = format!("{what}, over 64 MiB");
-        table.at_most(&what, format!("{:.2} ×", peak / small), peak / small, "1.2 ×".to_owned(), MOST_GROWTH);
+        over_sizes(what, *small as f64, *large_peak as f64, large, table);
     }
+}
+
+/// The lines about the highest memory `peak` with `large` bytes, against `small` with 64 MiB.
+fn over_sizes(what: &str, small: f64, peak: f64, large: u64, table: &mut Table) {
+    let what = format!("peak memory, {what}, {} MiB", large / MIB);
+    table.at_most(&what, mib(peak), peak, mib(MOST_MEMORY), MOST_MEMORY);
+    let what = format!("{what}, over 64 MiB");
+    table.at_most(&what, format!("{:.2} ×", peak / small), peak / small, "1.2 ×".to_owned(), MOST_GROWTH);
 }
 
 /// Returns the highest memory of each thing that is done with `bytes` bytes.
@@ -137,6 +143,82 @@ fn peaks_at(bytes: u64) -> Vec<(&'static str, u64)> {
     peaks
 }
 
+fn no_op_roles(table: &mut Table) {
+    /// How many runs the contract takes the median of.
+    const RUNS: usize = 20;
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let roles = "  one: {command: ['true']}\n  two: {command: ['true']}\n";
+    let manifest = make_manifest(directory.path(), roles);
+    let one = || time(|| run(run_manifest(&manifest)));
+    // The first warms the cache.
+    one();
+    let taken = median((0..RUNS).map(|_| one()).collect()).as_secs_f64();
+    let what = "a local run of two roles that do nothing, program start to end";
+    table.at_most(what, millis(taken), taken, "50 ms".to_owned(), 0.05);
+}
+
+fn role_output(effort: Effort, table: &mut Table) {
+    let large = size(effort, 4096 * MIB, 256 * MIB);
+    let [small_peaks, large_peaks] = [64 * MIB, large].map(peaks_of_run);
+    for (who, small, peak) in [
+        ("driver", small_peaks.driver, large_peaks.driver),
+        ("supervisor", small_peaks.supervisor, large_peaks.supervisor),
+    ] {
+        let (small, peak) = (small as f64, peak as f64);
+        assert!(small > 0.0, "the {who} was never seen");
+        over_sizes(&format!("role output, {who}"), small, peak, large, table);
+    }
+}
+
+/// The highest memory of the two processes that a role's output passes.
+struct RunPeaks {
+    driver: u64,
+    supervisor: u64,
+}
+
+/// Runs one role that writes `bytes` bytes.
+fn peaks_of_run(bytes: u64) -> RunPeaks {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let roles = format!("  one: {{command: [sh, -c, 'yes what a role says | head -c {bytes}']}}\n");
+    let manifest = make_manifest(directory.path(), &roles);
+    let mut peaks = RunPeaks { driver: 0, supervisor: 0 };
+    watch(run_manifest(&manifest).args(["--timeout", "0"]), |driver| {
+        peaks.driver = peaks.driver.max(peak_so_far(driver));
+        for child in supervisors_of(driver) {
+            peaks.supervisor = peaks.supervisor.max(peak_so_far(child));
+        }
+    });
+    peaks
+}
+
+/// Returns the children of `driver` that watch over roles.
+fn supervisors_of(driver: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{driver}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|line| line.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>())
+        .collect();
+    let is_supervisor = |child: &u32| {
+        let line = fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"supervise")
+    };
+    children.into_iter().filter(is_supervisor).collect()
+}
+
+fn make_manifest(directory: &Path, roles: &str) -> PathBuf {
+    let manifest = directory.join("run.yaml");
+    write(&manifest, &format!("api_version: v1\nroles:\n{roles}"));
+    manifest
+}
+
+/// Returns the command that runs `manifest`; what it leaves is beside it.
+fn run_manifest(manifest: &Path) -> Command {
+    let mut command = stead(&["run", "manifest"], manifest);
+    let directory = manifest.parent().expect("a file in a directory");
+    command.current_dir(directory).env("XDG_CACHE_HOME", directory.join("cache"));
+    command
+}
+
 fn stead(words: &[&str], path: &Path) -> Command {
     let mut command = Command::new(binary());
     command.args(words).arg(path);
@@ -145,17 +227,22 @@ fn stead(words: &[&str], path: &Path) -> Command {
 
 /// Runs a program that has to succeed; returns the highest memory it had.
 fn peak(mut command: impl std::borrow::BorrowMut<Command>) -> u64 {
-    let command = command.borrow_mut();
-    let mut child = command.stdout(Stdio::null()).spawn().expect("the program beside this one");
     let mut highest = 0;
+    watch(command.borrow_mut(), |process| highest = highest.max(peak_so_far(process)));
+    highest
+}
+
+/// Runs a program that has to succeed and looks at it again and again while it runs.
+fn watch(command: &mut Command, mut look: impl FnMut(u32)) {
+    let mut child = command.stdout(Stdio::null()).spawn().expect("the program beside this one");
     loop {
         match child.try_wait().expect("our own child") {
             Some(status) => {
                 assert!(status.success(), "{command:?} failed");
-                return highest;
+                return;
             }
             // A program that just ended has no figures any more.
-            None => highest = highest.max(peak_so_far(child.id())),
+            None => look(child.id()),
         }
         std::thread::sleep(LOOK);
     }

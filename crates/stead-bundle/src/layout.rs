@@ -29,6 +29,8 @@ pub const ARTIFACTS: &str = "artifacts";
 
 /// How names of files and directories that are not complete yet begin. No run id begins so.
 pub(crate) const TEMPORARY: &str = ".tmp-";
+/// How names of role files that are still arriving end; they begin with a dot.
+pub const ARRIVING: &str = ".stead-tmp";
 /// What a file system allows in one name.
 const LONGEST_NAME: usize = 255;
 /// The state directory's name.

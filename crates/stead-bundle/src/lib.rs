@@ -38,7 +38,7 @@ pub use export::{ExportError, Exported, archive_path, export};
 pub use hashes::{HashLine, HashLineError, hash_file};
 pub use known_hashes::KnownHashes;
 pub use layout::{
-    ARTIFACTS, EVENTS, HASHES, LOCK, LOGS, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, file_name,
+    ARRIVING, ARTIFACTS, EVENTS, HASHES, LOCK, LOGS, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, file_name,
     locks_directory, runs_directory, state_directory,
 };
 pub use list::{Bundle, Listed, Listing, info, list};

@@ -9,7 +9,8 @@ use crate::directory::replace_file;
 use crate::error::RecordError;
 use crate::hashes::HashLine;
 use crate::known_hashes::KnownHashes;
-use crate::layout::{HASHES, LOCK, SIGNATURE, TEMPORARY};
+use crate::layout::{ARRIVING, HASHES, LOCK, SIGNATURE, TEMPORARY};
+use crate::roles::ROLES;
 
 /// Why a bundle was not sealed.
 #[derive(Debug, thiserror::Error)]
@@ -139,15 +140,24 @@ pub fn is_sealed(bundle: &Path) -> bool {
     bundle.join(HASHES).is_file()
 }
 
-/// Removes what a driver that died while replacing a file left at the top of the bundle.
+/// Removes what a driver that died while writing a file left: at the top of the bundle, and where artifacts go.
 fn remove_leftovers(bundle: &Path) -> Result<(), RecordError> {
-    let failed = RecordError::of("read directory", bundle);
-    for entry in fs::read_dir(bundle).map_err(&failed)? {
-        let entry = entry.map_err(&failed)?;
-        if entry.file_name().as_bytes().starts_with(TEMPORARY.as_bytes())
-            && entry.file_type().is_ok_and(|kind| kind.is_file())
-        {
-            fs::remove_file(entry.path()).map_err(RecordError::of("remove", &entry.path()))?;
+    let roles = bundle.join(ROLES);
+    for entry in walkdir::WalkDir::new(bundle).follow_links(false).min_depth(1) {
+        let entry = entry.map_err(|error| {
+            let path = error.path().unwrap_or(bundle).to_owned();
+            RecordError { action: "read directory", path, source: error.into() }
+        })?;
+        let name = entry.file_name().as_bytes();
+        let is_left = match entry.depth() {
+            1 => name.starts_with(TEMPORARY.as_bytes()),
+            _ => {
+                let is_of_role = entry.path().starts_with(&roles);
+                is_of_role && name.starts_with(b".") && name.ends_with(ARRIVING.as_bytes())
+            }
+        };
+        if is_left && entry.file_type().is_file() {
+            fs::remove_file(entry.path()).map_err(RecordError::of("remove", entry.path()))?;
         }
     }
     Ok(())

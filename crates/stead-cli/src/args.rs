@@ -16,6 +16,7 @@ mod diff;
 mod doctor;
 mod exec;
 mod intent;
+mod nodes;
 mod plan;
 mod run;
 mod steps;
@@ -31,6 +32,11 @@ pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
+pub use nodes::{
+    AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
+    TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
+    ValidateArgs,
+};
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
@@ -130,6 +136,15 @@ pub enum Command {
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Check a manifest or a whole site, without touching anything
+    #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
+    Validate(Box<ValidateArgs>),
+    /// Make, check, rotate and revoke what nodes identify themselves with
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Write the files to start with
+    #[command(subcommand)]
+    Init(InitCommand),
     /// Print the JSON Schema of a file format or operation
     #[command(subcommand, after_long_help = SCHEMA_EXAMPLES)]
     Schema(SchemaCommand),
@@ -145,6 +160,20 @@ pub enum Command {
     /// Start a role, watch it and stop it for a driver; started by it
     #[command(hide = true, name = stead_drivers::supervisor::COMMAND)]
     Supervise,
+    /// Be the process of a sandbox; started by its driver
+    #[command(hide = true)]
+    Sandbox(SandboxArgs),
+}
+
+/// Arguments of `stead sandbox`.
+#[derive(Clone, Debug, Args)]
+pub struct SandboxArgs {
+    /// The sandbox's directory
+    #[arg(long, value_name = "DIR")]
+    pub machine: PathBuf,
+    /// Which start this is
+    #[arg(long, value_name = "TICKET")]
+    pub ticket: String,
 }
 
 /// Arguments of `stead executor`.
@@ -183,6 +212,22 @@ pub enum SchemaCommand {
     Run,
     /// Print the JSON Schema of kits of roles
     Kit,
+    /// Print the JSON Schema of site.yaml
+    Site,
+    /// Print the JSON Schema of secrets.yaml
+    Secrets,
+    /// Print the JSON Schema of files in hosts/
+    Host,
+    /// Print the JSON Schema of files in nodes/
+    Instance,
+    /// Print the JSON Schema of files in specs/
+    Spec,
+    /// Print the JSON Schema of files in presets/
+    Preset,
+    /// Print the JSON Schema of files in postures/
+    Posture,
+    /// Print the JSON Schema of manifests
+    Manifest,
     /// Print operations: parameters, result and effect
     Operation {
         /// One operation, such as command.exec [default: all]
@@ -277,11 +322,15 @@ impl Command {
             | Self::Agent(_)
             | Self::Tui(_)
             | Self::Doctor(_)
+            | Self::Validate(_)
+            | Self::Token(_)
+            | Self::Init(_)
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
             | Self::Executor(_)
-            | Self::Supervise => None,
+            | Self::Supervise
+            | Self::Sandbox(_) => None,
         }
     }
 
@@ -318,12 +367,21 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
+            Self::Validate(args) => args.json,
+            Self::Token(command) => match command {
+                TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,
+                TokenCommand::Verify(args) => args.json,
+                TokenCommand::Rotate(args) => args.json,
+                TokenCommand::Revoke(args) => args.json,
+            },
+            Self::Init(InitCommand::Nodes(args)) => args.json,
             Self::Tui(_)
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
             | Self::Executor(_)
-            | Self::Supervise => false,
+            | Self::Supervise
+            | Self::Sandbox(_) => false,
         }
     }
 }

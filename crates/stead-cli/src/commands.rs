@@ -2,7 +2,10 @@
 
 use stead_model::ExitCode;
 
-use crate::args::{AgentCommand, BundleCommand, Command, DiffCommand, PlanCommand, RunCommand, StepsCommand};
+use crate::args::{
+    AgentCommand, BundleCommand, Command, DiffCommand, InitCommand, PlanCommand, RunCommand, StepsCommand,
+    TokenCommand,
+};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -14,16 +17,21 @@ mod diff;
 mod doctor;
 mod exec;
 mod executor;
+mod init;
 mod intent;
 mod man;
 mod plan;
 pub(crate) mod reach;
 mod resume;
 pub(crate) mod run;
+mod sandbox;
 mod schema;
+mod site;
 mod steps;
 mod supervise;
+mod token;
 mod tui;
+mod validate;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
 pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
@@ -60,10 +68,20 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         },
         Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
+        Command::Validate(args) => validate::run(&args, settings, output),
+        Command::Token(command) => match command {
+            TokenCommand::Mint(args) => token::mint::run(&args, settings, output),
+            TokenCommand::Inspect(args) => token::inspect::run(&args, output),
+            TokenCommand::Verify(args) => token::verify::run(&args, settings, output),
+            TokenCommand::Rotate(args) => token::rotate::run(&args, settings, output),
+            TokenCommand::Revoke(args) => token::revoke::run(&args, settings, output),
+        },
+        Command::Init(InitCommand::Nodes(args)) => init::run(&args, settings, output),
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
+        Command::Sandbox(args) => sandbox::run(&args),
     }
 }

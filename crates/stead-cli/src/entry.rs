@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::process;
 
 use clap::error::ErrorKind;
+use stead_engine::compile::runs::AgentFlag;
 use stead_model::{ExitCode, TransportSpec};
 
-use crate::args::{Cli, ColorWhen};
+use crate::args::{Cli, ColorWhen, Command, RunCommand};
 use crate::commands;
 use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint};
@@ -45,7 +46,7 @@ fn run(argv: &[OsString], environment: Environment, terminals: Terminals, output
         })
         .and_then(|current_dir| {
             let mut settings = Settings::new(&cli.global, environment, terminals, current_dir);
-            settings.argv = argv.iter().map(|arg| without_secret(&arg.to_string_lossy())).collect();
+            settings.argv = recorded(argv, &cli.command);
             commands::run(cli.command, &settings, output)
         });
     match result {
@@ -60,20 +61,28 @@ fn run(argv: &[OsString], environment: Environment, terminals: Terminals, output
     }
 }
 
-/// Returns an argument for the run's record: a transport, also behind `NAME=`, in its masked form, anything else as it
-/// is.
-fn without_secret(argument: &str) -> String {
-    let masked = |text: &str| {
-        let spec = TransportSpec::parse(text).ok().filter(TransportSpec::has_literal_secret)?;
-        Some(spec.to_string())
-    };
-    // `--agent NAME=ssh://…`, in one word or two.
-    let behind = argument.find("ssh://").filter(|at| argument[..*at].ends_with('='));
-    match behind {
-        Some(at) => masked(&argument[at..]).map(|spec| format!("{}{spec}", &argument[..at])),
+/// Returns the arguments for the run's record: what `--agent` flags of `command` name, and any other transport, in its
+/// masked form, everything else as it is.
+fn recorded(argv: &[OsString], command: &Command) -> Vec<String> {
+    let agents = if let Command::Run(RunCommand::Manifest(args)) = command { &args.agent[..] } else { &[] };
+    argv.iter().map(|argument| without_secret(&argument.to_string_lossy(), agents)).collect()
+}
+
+fn without_secret(argument: &str, agents: &[String]) -> String {
+    const FLAG: &str = "--agent=";
+    let (flag, value) = argument.strip_prefix(FLAG).map_or(("", argument), |value| (FLAG, value));
+    let agent = agents.iter().find(|agent| *agent == value).and_then(|agent| AgentFlag::parse(agent).ok());
+    let masked = match &agent {
+        Some(agent) => masked(&agent.spec).map(|spec| format!("{flag}{}={spec}", agent.name)),
         None => masked(argument),
-    }
-    .unwrap_or_else(|| argument.to_owned())
+    };
+    masked.unwrap_or_else(|| argument.to_owned())
+}
+
+/// Returns the masked form of a transport that holds a secret.
+fn masked(text: &str) -> Option<String> {
+    let spec = TransportSpec::parse(text).ok().filter(TransportSpec::has_literal_secret)?;
+    Some(spec.to_string())
 }
 
 /// Prints help, version or a usage error.
@@ -139,14 +148,29 @@ mod tests {
 
     #[test]
     fn transports_are_recorded_without_their_passwords() {
+        let argv_of = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<OsString>>();
         for (typed, kept) in [
-            ("ssh://u:pw@h", "ssh://u:***@h"),
             ("A1=ssh://u:pw@h", "A1=ssh://u:***@h"),
-            ("--agent=A1=ssh://u:pw@h?insecure=true", "--agent=A1=ssh://u:***@h?insecure=true"),
+            ("A1=u@h?password=pw", "A1=ssh://u:***@h"),
+            ("A1=ssh://u:pw@h?insecure=true", "A1=ssh://u:***@h?insecure=true"),
             ("A1=ssh://u@h", "A1=ssh://u@h"),
-            ("--var=x=y", "--var=x=y"),
+            ("A1=u@h", "A1=u@h"),
+            ("A1=local", "A1=local"),
         ] {
-            assert_eq!(without_secret(typed), kept);
+            let (one, kept_one) = (format!("--agent={typed}"), format!("--agent={kept}"));
+            for (flags, expected) in [
+                (vec!["--agent", typed], vec!["--agent", kept]),
+                (vec![one.as_str()], vec![kept_one.as_str()]),
+            ] {
+                let words = [vec!["stead", "run", "manifest", "m.yaml", "--var=x=y"], flags].concat();
+                let expected = [vec!["stead", "run", "manifest", "m.yaml", "--var=x=y"], expected].concat();
+                let argv = argv_of(&words);
+                let cli = Cli::parse_argv(&argv).unwrap();
+                assert_eq!(recorded(&argv, &cli.command), expected);
+            }
         }
+        let argv = argv_of(&["stead", "agent", "check", "ssh://u:pw@h"]);
+        let cli = Cli::parse_argv(&argv).unwrap();
+        assert_eq!(recorded(&argv, &cli.command)[3], "ssh://u:***@h");
     }
 }

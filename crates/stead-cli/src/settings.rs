@@ -213,6 +213,16 @@ impl Settings {
         }
     }
 
+    /// Returns the site directory that the environment names, with the variable that does.
+    pub fn site_variable(&self) -> Option<(String, PathBuf)> {
+        let named = |name: &str| Some((name.to_owned(), PathBuf::from(self.environment.given(name)?)));
+        let older = || {
+            let (name, root) = named("HOMESTAK_ROOT")?;
+            Some((name, root.join("config")))
+        };
+        ["STEAD_SITE", "HOMESTAK_SITE_CONFIG", "HOMESTAK_ETC"].into_iter().find_map(named).or_else(older)
+    }
+
     /// Returns how progress is shown, never [`Progress::Auto`].
     pub fn progress(&self, wanted: Progress) -> Progress {
         match wanted {

@@ -10,6 +10,7 @@ mod group;
 mod password;
 mod present;
 mod restored;
+mod sandbox;
 mod wish;
 
 use stead_model::operation::{ParamKind, ParamSpec, RootSupport};

@@ -24,6 +24,8 @@ use stead_runner::operation::{OpContext, OpError, Predicted};
 
 use seen::{Kind, Seen};
 
+/// A file that is read whole as text is not larger.
+const LARGEST_TEXT: u64 = 16 << 20;
 /// As many links as Linux follows in one path.
 const MOST_LINKS: u32 = 40;
 
@@ -85,11 +87,28 @@ struct Step {
 impl Disk {
     /// Opens the target's file system.
     pub(crate) fn open(cx: &OpContext) -> Result<Self, OpError> {
-        let root_path = cx.root.clone().unwrap_or_else(|| PathBuf::from("/"));
+        let root = cx.root.as_deref().unwrap_or(Path::new("/"));
+        Ok(Self { predicted: cx.predicted.clone(), ..Self::at(root)? })
+    }
+
+    /// Opens the file system below `root_path`, without predictions.
+    pub(crate) fn at(root_path: &Path) -> Result<Self, OpError> {
         let root =
-            rustix::fs::open(&root_path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(|errno| OpError::io(format_args!("root `{}`", root_path.display()), &errno.into()))?;
-        Ok(Self { root: Arc::new(root), root_path, predicted: cx.predicted.clone() })
+            rustix::fs::open(root_path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(|errno| {
+                    OpError::io(format_args!("root `{}`", root_path.display()), &errno.into())
+                })?;
+        Ok(Self { root: Arc::new(root), root_path: root_path.to_owned(), predicted: Predicted::default() })
+    }
+
+    /// Returns the text of a small file, or nothing if none is there.
+    pub(crate) fn text(&self, path: &Path) -> Result<Option<String>, OpError> {
+        let spot = self.locate(path, Last::Follow)?;
+        let seen = self.see(&spot, seen::Depth::Content)?;
+        if seen.kind != Kind::File {
+            return Ok(None);
+        }
+        Ok(Some(String::from_utf8_lossy(&self.read(&spot, &seen, LARGEST_TEXT)?).into_owned()))
     }
 
     /// Returns where `path`, absolute inside the root, leads.

@@ -15,13 +15,14 @@ mod network;
 mod os;
 mod virtualization;
 
-use stead_model::facts::{Facts, Selection};
+use stead_model::facts::{Container, Facts, PackageManager, Selection, ServiceManager};
 use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
 use stead_model::report::Warning;
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use crate::disk::Disk;
+use crate::machine::sandbox::Sandbox;
 use files::Files;
 
 pub use account::{binary_sha256, user};
@@ -122,6 +123,12 @@ pub async fn gather(cx: &OpContext, selection: &Selection) -> Result<Gathered, O
     let (built_in, stead, (custom, warnings)) = tokio::join!(built_in, stead, custom);
     let stopped = |_| OpError::operation("gathering facts was stopped");
     let mut facts = built_in.map_err(stopped)?;
+    if let Some(sandbox) = Sandbox::of(cx) {
+        facts.package_manager = PackageManager::Sandbox;
+        facts.service_manager = ServiceManager::Sandbox;
+        facts.virtualization.container = Container::Sandbox;
+        facts.boot_id = sandbox.boot_id();
+    }
     facts.stead = stead.map_err(stopped)?;
     facts.custom = custom;
     Ok(Gathered { facts, warnings })

@@ -16,6 +16,7 @@ mod pacman;
 mod present;
 mod refresh;
 mod restored;
+mod sandbox;
 mod transaction;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{OpContext, OpError, Registry};
 
 use crate::disk::Disk;
+use crate::machine::sandbox::Sandbox;
 use crate::system::has;
 use name::Request;
 use present::{Installing, Which};
@@ -55,7 +57,7 @@ const WRITE: Descriptor = Descriptor {
     exclusive: &[],
     one_of: &[],
     result: &[
-        ("manager", "The package manager: apt, dnf, apk, pacman or brew."),
+        ("manager", "The package manager: apt, dnf, apk, pacman, brew or sandbox."),
         ("installed", "The packages that came, by name, with their versions."),
         ("upgraded", "The packages that have another version now, by name, with the version before."),
         ("removed", "The packages that went, by name, with the version they had."),
@@ -132,6 +134,9 @@ pub(crate) trait PackageManager {
 
 /// Returns the manager of the target.
 pub(crate) fn manager<'a>(cx: &'a OpContext) -> Result<Box<dyn PackageManager + 'a>, OpError> {
+    if let Some(sandbox) = Sandbox::of(cx) {
+        return Ok(Box::new(sandbox::SandboxPackages(sandbox)));
+    }
     let disk = Disk::open(cx)?;
     let there = |path: &str| disk.exists(Path::new(path));
     // A root prefix says by its database whose it is; the programs are this machine's.
@@ -157,7 +162,7 @@ pub(crate) fn manager<'a>(cx: &'a OpContext) -> Result<Box<dyn PackageManager + 
 
 /// Refuses to write without root, where the manager needs it.
 fn need_root(manager: &dyn PackageManager, operation: &str) -> Result<(), OpError> {
-    if manager.name() == "brew" { Ok(()) } else { crate::system::need_root(operation) }
+    if matches!(manager.name(), "brew" | "sandbox") { Ok(()) } else { crate::system::need_root(operation) }
 }
 
 /// Returns the requests that `names` are.

@@ -6,6 +6,7 @@
 //! to, and restarts nothing twice. On the driver's own machine it is refused, because the run would end with it: there
 //! the registry is [`crate::Drivers::standard`]; the executor of a target uses [`crate::Drivers::on_target`].
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use crate::disk::Disk;
 use crate::file::kept;
-use crate::system::{Tool, has, need, need_root, off_thread};
+use crate::machine::sandbox::Sandbox;
+use crate::system::{Tool, has, need, need_root_in, off_thread};
 
 /// The answer has to be on its way before the connection goes.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -89,7 +91,7 @@ impl Action for Reboot {
     }
 
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
-        if cx.root.is_some() {
+        if cx.root.is_some() && Sandbox::of(cx).is_none() {
             return Err(OpError::unsupported("a root prefix has nothing that could restart"));
         }
         match self {
@@ -135,7 +137,13 @@ impl Note {
 }
 
 fn schedule(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
-    let boot_id = line(BOOT_ID)?;
+    let sandbox = Sandbox::of(cx);
+    let boot_id = match &sandbox {
+        Some(sandbox) => {
+            sandbox.boot_id().ok_or_else(|| OpError::operation("this sandbox has not booted"))?
+        }
+        None => line(BOOT_ID)?,
+    };
     if let Some(before) = &cx.restarted {
         return finish(&Note::path(cx)?, before, &boot_id);
     }
@@ -157,13 +165,18 @@ fn schedule(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
             ..Outcome::default()
         });
     }
-    need_root(DESCRIPTOR.name)?;
+    need_root_in(cx, DESCRIPTOR.name)?;
     need("setsid", "util-linux")?;
-    let restart: &[&str] = if Path::new("/run/systemd/system").is_dir() && has("systemctl") {
-        &["systemctl", "reboot"]
+    let mut variables = vec![OsString::from(PATH)];
+    let restart: Vec<OsString> = if let Some(sandbox) = &sandbox {
+        let (program, variable) = sandbox.restarter();
+        variables.push(variable.into());
+        vec![program.into()]
+    } else if Path::new("/run/systemd/system").is_dir() && has("systemctl") {
+        vec!["systemctl".into(), "reboot".into()]
     } else {
         need("reboot", "systemd-sysv, openrc or busybox")?;
-        &["reboot"]
+        vec!["reboot".into()]
     };
     let delay = params.duration("delay", Duration::ZERO).max(SHORTEST);
     let patience = delay.saturating_add(params.duration("timeout", Duration::from_secs(600)));
@@ -177,7 +190,8 @@ fn schedule(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
     }
     // In a session of its own and without the run's variables: what ends this one, and what a run left behind, must
     // not end it.
-    let later = Tool::new(cx, "setsid").args(["--fork", "env", "-i", PATH, "/bin/sh", "-c", LATER, "sh"]);
+    let later = Tool::new(cx, "setsid").args(["--fork", "env", "-i"]).args(variables);
+    let later = later.args(["/bin/sh", "-c", LATER, "sh"]);
     later.arg(format!("{:.3}", delay.as_secs_f64())).args(restart).without_output().must()?;
     Ok(waiting(boot_id, patience))
 }

@@ -7,6 +7,7 @@
 
 mod openrc;
 mod restarted;
+mod sandbox;
 mod state;
 pub(crate) mod systemd;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use stead_model::operation::{ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params, Registry};
 
+use crate::machine::sandbox::Sandbox;
 use crate::system::has;
 
 pub(crate) use state::{Wish, overlay, wait};
@@ -127,6 +129,9 @@ pub(crate) trait ServiceManager {
 
 /// Returns the service manager that runs here.
 pub(crate) fn manager<'a>(cx: &'a OpContext) -> Result<Box<dyn ServiceManager + 'a>, OpError> {
+    if let Some(sandbox) = Sandbox::of(cx) {
+        return Ok(Box::new(sandbox::SandboxServices(sandbox)));
+    }
     if cx.root.is_some() {
         return Err(OpError::unsupported("a root prefix has no running services"));
     }
@@ -141,6 +146,9 @@ pub(crate) fn manager<'a>(cx: &'a OpContext) -> Result<Box<dyn ServiceManager + 
 
 /// Returns what sets what starts at boot: under a root prefix too, where nothing runs.
 fn boot_manager<'a>(cx: &'a OpContext) -> Result<Box<dyn ServiceManager + 'a>, OpError> {
+    if let Some(sandbox) = Sandbox::of(cx) {
+        return Ok(Box::new(sandbox::SandboxServices(sandbox)));
+    }
     match &cx.root {
         None => manager(cx),
         Some(_) if has("systemctl") => Ok(Box::new(systemd::Systemd { cx })),

@@ -13,6 +13,7 @@ use stead_runner::operation::{FieldDiff, OpContext, OpError, Stop};
 use crate::command::blocking::{self, Program, Said};
 use crate::command::process::Capture;
 use crate::command::program;
+use crate::machine::sandbox::Sandbox;
 
 /// How long another program may hold the lock of the package or account database.
 const BUSY: Duration = Duration::from_secs(60);
@@ -156,6 +157,11 @@ pub(crate) fn need_root(operation: &str) -> Result<(), OpError> {
         return Ok(());
     }
     Err(OpError::permanent(format!("{operation} needs root; `become: sudo` on the host gives it")))
+}
+
+/// As [`need_root`], but in a sandbox, where everything belongs to the account that runs it.
+pub(crate) fn need_root_in(cx: &OpContext, operation: &str) -> Result<(), OpError> {
+    if Sandbox::of(cx).is_some() { Ok(()) } else { need_root(operation) }
 }
 
 /// Returns an operation with plain parameters.

@@ -7,7 +7,7 @@ mod endpoint;
 mod files;
 mod launch;
 mod local;
-mod ssh;
+pub(crate) mod ssh;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -15,6 +15,7 @@ use crate::target::HostSet;
 
 mod check;
 pub mod intents;
+pub mod nodes;
 pub mod plans;
 pub mod runs;
 pub mod single;

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 
 use minijinja::machinery::{self, Token, ast};
 use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Value as Inner, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 use stead_model::plan::Expression;
@@ -295,6 +296,10 @@ fn environment(dialect: Dialect) -> &'static Environment<'static> {
             // Names what is undefined, in release builds too.
             environment.set_debug(true);
             environment.set_syntax(syntax(dialect));
+            environment.set_formatter(|out, state, value| match scalar_text(value) {
+                Some(text) => out.write_str(&text).map_err(Error::from),
+                None => minijinja::escape_formatter(out, state, value),
+            });
             builtins::add_to(&mut environment);
             environment
         })
@@ -302,6 +307,19 @@ fn environment(dialect: Dialect) -> &'static Environment<'static> {
     match dialect {
         Dialect::Outputs => outputs,
         Dialect::File => file,
+    }
+}
+
+/// Returns the one text form of booleans and fractions, the same alone and inside a text: `true`, not `True`, and the
+/// shortest exact number, `3`, not `3.0`.
+fn scalar_text(value: &Inner) -> Option<String> {
+    if value.is_integer() {
+        return None;
+    }
+    match value.kind() == ValueKind::Bool {
+        true => Some(value.is_true().to_string()),
+        false if value.is_number() => f64::try_from(value.clone()).ok().map(|number| number.to_string()),
+        false => None,
     }
 }
 

@@ -7,6 +7,7 @@ pub mod compile;
 pub mod cron;
 pub mod expr;
 pub mod graph;
+pub mod nodes;
 pub mod run;
 pub mod target;
 pub mod task_state;

@@ -17,7 +17,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-use glob::Glob;
+pub(crate) use glob::Glob;
 
 /// A parsed target expression.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -52,9 +52,36 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// The strict form for tokens: URL-safe alphabet, no padding, no white space, no bits left over.
+pub mod url {
+    /// Returns `bytes` as base64url.
+    pub fn encode(bytes: &[u8]) -> String {
+        let text = super::encode(bytes);
+        text.trim_end_matches('=').replace('+', "-").replace('/', "_")
+    }
+
+    /// Returns the bytes that `text` stands for; nothing if [`encode`] would have written it in another way.
+    pub fn decode(text: &str) -> Option<Vec<u8>> {
+        if !text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_') {
+            return None;
+        }
+        let padding = "=".repeat((4 - text.len() % 4) % 4);
+        super::decode(&format!("{}{padding}", text.replace('-', "+").replace('_', "/")))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_url_form_has_one_spelling() {
+        assert_eq!(url::encode(&[0xfb, 0xff]), "-_8");
+        assert_eq!(url::decode("-_8").unwrap(), [0xfb, 0xff]);
+        for text in ["-_8=", "-_9", "+/8", "Zg\n", "Z", "Zh", "Zg==", "Zm9v Zg", "é"] {
+            assert_eq!(url::decode(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn the_vectors_of_the_standard_go_both_ways() {

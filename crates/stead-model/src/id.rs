@@ -168,6 +168,37 @@ id!(
     is_lower_word
 );
 
+id!(
+    /// A node of a manifest: a DNS label.
+    NodeName,
+    "node name",
+    "lower-case letters, digits or `-`, at most 63 in all, no `-` at either end",
+    |text| {
+        let bytes = text.as_bytes();
+        let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        bytes.len() <= 63
+            && bytes.first().is_some_and(is_end)
+            && bytes.last().is_some_and(is_end)
+            && bytes.iter().all(|byte| is_end(byte) || *byte == b'-')
+    }
+);
+
+id!(
+    /// What a file of a site directory is called by: its name without `.yaml`.
+    SiteKey,
+    "name of a site file",
+    "a lower-case letter or digit, then lower-case letters, digits, `.`, `_` or `-`, at most 63 in all, no `..`",
+    |text| {
+        let bytes = text.as_bytes();
+        bytes.len() <= 63
+            && bytes.first().is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            && bytes
+                .iter()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(byte))
+            && !text.contains("..")
+    }
+);
+
 impl HostName {
     /// Returns the name of the machine Stead itself runs on.
     pub fn local() -> Self {
@@ -212,6 +243,20 @@ mod tests {
     fn run_ids_cannot_leave_their_directory() {
         for bad in ["../x", "a/b", ".", "..", "", "-x"] {
             assert!(RunId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn node_names_are_labels_and_site_keys_are_file_stems() {
+        for good in ["a", "9", "web-1", &"x".repeat(63)] {
+            assert!(NodeName::parse(good).is_ok() && SiteKey::parse(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", "-a", "a-", "A", "a.b", "a_b", "ä", &"x".repeat(64)] {
+            assert!(NodeName::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(SiteKey::parse("vm-small_2.x-").is_ok());
+        for bad in ["", ".", "..", "a..b", "-a", "_a", "A", "a/b", "a\0", &"x".repeat(64)] {
+            assert!(SiteKey::parse(bad).is_err(), "{bad:?}");
         }
     }
 

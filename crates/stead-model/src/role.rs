@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::RunId;
 use crate::executor::ByteText;
+use crate::run_plan::RoleKind;
 use crate::time::Timestamp;
 
 pub use readiness::{
@@ -39,6 +40,9 @@ pub struct RoleOrder {
     pub run: RunId,
     /// The role instance.
     pub role: String,
+    /// When it has ended: a task with its first process, a service with its last.
+    #[serde(default)]
+    pub kind: RoleKind,
     /// What it is started with; the first item as it was written.
     pub argv: Vec<String>,
     /// The program that is started, as [`Program::path`] has it.
@@ -387,6 +391,7 @@ mod tests {
         let order = RoleOrder {
             run: RunId::parse("r").unwrap(),
             role: "server".to_owned(),
+            kind: RoleKind::Service,
             argv: vec!["server".to_owned()],
             program: "/bin/server".to_owned(),
             env: BTreeMap::from([("TOKEN".to_owned(), "hush".to_owned())]),

@@ -18,6 +18,7 @@ use crate::id::{HostName, RunId};
 use crate::inventory::Host;
 use crate::plan::Digest;
 use crate::role::StopRule;
+use crate::yaml::Ordered;
 
 mod limit;
 pub mod phases;
@@ -74,7 +75,7 @@ pub struct RunPlan {
     pub hidden_env: Vec<String>,
     /// The manifest with every default, for `manifest_resolved.yaml`; `run_id` as it was written.
     #[serde(skip)]
-    pub manifest: Arc<Value>,
+    pub manifest: Arc<Ordered>,
     /// The directory that relative paths of the manifest start from.
     #[serde(skip)]
     pub manifest_dir: PathBuf,

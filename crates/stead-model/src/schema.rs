@@ -7,11 +7,13 @@ use crate::yaml::{Key, Keys};
 mod inventory;
 mod plan;
 mod run;
+mod site;
 mod steps;
 
 pub use inventory::inventory_schema;
 pub use plan::plan_schema;
 pub use run::{kit_schema, run_schema};
+pub use site::{SITE_SCHEMAS, site_schema};
 pub use steps::steps_schema;
 
 /// The durations [`crate::duration::parse`] reads, as a regular expression.

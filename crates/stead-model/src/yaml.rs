@@ -20,47 +20,79 @@ use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span};
 pub use load::read;
 pub use tree::{Entries, Items, Node, NodeId, Tree, Value};
 pub use walk::{Fields, Key, Keys, Walk};
-pub use write::to_yaml;
+pub use write::{Ordered, to_yaml};
 
-/// The largest file that is read.
+/// The largest file that is read in any format.
 pub const MAX_BYTES: usize = 64 * 1024 * 1024;
 
-/// The deepest nesting that is read. Everything that walks a tree may recurse this far.
+/// The deepest nesting that is read in any format. Everything that walks a tree may recurse this far.
 pub const MAX_DEPTH: usize = 128;
 
-/// The diagnostic codes of one file format.
+/// What is particular to one file format: its diagnostic codes and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codes {
     /// The text is not YAML as it is read here.
     pub syntax: &'static str,
     /// A key the format does not know.
     pub unknown_key: &'static str,
-    /// A value of the wrong kind or out of range.
+    /// A value of the wrong kind.
     pub bad_value: &'static str,
+    /// A key that must be there and is not.
+    pub missing_key: &'static str,
+    /// A word that is not one of the values.
+    pub bad_word: &'static str,
+    /// A number outside its range.
+    pub out_of_range: &'static str,
+    /// A text that is no identifier of the wanted kind.
+    pub bad_name: &'static str,
+    /// The largest file that is read.
+    pub max_bytes: usize,
+    /// The deepest nesting that is read.
+    pub max_depth: usize,
 }
 
 impl Codes {
     /// Codes of plan files.
-    pub const PLAN: Self =
-        Self { syntax: "plan/syntax", unknown_key: "plan/unknown-key", bad_value: "plan/bad-value" };
+    pub const PLAN: Self = Self::new("plan/syntax", "plan/unknown-key", "plan/bad-value");
     /// Codes of inventories.
-    pub const REACH: Self =
-        Self { syntax: "reach/syntax", unknown_key: "reach/unknown-key", bad_value: "reach/bad-value" };
+    pub const REACH: Self = Self::new("reach/syntax", "reach/unknown-key", "reach/bad-value");
     /// Codes of catalogues of steps.
-    pub const STEPS: Self =
-        Self { syntax: "steps/catalogue", unknown_key: "steps/catalogue", bad_value: "steps/catalogue" };
+    pub const STEPS: Self = Self::new("steps/catalogue", "steps/catalogue", "steps/catalogue");
     /// Codes of run manifests and kits.
-    pub const RUN: Self =
-        Self { syntax: "run/syntax", unknown_key: "run/unknown-key", bad_value: "run/bad-value" };
+    pub const RUN: Self = Self::new("run/syntax", "run/unknown-key", "run/bad-value");
     /// Codes of files that intents edit.
-    pub const INTENT: Self =
-        Self { syntax: "intent/file", unknown_key: "intent/path", bad_value: "intent/path" };
+    pub const INTENT: Self = Self::new("intent/file", "intent/path", "intent/path");
+    /// Codes of the files of a site.
+    pub const NODE: Self = Self {
+        missing_key: "node/missing-field",
+        bad_word: "node/bad-enum",
+        out_of_range: "node/out-of-range",
+        bad_name: "node/bad-name",
+        max_bytes: 16 * 1024 * 1024,
+        max_depth: 64,
+        ..Self::new("node/bad-yaml", "node/unknown-key", "node/bad-type")
+    };
+
+    /// Returns the codes of a format that has one for every kind of bad value.
+    const fn new(syntax: &'static str, unknown_key: &'static str, bad_value: &'static str) -> Self {
+        Self {
+            syntax,
+            unknown_key,
+            bad_value,
+            missing_key: bad_value,
+            bad_word: bad_value,
+            out_of_range: bad_value,
+            bad_name: bad_value,
+            max_bytes: MAX_BYTES,
+            max_depth: MAX_DEPTH,
+        }
+    }
 }
 
 /// Returns the source that `bytes` hold, or why they are no text.
 pub fn source(name: &str, bytes: Vec<u8>, codes: Codes) -> Result<Source, Diagnostics> {
     let name: Arc<str> = name.into();
-    if bytes.len() > MAX_BYTES {
+    if bytes.len() > codes.max_bytes {
         return Err(Diagnostics(vec![too_large(&name, bytes.len(), codes)]));
     }
     match String::from_utf8(bytes) {
@@ -83,7 +115,11 @@ fn too_large(name: &Arc<str>, bytes: usize, codes: Codes) -> Diagnostic {
     Diagnostic::error(
         codes.syntax,
         Place::Named(name.to_string()),
-        format!("the file has {bytes} bytes; at most {MAX_BYTES} (64 MiB) are read"),
+        format!(
+            "the file has {bytes} bytes; at most {} ({} MiB) are read",
+            codes.max_bytes,
+            codes.max_bytes >> 20
+        ),
     )
 }
 

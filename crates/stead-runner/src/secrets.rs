@@ -28,22 +28,45 @@ pub(crate) fn read(
     base_dir: &Path,
     passwords: BTreeSet<String>,
 ) -> Result<Secrets, Diagnostics> {
+    let (values, problems) = readable_secrets(plan, environment, base_dir);
+    if problems.has_errors() {
+        return Err(problems);
+    }
+    let variables = plan.secrets.values().filter_map(|from| match from {
+        SecretRef::Env(variable) => Some(variable.clone()),
+        SecretRef::File(_) => None,
+    });
+    let hidden_env = variables.collect();
+    let passwords = passwords.iter().filter(|password| password.len() >= SHORTEST);
+    let secrets: Vec<Secret> =
+        values.values().chain(passwords).map(|value| Secret::new(value.as_bytes())).collect();
+    let redactor = Redactor::new(&secrets).map_err(|error| {
+        Diagnostics(vec![Diagnostic::error(
+            "plan/bad-value",
+            Place::Named("secrets".to_owned()),
+            error.to_string(),
+        )])
+    })?;
+    Ok(Secrets { values, redactor, hidden_env })
+}
+
+/// Returns the values of those secrets of a plan that can be read, by name, and what is wrong with the others.
+pub fn readable_secrets(
+    plan: &Plan,
+    environment: &BTreeMap<String, String>,
+    base_dir: &Path,
+) -> (BTreeMap<String, String>, Diagnostics) {
     let mut problems = Diagnostics::default();
     let mut values = BTreeMap::new();
-    let mut hidden_env = Vec::new();
     for (name, from) in &plan.secrets {
         let problem = |code, message: String, help: String| {
             Diagnostic::error(code, Place::Named(format!("secret `{name}`")), message).help(help)
         };
         let value = match from {
-            SecretRef::Env(variable) => {
-                hidden_env.push(variable.clone());
-                environment.get(variable).cloned().ok_or_else(|| {
-                    let message =
-                        format!("the environment variable `{variable}` of secret `{name}` is not set");
-                    problem("plan/missing-var", message, format!("set {variable} and start again"))
-                })
-            }
+            SecretRef::Env(variable) => environment.get(variable).cloned().ok_or_else(|| {
+                let message = format!("the environment variable `{variable}` of secret `{name}` is not set");
+                problem("plan/missing-var", message, format!("set {variable} and start again"))
+            }),
             SecretRef::File(path) => {
                 let path = base_dir.join(path);
                 read_file(&path).map_err(|error| {
@@ -64,20 +87,7 @@ pub(crate) fn read(
             Err(diagnostic) => problems.push(diagnostic),
         }
     }
-    if problems.has_errors() {
-        return Err(problems);
-    }
-    let passwords = passwords.iter().filter(|password| password.len() >= SHORTEST);
-    let secrets: Vec<Secret> =
-        values.values().chain(passwords).map(|value| Secret::new(value.as_bytes())).collect();
-    let redactor = Redactor::new(&secrets).map_err(|error| {
-        Diagnostics(vec![Diagnostic::error(
-            "plan/bad-value",
-            Place::Named("secrets".to_owned()),
-            error.to_string(),
-        )])
-    })?;
-    Ok(Secrets { values, redactor, hidden_env })
+    (values, problems)
 }
 
 /// Returns the values of a plan's secrets by name, or says what is wrong with all of them.

@@ -6,6 +6,7 @@ pub mod container;
 pub mod context;
 pub mod file_cases;
 pub mod flow;
+pub mod machine_contract;
 pub mod operation_contract;
 pub mod pty;
 pub mod sshd;

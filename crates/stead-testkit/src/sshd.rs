@@ -23,9 +23,20 @@ use rustix::process::{Pid, Signal, kill_process};
 const SSHD: &str = "/usr/sbin/sshd";
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Whether this machine has an SSH server to start.
+/// Whether this machine has an SSH server to start. A test without one is skipped, and says so.
+///
+/// # Panics
+/// If there is none and `STEAD_CI` is set: then nothing may be skipped.
 pub fn available() -> bool {
-    Path::new(SSHD).exists()
+    let is_there = Path::new(SSHD).exists();
+    if !is_there {
+        assert!(std::env::var_os("STEAD_CI").is_none(), "{SSHD} is not installed");
+        #[expect(clippy::print_stderr, reason = "the reader of the test's output is told")]
+        {
+            eprintln!("skipped: {SSHD} is not installed");
+        }
+    }
+    is_there
 }
 
 /// What the server is to be like.

@@ -69,6 +69,8 @@ fn unsealing_takes_the_seal_and_sealing_again_gives_the_same() {
     unseal(&bundle).unwrap();
     // What a driver that died in the middle of an atomic replace leaves.
     fs::write(bundle.join(".tmp-7"), "half").unwrap();
+    fs::create_dir_all(bundle.join("roles/client/out")).unwrap();
+    fs::write(bundle.join("roles/client/out/.x.pcapAbCdEf.stead-tmp"), "half").unwrap();
     seal(&bundle).unwrap();
     assert_eq!(fs::read(bundle.join("hashes.txt")).unwrap(), before);
 }

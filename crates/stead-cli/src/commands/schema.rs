@@ -1,7 +1,8 @@
 //! `stead schema`: what an editor checks files against, from the types that read them.
 
 use serde_json::Value;
-use stead_model::schema::{inventory_schema, kit_schema, plan_schema, run_schema, steps_schema};
+use stead_model::schema::{inventory_schema, kit_schema, plan_schema, run_schema, site_schema, steps_schema};
+use stead_model::site::FileKind;
 use stead_model::{ExitCode, diagnostic};
 
 use crate::args::SchemaCommand;
@@ -16,6 +17,14 @@ pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, 
         SchemaCommand::Steps => steps_schema(),
         SchemaCommand::Run => run_schema(),
         SchemaCommand::Kit => kit_schema(),
+        SchemaCommand::Site => site_schema(FileKind::Site),
+        SchemaCommand::Secrets => site_schema(FileKind::Secrets),
+        SchemaCommand::Host => site_schema(FileKind::Host),
+        SchemaCommand::Instance => site_schema(FileKind::Instance),
+        SchemaCommand::Spec => site_schema(FileKind::Spec),
+        SchemaCommand::Preset => site_schema(FileKind::Preset),
+        SchemaCommand::Posture => site_schema(FileKind::Posture),
+        SchemaCommand::Manifest => site_schema(FileKind::Manifest),
         SchemaCommand::Operation { name } => operations(name.as_deref())?,
     };
     output.out.print(&json::document(&document));

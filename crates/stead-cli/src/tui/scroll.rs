@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(wrap_words("stopped by a signal", 10), ["stopped by", "a signal"]);
         assert_eq!(wrap_words("a stopped signal", 10), ["a stopped", "signal"]);
         assert_eq!(wrap_words("/a/path/without/blanks", 10), ["/a/path/wi", "thout/blan", "ks"]);
-        assert_eq!(wrap_words("  x", 2), ["  ", "x"]);
+        assert_eq!(wrap_words("  x", 2), [" ", "x"]);
         assert_eq!(wrap_words("", 10), [""]);
         assert_eq!(fit("日本語", 5), "日本…");
         assert_eq!(fit("abc", 3), "abc");

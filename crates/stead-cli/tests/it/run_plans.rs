@@ -241,6 +241,37 @@ fn plans_touch_nothing_and_are_the_same_every_time() {
     assert!(first.stdout.starts_with("{\"agents\":"), "canonical: {}", first.stdout);
 }
 
+/// Case 3: what a short form cannot do without, and values it cannot have, all at once; enums list their values.
+#[test]
+fn short_forms_are_refused_with_every_problem() {
+    let without_listen_ip = SHORT.replace("    server_listen_ip: 0.0.0.0\n", "").replace("A1", "local");
+    let desk = Desk::new(&without_listen_ip);
+    assert_eq!(paths(&desk.diagnostics(&[], 3)), ["network.data_plane.server_listen_ip"]);
+    let client_only = without_listen_ip.replace("  server: {agent: local, personality: adapter}\n", "");
+    desk.write("run.yaml", &client_only);
+    desk.run(&["--dry-run"]).exits(0);
+    for (from, to, path, listed) in [
+        ("duration_seconds: 20", "duration_seconds: 0", "roles.client.duration_seconds", ""),
+        ("scenario: baseline", "scenario: profile", "roles.client.profile_role", ""),
+        ("target_port: 45000", "target_port: 99999", "network.data_plane.target_port", "65535"),
+        ("distribution: push", "distribution: pull", "profile.distribution", "preinstalled"),
+        ("method: tcp_connect", "method: tcp", "readiness.method", "structured_stdout"),
+        (
+            "api_version: v1",
+            "api_version: v1\nartifacts: {bundle_format: rar}",
+            "artifacts.bundle_format",
+            "tar.zst",
+        ),
+    ] {
+        desk.write("run.yaml", &client_only.replace(from, to));
+        let found = desk.diagnostics(&[], 3);
+        assert_eq!(paths(&found), [path], "{found:?}");
+        assert!(found[0].to_string().contains(listed), "{found:?}");
+        desk.run(&[]).exits(3).says(path);
+    }
+    assert!(!desk.path("runs").exists());
+}
+
 /// Case 8: who is an agent, and what is said to a word that is none.
 #[test]
 fn agents_come_from_flags_manifest_and_registry() {

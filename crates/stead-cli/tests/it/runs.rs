@@ -11,5 +11,7 @@ mod lost;
 mod order;
 mod readiness;
 mod remote;
+mod resuming;
+mod sources;
 mod stopping;
 mod well;

@@ -299,6 +299,20 @@ fn output_is_shown_soon() {
     assert!(delays.iter().any(|delay| *delay <= 200), "{delays:?} ms");
 }
 
+/// One line followed by silence is shown: nothing later has to bring it.
+#[test]
+fn a_line_followed_by_silence_is_shown() {
+    let lab = Lab::new();
+    lab.script("client.sh", "#!/bin/sh\nsleep 0.5; echo \"mark-$(date +%s%N)-end\"; sleep 60\n");
+    let mut screen = lab.panel((80, 24));
+    screen.type_text("r");
+    let shown = screen.wait_until("the only mark", |shown| last_mark(shown).is_some());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+    let delay = now.saturating_sub(last_mark(&shown).unwrap().parse::<u128>().unwrap()) / 1_000_000;
+    // The machine may be busy; a line that waits for something else waits for a minute.
+    assert!(delay <= 2_000, "{delay} ms");
+}
+
 fn last_mark(shown: &str) -> Option<String> {
     let begin = shown.rfind("mark-")? + 5;
     let end = shown[begin..].find("-end")?;

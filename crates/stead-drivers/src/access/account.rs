@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use stead_runner::operation::OpError;
 
+use crate::machine::sandbox::Sandbox;
 use crate::setup::{Setup, input, settle};
 
 /// What a file in an account's home needs to know of it.
@@ -21,6 +22,11 @@ impl Account {
         input::word("user", name)?;
         let passwd = setup.read_through("/etc/passwd".as_ref())?.unwrap_or_default();
         if let Some(account) = Self::in_text(&String::from_utf8_lossy(&passwd), name) {
+            if Sandbox::of(setup.cx).is_some() {
+                // Every account of a sandbox is the one that runs it.
+                let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+                return Ok(Self { uid, gid, ..account });
+            }
             return Ok(account);
         }
         if !setup.is_running() {

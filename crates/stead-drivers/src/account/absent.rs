@@ -9,11 +9,13 @@ use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
 use super::database::{self, Database, Shadow, User};
+use super::sandbox::Accounts;
 use super::{NAME, WRITE, check_name, is_busy, tool};
 use crate::disk::Disk;
 use crate::file;
 use crate::file::entry::Entry;
-use crate::system::{field, need_root, op};
+use crate::machine::sandbox::Sandbox;
+use crate::system::{field, need_root_in, op};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "user.absent",
@@ -73,7 +75,7 @@ impl Operation for Absent {
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root(DESCRIPTOR.name)?;
+        need_root_in(cx, DESCRIPTOR.name)?;
         let disk = Disk::open(cx)?;
         let name = check_name(params.required("name")?)?;
         let home = match Database::read(cx, &disk)?.users.get(name) {
@@ -83,6 +85,10 @@ impl Operation for Absent {
         // The home goes first: once the user is gone nobody knows where it was.
         if !home.is_empty() {
             file::apply(cx, &disk, &Params::default(), home)?;
+        }
+        if let Some(sandbox) = Sandbox::of(cx) {
+            Accounts::open(&sandbox, cx, &disk)?.remove_user(name)?;
+            return Ok(Applied { data: Some(json!({"name": name})), notes: Vec::new() });
         }
         let mut remove = tool(cx, "userdel")?;
         if params.flag("force", false) {
@@ -197,8 +203,10 @@ fn home(cx: &OpContext, disk: &Disk, params: &Params, user: &User) -> Result<Vec
         .collect();
     let entries = file::entries_to_remove(cx, disk, &Params::new(values))?;
     let Some(top) = entries.first().filter(|entry| entry.differs()) else { return Ok(Vec::new()) };
+    // Every account of a sandbox is the one that runs it.
+    let owner = Sandbox::of(cx).map(|_| rustix::process::geteuid().as_raw()).or(user.uid);
     // A home shared with the system, such as /var or /nonexistent, is nobody's to remove.
-    if Some(top.seen.uid) != user.uid {
+    if Some(top.seen.uid) != owner {
         return Err(OpError::permanent(format!(
             "home `{}` belongs to uid {}, not to the user; it is not removed",
             user.home, top.seen.uid

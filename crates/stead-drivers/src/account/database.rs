@@ -6,11 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use stead_runner::operation::{OpContext, OpError};
 
-use crate::disk::seen::{Depth, Kind};
-use crate::disk::{Disk, Last};
-
-/// Account files are small; a larger file is not one.
-const LARGEST: u64 = 16 << 20;
+use crate::disk::Disk;
 
 /// A user, as the account files have it. No `Debug`: it may hold a password hash.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -98,12 +94,7 @@ pub(super) fn subordinate(disk: &Disk, file: &str, name: &str) -> Result<Vec<Str
 
 /// Returns the text of a file of the target, or nothing if it is not there.
 pub(super) fn text(disk: &Disk, path: &str) -> Result<Option<String>, OpError> {
-    let spot = disk.locate(Path::new(path), Last::Follow)?;
-    let seen = disk.see(&spot, Depth::Content)?;
-    if seen.kind != Kind::File {
-        return Ok(None);
-    }
-    Ok(Some(String::from_utf8_lossy(&disk.read(&spot, &seen, LARGEST)?).into_owned()))
+    disk.text(Path::new(path))
 }
 
 fn user(line: &str) -> Option<(String, User)> {

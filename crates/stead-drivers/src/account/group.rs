@@ -9,9 +9,11 @@ use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
 use super::database::{Database, Group};
+use super::sandbox::Accounts;
 use super::{LARGEST_ID, NAME, WRITE, check_name, is_busy, tool};
 use crate::disk::Disk;
-use crate::system::{field, need_root, op};
+use crate::machine::sandbox::Sandbox;
+use crate::system::{field, need_root_in, op};
 
 const GID: ParamSpec = ParamSpec::new("gid", ParamKind::Int(0, LARGEST_ID), "Its id; default: kept.");
 const RESULT: &[(&str, &str)] = &[("name", "The group's name."), ("gid", "Its id.")];
@@ -104,6 +106,12 @@ impl Wish {
     }
 
     fn apply(&self, cx: &OpContext) -> Result<Applied, OpError> {
+        if let Some(sandbox) = Sandbox::of(cx) {
+            let disk = Disk::open(cx)?;
+            let mut accounts = Accounts::open(&sandbox, cx, &disk)?;
+            accounts.set_group(&self.name, self.gid, self.members.as_ref(), self.system)?;
+            return self.applied(cx);
+        }
         let seen = self.see(cx)?;
         let has = |name: &str| self.diff(&seen).fields.iter().any(|field| field.name == name);
         let gid = self.gid.map(|gid| gid.to_string());
@@ -121,6 +129,10 @@ impl Wish {
             let members = members.iter().map(String::as_str).collect::<Vec<_>>().join(",");
             tool(cx, "gpasswd")?.args(["-M", &members, "--", &self.name]).must_when_free(is_busy)?;
         }
+        self.applied(cx)
+    }
+
+    fn applied(&self, cx: &OpContext) -> Result<Applied, OpError> {
         let gid = self.see(cx)?.0.and_then(|group| group.gid);
         Ok(Applied { data: Some(json!({"name": self.name, "gid": gid})), notes: Vec::new() })
     }
@@ -156,7 +168,7 @@ impl Operation for Present {
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root(PRESENT.name)?;
+        need_root_in(cx, PRESENT.name)?;
         Wish::new(params)?.apply(cx)
     }
 
@@ -197,9 +209,12 @@ impl Operation for Absent {
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root(ABSENT.name)?;
+        need_root_in(cx, ABSENT.name)?;
         let name = params.required("name")?;
-        tool(cx, "groupdel")?.args(["--", name]).must_when_free(is_busy)?;
+        match Sandbox::of(cx) {
+            Some(sandbox) => Accounts::open(&sandbox, cx, &Disk::open(cx)?)?.remove_group(name)?,
+            None => drop(tool(cx, "groupdel")?.args(["--", name]).must_when_free(is_busy)?),
+        }
         Ok(Applied { data: Some(json!({"name": name})), notes: Vec::new() })
     }
 

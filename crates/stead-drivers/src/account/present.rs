@@ -9,7 +9,7 @@ use super::password::{self, Password};
 use super::wish::{Primary, Seen, Wish};
 use super::{LARGEST_ID, NAME, WRITE, check_name};
 use crate::disk::Disk;
-use crate::system::{need_root, op};
+use crate::system::{need_root_in, op};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "user.present",
@@ -63,7 +63,7 @@ impl Operation for Present {
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root(DESCRIPTOR.name)?;
+        need_root_in(cx, DESCRIPTOR.name)?;
         let (wish, disk) = (wish(params)?, Disk::open(cx)?);
         wish.apply(cx, &disk)?;
         let user = wish.see(cx, &disk)?.user.unwrap_or_default();

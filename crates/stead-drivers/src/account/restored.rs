@@ -11,7 +11,7 @@ use super::{LARGEST_ID, NAME, WRITE, check_name};
 use crate::disk::Disk;
 use crate::file::Filed;
 use crate::file::restored::Restored as Files;
-use crate::system::{need_root, op};
+use crate::system::{need_root_in, op};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "user.restored",
@@ -64,7 +64,7 @@ impl Operation for Restored {
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root(DESCRIPTOR.name)?;
+        need_root_in(cx, DESCRIPTOR.name)?;
         let (wish, disk) = (wish(params)?, Disk::open(cx)?);
         wish.apply(cx, &disk)?;
         if let Some(files_params) = files(params) {

@@ -9,9 +9,11 @@ use stead_runner::operation::{Diff, Observed, OpContext, OpError};
 
 use super::database::{self, Database, Group, Shadow, User};
 use super::password::{Password, bare, is_locked};
+use super::sandbox::{Accounts, UserChange};
 use super::{is_busy, tool};
 use crate::disk::{Disk, Last};
 use crate::file::entry::new_directory;
+use crate::machine::sandbox::Sandbox;
 use crate::system::field;
 
 /// A user as wished. What is `None` is kept, or the system's default for a new one. No `Debug`: it may hold a hash.
@@ -211,6 +213,9 @@ impl Wish {
     /// Makes or modifies the user.
     pub(super) fn apply(&self, cx: &OpContext, disk: &Disk) -> Result<(), OpError> {
         let seen = self.see(cx, disk)?;
+        if let Some(sandbox) = Sandbox::of(cx) {
+            return self.apply_in(&sandbox, cx, disk, &seen);
+        }
         let is_new = seen.user.is_none();
         if let Some(Primary::Id(gid)) = &self.group
             && self.make_group
@@ -274,6 +279,28 @@ impl Wish {
             self.age(cx, aging)?;
         }
         Ok(())
+    }
+
+    /// As [`Self::apply`], by the sandbox's own files.
+    fn apply_in(&self, sandbox: &Sandbox, cx: &OpContext, disk: &Disk, seen: &Seen) -> Result<(), OpError> {
+        let gid = self.gid(&Database::read(cx, disk)?);
+        let mut accounts = Accounts::open(sandbox, cx, disk)?;
+        if self.make_group && !seen.same_group {
+            accounts.set_group(&self.name, gid, None, self.system)?;
+        }
+        accounts.set_user(&UserChange {
+            name: &self.name,
+            uid: self.uid,
+            gid,
+            groups: self.wanted_groups(seen),
+            home: self.home_of(disk, seen.user.as_ref())?,
+            shell: self.shell.as_deref(),
+            comment: self.comment.as_deref(),
+            password: seen.wanted_password.as_deref(),
+            aging: self.aging.as_deref(),
+            system: self.system,
+            create_home: self.create_home,
+        })
     }
 
     fn age(&self, cx: &OpContext, aging: &[String]) -> Result<(), OpError> {

@@ -194,6 +194,12 @@ impl AgentCheck {
     }
 }
 
+/// Returns the program that runs local roles: this one, whatever the PATH has.
+fn this_program() -> Option<(String, Option<String>)> {
+    let path = std::env::current_exe().ok()?;
+    Some((path.display().to_string(), Some(stead_runner::versions().stead_version)))
+}
+
 /// Connects to an agent and looks at it.
 pub async fn check(connect: &dyn Connect, question: &AgentQuestion<'_>) -> AgentCheck {
     let spec = question.transport;
@@ -203,7 +209,10 @@ pub async fn check(connect: &dyn Connect, question: &AgentQuestion<'_>) -> Agent
             Err(error) => return AgentCheck::unreached(spec, &error),
         };
         match examine::examine(&*transport, question.workdir, question.sha256).await {
-            Ok(found) => {
+            Ok(mut found) => {
+                if *spec == TransportSpec::Local {
+                    found.stead = this_program();
+                }
                 let has_binary = found.binary_name().is_some_and(|name| (question.has_binary)(&name));
                 AgentCheck::reached(spec, &found, has_binary)
             }

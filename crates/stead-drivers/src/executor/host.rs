@@ -27,6 +27,8 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::machine::sandbox::Sandbox;
+
 use super::greeting::Greeted;
 use super::leftovers::{self, Attempt, Inflight};
 use super::lock::{Held, Refused};
@@ -225,6 +227,11 @@ impl HostSession {
         let mut welcome = self.shared.welcome.clone();
         welcome.resumed = self.works.keys().copied().collect();
         welcome.time_micros = stead_runner::clock::now().as_micros();
+        // A sandbox has boots of its own.
+        let sandbox = self.root.as_deref().and_then(Sandbox::with_root);
+        if let Some(boot_id) = sandbox.and_then(|sandbox| sandbox.boot_id()) {
+            welcome.boot_id = boot_id;
+        }
         self.say(0, &Reply::Hello(welcome));
         for (id, work) in &mut self.works {
             let again = [

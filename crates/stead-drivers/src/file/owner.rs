@@ -8,6 +8,7 @@ use stead_runner::operation::{OpContext, OpError, Params};
 use crate::command::blocking::{self, Program};
 use crate::disk::seen::Depth;
 use crate::disk::{Disk, Last};
+use crate::machine::sandbox::Sandbox;
 
 /// Account databases are small; a larger file is not one.
 const LARGEST: u64 = 16 << 20;
@@ -49,7 +50,7 @@ fn resolve(cx: &OpContext, disk: &Disk, value: &Value, database: &str, kind: &st
     let seen = disk.see(&spot, Depth::Content)?;
     let text = disk.read(&spot, &seen, LARGEST)?;
     if let Some(id) = find(&String::from_utf8_lossy(&text), name) {
-        return Ok(id);
+        return Ok(if Sandbox::of(cx).is_some() { own(database) } else { id });
     }
     if cx.root.is_some() {
         return Err(unknown(name));
@@ -59,6 +60,14 @@ fn resolve(cx: &OpContext, disk: &Disk, value: &Value, database: &str, kind: &st
     let getent = Program { name: "getent".to_owned(), args, cwd: "/".into(), env: Default::default() };
     let said = blocking::run(cx, getent).map_err(|_| unknown(name))?;
     find(&said.stdout, name).filter(|_| said.is_ok()).ok_or_else(|| unknown(name))
+}
+
+/// Returns this account's id: every account of a sandbox is this one.
+fn own(database: &str) -> u32 {
+    match database {
+        "group" => rustix::process::getegid().as_raw(),
+        _ => rustix::process::geteuid().as_raw(),
+    }
 }
 
 /// Returns the id of `name` in the text of a `passwd` or `group` file.

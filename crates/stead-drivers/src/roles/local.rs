@@ -80,7 +80,8 @@ impl Agent for LocalAgent {
     }
 
     async fn stead_sha256(&self) -> Result<String, OpError> {
-        away(|| Ok(crate::facts::binary_sha256().unwrap_or_default().to_owned())).await
+        let unread = || OpError::operation("the running program cannot be read");
+        away(move || crate::facts::binary_sha256().map(str::to_owned).ok_or_else(unread)).await
     }
 
     fn link(&self) -> watch::Receiver<Link> {

@@ -369,7 +369,7 @@ fn find_program(question: &ProgramQuestion) -> Result<Program, OpError> {
         .map_err(|refused| OpError::permanent(refused.message))?;
     let content = File::open(&found).and_then(|mut file| Content::read(&mut file));
     // A program may be executable and not readable.
-    let sha256 = content.map(|content| content.sha256).unwrap_or_default();
+    let sha256 = content.ok().map(|content| content.sha256);
     Ok(Program { path: text(&found)?, sha256 })
 }
 
@@ -428,7 +428,8 @@ pub(crate) fn install(from: &mut dyn io::Read, to: &str, mode: Option<u32>) -> R
     let mut prefix = std::ffi::OsString::from(".");
     prefix.push(file_name);
     let mut builder = tempfile::Builder::new();
-    let mut temporary = builder.prefix(&prefix).suffix(".stead-tmp").tempfile_in(parent).map_err(fail)?;
+    let mut temporary =
+        builder.prefix(&prefix).suffix(stead_bundle::ARRIVING).tempfile_in(parent).map_err(fail)?;
     let mut hasher = sha2::Sha256::new();
     let mut buffer = vec![0; 128 << 10];
     loop {
@@ -541,7 +542,9 @@ mod tests {
         let run = directory.path().join("work/run-r-00000001");
         assert_eq!(directories_in(&run), ["server"]);
         let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        [Path::new(&workdir), &run].map(|path| File::open(path).unwrap().set_modified(old).unwrap());
+        for path in [Path::new(&workdir), &run] {
+            File::open(path).unwrap().set_modified(old).unwrap();
+        }
         sweep(&directory.path().join("work"));
         assert!(Path::new(&workdir).exists());
     }
@@ -572,7 +575,7 @@ mod tests {
                 workdir: workdir.clone(),
             })
         };
-        assert_eq!(ask("./tool", None).unwrap().sha256, Digest::of(b"#!/bin/sh\n").to_string());
+        assert_eq!(ask("./tool", None).unwrap().sha256, Some(Digest::of(b"#!/bin/sh\n").to_string()));
         assert_eq!(ask("tool", Some(&workdir)).unwrap().path, own.display().to_string());
         assert!(ask("sh", None).is_ok());
         let missing = ask("sh", Some("/nowhere")).unwrap_err().message;

@@ -85,7 +85,7 @@ pub(super) fn role_versions(
         stead_sha256: agent.and_then(|agent| agent.stead_sha256.clone()),
         clock_offset_ms: agent.map(|agent| agent.clock_offset_ms),
         program: program.as_ref().map(|program| program.path.clone()),
-        program_sha256: program.map(|program| program.sha256),
+        program_sha256: program.and_then(|program| program.sha256),
     }
 }
 

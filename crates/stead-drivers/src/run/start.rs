@@ -99,6 +99,7 @@ impl RunSurroundings {
         let order = RoleOrder {
             run: here.run_id.clone(),
             role: name.to_owned(),
+            kind: role.kind,
             argv,
             program: program.path,
             env,

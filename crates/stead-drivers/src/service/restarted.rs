@@ -9,7 +9,7 @@ use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use super::state::{Wish, overlay, wait, with_log};
 use super::{Activity, NAME, Unit, manager, names};
-use crate::system::{need_root, off_thread};
+use crate::system::{need_root_in, off_thread};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "service.restarted",
@@ -87,7 +87,7 @@ fn look(cx: &OpContext, params: &Params) -> Result<(Unit, Outcome), OpError> {
 }
 
 fn restart(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
-    need_root(DESCRIPTOR.name)?;
+    need_root_in(cx, DESCRIPTOR.name)?;
     let (unit, outcome) = look(cx, params)?;
     if !outcome.changed {
         return Ok(outcome);

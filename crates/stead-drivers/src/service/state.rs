@@ -8,7 +8,7 @@ use stead_model::{Descriptor, Effect, ErrorClass, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
 use super::{Activity, Boot, NAME, NAMES, ServiceManager, Unit, boot_manager, manager, names};
-use crate::system::{field, need_root, op, pause};
+use crate::system::{field, need_root_in, op, pause};
 
 /// How often a service on its way is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -214,7 +214,7 @@ impl Operation for State {
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root(self.descriptor().name)?;
+        need_root_in(cx, self.descriptor().name)?;
         let manager = self.manager(cx)?;
         let units = self.see(cx, &*manager, params)?;
         let open: Vec<String> =

@@ -1,5 +1,6 @@
 //! One role under its supervisor: started, heard, judged, stopped, and its end told.
 
+mod memory;
 mod start;
 
 use std::io;
@@ -8,12 +9,14 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use serde_json::Value;
 use stead_model::role::{
     LEFT_PROCESSES_GRACE_MS, PlainCommand, Probe, ProbeAnswer, RoleEvent, RoleExit, RoleOrder, StopReason,
     StopSignal, SupervisorRequest, signal_name,
 };
+use stead_model::run_plan::RoleKind;
 use stead_model::time::Timestamp;
 use stead_runner::clock;
 use stead_runner::redact::Redactor;
@@ -30,6 +33,7 @@ use super::judge::{Judge, Next, Said, Verdict};
 use super::output::Log;
 use super::tree;
 
+use memory::Memory;
 use start::{command, live_lock};
 
 /// How long processes of a role that ended may take to end by themselves before they are taken for left ones.
@@ -103,6 +107,7 @@ struct Live {
     looks: JoinSet<ProbeAnswer>,
     /// The command that is run to look, until when, and what it is.
     looking: Option<(u32, Instant, Vec<String>)>,
+    memory: Memory,
     /// Logs as they were last told, and when that may be again.
     told: ([u64; 2], Instant),
     is_log_failure_told: bool,
@@ -220,9 +225,11 @@ impl Live {
         };
         let judge = self.judge.as_ref().and_then(Judge::wakes_at);
         let looking = self.looking.as_ref().map(|(_, until, _)| *until);
-        let tell = (self.sizes() != self.told.0).then_some(self.told.1);
+        let can_tell = self.control.is_quiet() && self.sizes() != self.told.0;
+        let tell = can_tell.then_some(self.told.1);
         let far = self.started + Duration::from_secs(86_400 * 365);
-        [phase, judge, looking, tell].into_iter().flatten().min().unwrap_or(far)
+        let memory = self.status.is_none().then(|| self.memory.looks_at());
+        [phase, judge, looking, tell, memory].into_iter().flatten().min().unwrap_or(far)
     }
 
     fn sizes(&self) -> [u64; 2] {
@@ -276,7 +283,7 @@ impl Live {
 
     fn on_look(&mut self, answer: ProbeAnswer) {
         // What has ended is not ready, whoever answers there.
-        if self.status.is_some() {
+        if self.has_ended() {
             return;
         }
         let verdict = self.judge.as_mut().and_then(|judge| judge.looked(answer, Instant::now()));
@@ -288,16 +295,52 @@ impl Live {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => self.on_child(pid, status),
-                Ok(None) => return,
+                Ok(None) => {
+                    self.end_lonely_look();
+                    return;
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 // No child is left, and so no process of the tree: orphans become children.
                 Err(_) => {
                     if !matches!(self.phase, Phase::Gone { .. }) {
-                        self.phase = Phase::Gone { until: Instant::now() + DRAIN };
+                        self.on_tree_end();
                     }
                     return;
                 }
             }
+        }
+    }
+
+    fn on_tree_end(&mut self) {
+        let now = Instant::now();
+        if let (RoleKind::Service, Some((_, at, ended))) = (self.order.kind, &mut self.status) {
+            (*at, *ended) = (clock::now(), now);
+        }
+        self.phase = Phase::Gone { until: now + DRAIN };
+    }
+
+    /// Whether the role has ended: a task with its first process, a service that runs with its last.
+    fn has_ended(&self) -> bool {
+        self.status.is_some() && !self.is_daemon()
+    }
+
+    /// Whether this is a service that goes on without its first process.
+    fn is_daemon(&self) -> bool {
+        self.order.kind == RoleKind::Service && self.status.is_some() && self.phase == Phase::Running
+    }
+
+    /// Whether the end of its first process is not the role's: a service that went into the background. One that failed
+    /// has ended, whatever it left.
+    fn goes_on_after(&self, status: ExitStatus) -> bool {
+        self.order.kind == RoleKind::Service && status.success()
+    }
+
+    /// Ends a look at a service of which no process is left: the look is none of it.
+    fn end_lonely_look(&mut self) {
+        if let Some((look, _, _)) = self.looking.as_ref().filter(|_| self.is_daemon())
+            && !tree::has_others_below(std::process::id(), *look)
+        {
+            self.end_look();
         }
     }
 
@@ -308,10 +351,12 @@ impl Live {
             self.status = Some((status, clock::now(), Instant::now()));
             if self.leaves && !self.was_asked {
                 self.phase = Phase::Gone { until: Instant::now() + DRAIN };
-            } else if self.phase == Phase::Running {
+            } else if self.phase == Phase::Running && !self.goes_on_after(status) {
                 self.phase = Phase::Settling { until: Instant::now() + SETTLE };
             }
-            self.end_look();
+            if self.has_ended() {
+                self.end_look();
+            }
         } else if let Some((_, _, command)) = self.looking.take_if(|(looking, _, _)| *looking == pid) {
             self.on_look(probe::exited(status.code(), &command));
         }
@@ -334,7 +379,7 @@ impl Live {
         {
             self.on_look(ProbeAnswer { ok: false, seen: probe::overdue(&command) });
         }
-        if self.status.is_none() {
+        if !self.has_ended() {
             match self.judge.as_mut().and_then(|judge| judge.due(now)) {
                 Some(Next::Look(wanted)) => self.look(wanted, now),
                 Some(Next::Decided(verdict)) => self.on_verdict(Some(verdict)),
@@ -342,6 +387,9 @@ impl Live {
             }
         }
         self.tell_growth(now);
+        if self.status.is_none() {
+            self.memory.look(now);
+        }
         match self.phase {
             Phase::Running => {}
             Phase::Settling { until } => {
@@ -352,18 +400,13 @@ impl Live {
             }
             Phase::Stopping { until } => {
                 if now >= until {
-                    if self.was_asked {
-                        let seconds = self.order.stop.grace_seconds;
-                        let role = &self.order.role;
-                        let text = format!("{role} had to be killed: it did not stop within {seconds} s");
-                        self.warn("run/role-killed", text);
-                    }
-                    self.begin_kill(now);
+                    let seconds = self.order.stop.grace_seconds;
+                    self.begin_kill(now, &format!("it did not stop within {seconds} s"));
                 }
             }
             Phase::Killing { next, give_up } => {
                 if now >= give_up {
-                    let left = tree::below(std::process::id()).len();
+                    let left = tree::count_below(std::process::id());
                     let role = self.order.role.clone();
                     self.warn("run/left-processes", format!("{role}: {left} processes cannot be killed"));
                     self.phase = Phase::Gone { until: now + DRAIN };
@@ -372,7 +415,12 @@ impl Live {
                     self.phase = Phase::Killing { next: now + LOOK_AGAIN, give_up };
                 }
             }
-            Phase::Gone { .. } => self.tell_early_end(),
+            Phase::Gone { until } => {
+                if now >= until {
+                    self.drain();
+                }
+                self.tell_early_end();
+            }
         }
     }
 
@@ -381,7 +429,7 @@ impl Live {
         if self.was_asked || self.judge.as_ref().is_none_or(Judge::is_settled) {
             return;
         }
-        let Some((status, _, _)) = self.status else { return };
+        let Some((status, _, _)) = self.status.filter(|_| self.has_ended()) else { return };
         // What it said last is told with it: its pipe has ended, or nothing more came for a while.
         if matches!(self.phase, Phase::Gone { until } if Instant::now() < until)
             && self.streams[1].0.is_some()
@@ -434,20 +482,26 @@ impl Live {
                 let name = if kill { "KILL" } else { self.order.stop.signal.as_str() };
                 self.control.tell(&RoleEvent::Stopping { signal: name.to_owned(), reason });
                 if kill {
-                    self.begin_kill(now);
+                    self.begin_kill(now, "it had no grace period left");
                 } else {
                     tree::signal_below(std::process::id(), to_signal(self.order.stop.signal));
                     let grace = Duration::from_secs(self.order.stop.grace_seconds.into());
                     self.phase = Phase::Stopping { until: now + grace };
                 }
             }
-            Phase::Settling { .. } | Phase::Stopping { .. } if kill => self.begin_kill(now),
+            Phase::Settling { .. } | Phase::Stopping { .. } if kill => {
+                self.begin_kill(now, "its grace period was cut short");
+            }
             Phase::Settling { .. } | Phase::Stopping { .. } | Phase::Killing { .. } | Phase::Gone { .. } => {}
         }
     }
 
-    fn begin_kill(&mut self, now: Instant) {
-        self.killed |= self.was_asked;
+    fn begin_kill(&mut self, now: Instant, why: &str) {
+        if self.was_asked {
+            self.killed = true;
+            let text = format!("{} had to be killed: {why}", self.order.role);
+            self.warn("run/role-killed", text);
+        }
         tree::signal_below(std::process::id(), Signal::KILL);
         self.phase = Phase::Killing { next: now + LOOK_AGAIN, give_up: now + KILL_WAIT };
     }
@@ -459,13 +513,12 @@ impl Live {
     /// Tells how far the logs are, not too often, and never so that somebody who does not listen costs memory.
     fn tell_growth(&mut self, now: Instant) {
         let sizes = self.sizes();
-        if sizes == self.told.0 || now < self.told.1 {
+        // Once the control is quiet it is looked at again.
+        if sizes == self.told.0 || now < self.told.1 || !self.control.is_quiet() {
             return;
         }
         self.told = (sizes, now + TELL);
-        if self.control.is_quiet() {
-            self.control.tell(&RoleEvent::Logged { stdout_bytes: sizes[0], stderr_bytes: sizes[1] });
-        }
+        self.control.tell(&RoleEvent::Logged { stdout_bytes: sizes[0], stderr_bytes: sizes[1] });
     }
 
     fn is_over(&mut self) -> bool {
@@ -476,7 +529,30 @@ impl Live {
         }
     }
 
+    /// Reads what the pipes hold by now, however slowly it was written away until here. Whoever still holds the other
+    /// end cannot make it more.
+    fn drain(&mut self) {
+        let mut buffer = vec![0; PIECE];
+        for (pipe, log) in &mut self.streams {
+            let Some(pipe) = pipe else { continue };
+            let mut held = rustix::io::ioctl_fionread(&*pipe).unwrap_or(0);
+            while held > 0 {
+                let wanted = usize::try_from(held).unwrap_or(PIECE).min(PIECE);
+                match rustix::io::read(&*pipe, buffer.get_mut(..wanted).unwrap_or_default()) {
+                    Ok(0) => break,
+                    Ok(n) => {
+                        log.push(buffer.get(..n).unwrap_or_default());
+                        held = held.saturating_sub(n as u64);
+                    }
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+    }
+
     fn finish_logs(&mut self) {
+        self.drain();
         for (pipe, log) in &mut self.streams {
             if pipe.take().is_some() {
                 log.finish();
@@ -497,12 +573,11 @@ impl Live {
             Some((status, at, ended)) => (Some(status), at, ended),
             None => (None, clock::now(), Instant::now()),
         };
-        let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN).ok();
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
         let cpu = usage.map_or(0, |usage| {
             let time = |time: nix::sys::time::TimeVal| time.tv_sec() * 1_000 + time.tv_usec() / 1_000;
             u64::try_from(time(usage.user_time()) + time(usage.system_time())).unwrap_or(0)
         });
-        let memory = usage.map_or(0, |usage| u64::try_from(usage.max_rss()).unwrap_or(0));
         RoleExit {
             exit_code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()).map(signal_name),
@@ -510,8 +585,7 @@ impl Live {
             killed: self.killed,
             left_processes: u32::try_from(self.left).unwrap_or(u32::MAX),
             duration_ms: millis(ended.duration_since(self.started)),
-            // The kernel counts in KiB, macOS in bytes.
-            max_rss_bytes: if cfg!(target_os = "macos") { memory } else { memory * 1024 },
+            max_rss_bytes: self.memory.peak(),
             cpu_ms: cpu,
             stdout_bytes: self.streams[0].1.bytes(),
             stderr_bytes: self.streams[1].1.bytes(),

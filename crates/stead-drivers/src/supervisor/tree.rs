@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::fd::OwnedFd;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -20,36 +19,44 @@ struct Entry {
     is_zombie: bool,
 }
 
-/// One live process of a tree, with a handle that stays with it though its number be used again.
-#[derive(Debug)]
-pub(crate) struct Member {
-    pub(crate) pid: u32,
-    started: u64,
-    handle: OwnedFd,
-}
-
-impl Member {
-    /// Returns the process, unless it is gone or its number is another's by now.
-    fn open(entry: &Entry) -> Option<Self> {
-        let pid = Pid::from_raw(i32::try_from(entry.pid).ok()?)?;
-        let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let now = read_entry(entry.pid)?;
-        let is_same = now.started == entry.started && !now.is_zombie;
-        is_same.then_some(Self { pid: entry.pid, started: entry.started, handle })
-    }
-
-    /// Sends a signal. One that is gone needs none; one that is not ours stays and is found again.
-    pub(crate) fn signal(&self, signal: Signal) {
-        pidfd_send_signal(&self.handle, signal).unwrap_or(());
+impl Entry {
+    /// Sends the process a signal; returns whether it was there. One that is gone needs none; one that is not ours
+    /// stays and is found again.
+    ///
+    /// The handle stays with the process though its number be used again, and is held only here: a tree may have more
+    /// processes than this one may have files.
+    fn signal(&self, signal: Signal) -> bool {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+        let is_same = read_entry(self.pid).is_some_and(|now| now.started == self.started && !now.is_zombie);
+        if is_same {
+            pidfd_send_signal(&handle, signal).unwrap_or(());
+        }
+        is_same
     }
 }
 
-/// Returns the live processes below the process `root`, itself left out.
-pub(crate) fn below(root: u32) -> Vec<Member> {
+/// Returns how many live processes there are below the process `root`, itself left out.
+pub(crate) fn count_below(root: u32) -> usize {
+    below(root).len()
+}
+
+/// Whether there are live processes below `root` that are not in the tree of `except`.
+pub(crate) fn has_others_below(root: u32, except: u32) -> bool {
     let entries = entries();
-    let found = descendants(&entries, BTreeSet::from([root]));
+    let spared = descendants(&entries, BTreeSet::from([except]));
+    let others: Vec<Entry> = entries.into_iter().filter(|entry| !spared.contains(&entry.pid)).collect();
+    !live_below(&others, root).is_empty()
+}
+
+fn below(root: u32) -> Vec<Entry> {
+    live_below(&entries(), root)
+}
+
+fn live_below(entries: &[Entry], root: u32) -> Vec<Entry> {
+    let found = descendants(entries, BTreeSet::from([root]));
     let members = entries.iter().filter(|entry| entry.pid != root && found.contains(&entry.pid));
-    members.filter(|entry| !entry.is_zombie).filter_map(Member::open).collect()
+    members.filter(|entry| !entry.is_zombie).copied().collect()
 }
 
 /// Sends `signal` to every process below `root`; returns how many there were.
@@ -61,10 +68,11 @@ pub(crate) fn signal_below(root: u32, signal: Signal) -> usize {
     let mut told = BTreeSet::new();
     for pass in 0..3 {
         let before = told.len();
-        for member in below(root) {
-            let is_meant = pass == 0 || now.is_some_and(|now| member.started < now);
-            if is_meant && told.insert((member.pid, member.started)) {
-                member.signal(signal);
+        for entry in below(root) {
+            let is_meant = pass == 0 || now.is_some_and(|now| entry.started < now);
+            let key = (entry.pid, entry.started);
+            if is_meant && !told.contains(&key) && entry.signal(signal) {
+                told.insert(key);
             }
         }
         if told.len() == before {
@@ -93,22 +101,23 @@ impl Orphans<'_> {
             if members.is_empty() {
                 break;
             }
-            for member in &members {
-                member.signal(Signal::KILL);
-                killed.insert((member.pid, member.started));
+            for entry in &members {
+                if entry.signal(Signal::KILL) {
+                    killed.insert((entry.pid, entry.started));
+                }
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         killed.len()
     }
 
-    fn find(&self) -> Vec<Member> {
+    fn find(&self) -> Vec<Entry> {
         let own = std::process::id();
         let entries = entries();
         let roots = entries.iter().filter(|entry| entry.pid != own && self.is_meant(entry));
         let found = descendants(&entries, roots.map(|entry| entry.pid).collect());
         let members = entries.iter().filter(|entry| entry.pid != own && found.contains(&entry.pid));
-        members.filter(|entry| !entry.is_zombie).filter_map(Member::open).collect()
+        members.filter(|entry| !entry.is_zombie).copied().collect()
     }
 
     fn is_meant(&self, entry: &Entry) -> bool {
@@ -192,5 +201,6 @@ mod tests {
         let entry = |pid, parent| Entry { pid, parent, session: 1, started: 0, is_zombie: false };
         let entries = [entry(5, 1), entry(2, 1), entry(9, 5), entry(3, 9), entry(4, 2)];
         assert_eq!(descendants(&entries, BTreeSet::from([5])), BTreeSet::from([5, 9, 3]));
+        assert_eq!(live_below(&entries, 5), [entry(9, 5), entry(3, 9)]);
     }
 }

@@ -20,6 +20,7 @@ mod pattern;
 mod preamble;
 mod program;
 pub(in crate::transport) mod secret;
+pub(crate) mod server;
 mod settings;
 mod spool;
 mod way;

@@ -201,6 +201,9 @@ fn a_template_that_is_one_output_keeps_its_type() {
         ("echo ${#list} {# kept #} {{ vars.n }}\n", json!("echo ${#list} {# kept #} 3\n")),
         ("printf '{%s}' {{ vars.n }}", json!("printf '{%s}' 3")),
         ("plain", json!("plain")),
+        ("{{ 1 == 1 }}", json!(true)),
+        ("v={{ 1 == 1 }},{{ 1 == 2 }}", json!("v=true,false")),
+        ("v={{ 2.0 }},{{ 2.9 }},{{ -1 }}", json!("v=2,2.9,-1")),
     ];
     for (text, value) in table {
         assert_eq!(render(text, &scope()), Ok(value), "{text}");

@@ -2,7 +2,7 @@
 
 /// A glob over names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Glob {
+pub(crate) struct Glob {
     text: Box<str>,
     pieces: Vec<Piece>,
 }
@@ -17,7 +17,7 @@ enum Piece {
 
 impl Glob {
     /// Returns the glob `text` is, or the byte offset of what is wrong and what it is.
-    pub(super) fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
+    pub(crate) fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
         let bytes = text.as_bytes();
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -47,7 +47,7 @@ impl Glob {
     }
 
     /// Whether the whole of `name` matches. Takes at most pieces × bytes steps.
-    pub(super) fn matches(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         let name = name.as_bytes();
         let (mut piece, mut at) = (0, 0);
         // Where to go on if what follows the last `*` does not fit: that `*` takes one byte more.

@@ -77,8 +77,8 @@ pub struct ProgramQuestion {
 pub struct Program {
     /// Where; absolute.
     pub path: String,
-    /// The hash of its content, as 64 hex digits.
-    pub sha256: String,
+    /// The hash of its content, as 64 hex digits; none if it may be executed and not read.
+    pub sha256: Option<String>,
 }
 
 /// What a path is.

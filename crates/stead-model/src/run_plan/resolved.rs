@@ -6,36 +6,33 @@ use super::{Arg, Distribution, RolePlan, RunPlan};
 use crate::bundle::Versions;
 use crate::id::RunId;
 use crate::time::Timestamp;
-use crate::yaml::to_yaml;
+use crate::yaml::{Ordered, to_yaml};
 
 impl RunPlan {
     /// Returns the text of `manifest_resolved.yaml` for the run `run_id`, made at `at` by the program of `versions`.
     pub fn to_resolved_manifest(&self, run_id: &RunId, at: Timestamp, versions: &Versions) -> String {
         let mut manifest = (*self.manifest).clone();
-        if let Some(manifest) = manifest.as_object_mut() {
-            manifest.insert("run_id".to_owned(), json!(run_id));
-        }
-        let mut resolved = json!({
-            "manifest": manifest,
-            "manifest_sha256": self.manifest_sha256,
-            "resolved_at": at,
-        });
+        manifest.set("run_id", json!(run_id));
+        let mut resolved = Ordered::Map(Vec::new());
+        resolved.set("manifest", manifest);
+        resolved.set("manifest_sha256", json!(self.manifest_sha256));
+        resolved.set("resolved_at", json!(at));
         if let Some(profile) = &self.profile {
-            resolved["profile_path"] = profile.path.as_str().into();
+            resolved.set("profile_path", json!(profile.path));
             if let Some(sha256) = profile.sha256.or(profile.checksum) {
-                resolved["profile_checksum"] = format!("sha256:{sha256}").into();
+                resolved.set("profile_checksum", json!(format!("sha256:{sha256}")));
             }
             let text = profile.content.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
             if let (Distribution::Inline, Some(text)) = (profile.distribution, text) {
-                resolved["profile_content"] = text.into();
+                resolved.set("profile_content", json!(text));
             }
         }
-        let roles = self.in_start_order().map(|(name, role)| (name.to_owned(), resolved_role(role)));
-        resolved["roles"] = Value::Object(roles.collect());
-        resolved["kits"] = json!(self.kits);
-        resolved["tool_version"] = versions.stead_version.as_str().into();
-        resolved["driver_os"] = versions.driver_os.as_str().into();
-        resolved["driver_arch"] = versions.driver_arch.as_str().into();
+        let roles = self.in_start_order().map(|(name, role)| (name.to_owned(), resolved_role(role).into()));
+        resolved.set("roles", Ordered::Map(roles.collect()));
+        resolved.set("kits", json!(self.kits));
+        resolved.set("tool_version", json!(versions.stead_version));
+        resolved.set("driver_os", json!(versions.driver_os));
+        resolved.set("driver_arch", json!(versions.driver_arch));
         to_yaml(&resolved)
     }
 }

@@ -8,7 +8,7 @@ use serde_saphyr::granit_parser::{
 
 use super::scalar::{self, Scalar};
 use super::tree::{Data, NodeId, Stored, Tree};
-use super::{Codes, MAX_BYTES, MAX_DEPTH, span_at, too_large};
+use super::{Codes, MAX_DEPTH, span_at, too_large};
 use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source, Span};
 
 /// What all aliases of a file may add together: a node counts one, a text one more per 32 bytes.
@@ -23,7 +23,7 @@ const SMALL_MAP: usize = 16;
 /// Returns the document `source` holds; nothing if it is not YAML. Every problem found is added to
 /// `diagnostics`; after a refused detail (a duplicate key, a tag) the tree goes on without it.
 pub fn read(source: &Source, codes: Codes, diagnostics: &mut Diagnostics) -> Option<Tree> {
-    if source.text.len() > MAX_BYTES {
+    if source.text.len() > codes.max_bytes {
         diagnostics.push(too_large(&source.name, source.text.len(), codes));
         return None;
     }
@@ -187,7 +187,7 @@ impl<'s> Loader<'s> {
             Place::Text { source: self.source.clone(), span: span_at(&self.source.text, start, start) };
         // The parser looks ahead, so it may meet its own limit before we count to ours.
         let message = if *error.kind() == ErrorKind::RecursionLimitExceeded {
-            format!("nested deeper than {MAX_DEPTH} levels")
+            format!("nested deeper than {} levels", self.tree.codes.max_depth)
         } else {
             error.info().to_string()
         };
@@ -264,7 +264,7 @@ impl<'s> Loader<'s> {
 
     fn open(&mut self, is_map: bool, anchor: usize, marks: &Marks) -> Result<(), Stop> {
         let id = self.add(marks, Data::Null)?;
-        if self.frames.len() >= MAX_DEPTH {
+        if self.frames.len() >= self.tree.codes.max_depth {
             self.too_deep(marks);
             return Err(Stop);
         }
@@ -274,7 +274,8 @@ impl<'s> Loader<'s> {
     }
 
     fn too_deep(&mut self, marks: &Marks) {
-        let problem = self.problem(marks, format!("nested deeper than {MAX_DEPTH} levels"));
+        let message = format!("nested deeper than {} levels", self.tree.codes.max_depth);
+        let problem = self.problem(marks, message);
         self.diagnostics.push(problem);
     }
 
@@ -315,7 +316,7 @@ impl<'s> Loader<'s> {
             self.diagnostics.push(problem.help("write the values out, or generate the file"));
             return Err(Stop);
         }
-        if self.frames.len() + extent.height > MAX_DEPTH {
+        if self.frames.len() + extent.height > self.tree.codes.max_depth {
             self.too_deep(marks);
             return Err(Stop);
         }

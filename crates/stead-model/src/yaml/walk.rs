@@ -52,12 +52,17 @@ impl Keys {
         self.keys.iter().map(|key| key.name)
     }
 
+    fn names_with<'m>(&self, more: &[&'m str]) -> Vec<&'m str> {
+        let mut names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
+        names.extend(more);
+        names
+    }
+
     fn advice(&self, word: &str, more: &[&str]) -> String {
         if let Some((_, key)) = self.hints.iter().find(|(wrong, _)| *wrong == word) {
             return format!("use `{key}`");
         }
-        let mut names: Vec<&str> = self.keys.iter().map(|key| key.name).collect();
-        names.extend(more);
+        let names = self.names_with(more);
         match nearest(word, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("keys of {}: {}", self.what, names.join(", ")),
@@ -119,14 +124,16 @@ impl<'d> Walk<'d> {
             let name = key.as_text().unwrap_or_default();
             if !keys.names().any(|known| known == name) && !more.contains(&name) {
                 let message = format!("{} has no key `{name}`", keys.what);
-                self.report(
-                    key.error(node.tree().codes().unknown_key, message).help(keys.advice(name, more)),
-                );
+                let near = nearest(name, keys.names_with(more)).map(str::to_owned);
+                let problem =
+                    key.error(node.tree().codes().unknown_key, message).help(keys.advice(name, more));
+                self.report(problem.candidates(near.into_iter().collect()));
             }
         }
         for key in keys.keys.iter().filter(|key| key.required) {
             if node.get(key.name).is_none() {
-                let problem = node.bad(format!("{} needs the key `{}`", keys.what, key.name)).help(key.doc);
+                let message = format!("{} needs the key `{}`", keys.what, key.name);
+                let problem = node.error(node.tree().codes().missing_key, message).help(key.doc);
                 let path = match problem.path.as_str() {
                     "" => key.name.to_owned(),
                     parent => format!("{parent}.{}", key.name),
@@ -208,6 +215,11 @@ impl<'d> Walk<'d> {
             Value::Number(number) if number.as_i64().is_some_and(|number| range.contains(&number)) => {
                 number.as_i64()
             }
+            Value::Number(number) if number.is_i64() || number.is_u64() => {
+                let message = format!("expected {what}, found {}", node.describe());
+                self.report(node.error(node.tree().codes().out_of_range, message));
+                None
+            }
             Value::Null
             | Value::Bool(_)
             | Value::Number(_)
@@ -232,16 +244,16 @@ impl<'d> Walk<'d> {
     /// Returns one of the values that words stand for.
     pub fn choice<T: Copy>(&mut self, node: Node<'_>, words: &[(&str, T)]) -> Option<T> {
         let known = words.iter().map(|(word, _)| *word);
+        let code = node.tree().codes().bad_word;
         let problem = match node.value() {
             Value::Text(text) => match words.iter().find(|(word, _)| *word == text) {
                 Some((_, value)) => return Some(*value),
                 None => match nearest(text, known.clone()) {
-                    Some(near) => node.bad(format!("`{text}` is not one of its values")).help(format!(
-                        "did you mean `{near}`? values: {}",
-                        known.collect::<Vec<_>>().join(", ")
-                    )),
+                    Some(near) => node.error(code, format!("`{text}` is not one of its values")).help(
+                        format!("did you mean `{near}`? values: {}", known.collect::<Vec<_>>().join(", ")),
+                    ),
                     None => node
-                        .bad(format!("`{text}` is not one of its values"))
+                        .error(code, format!("`{text}` is not one of its values"))
                         .help(format!("values: {}", known.collect::<Vec<_>>().join(", "))),
                 },
             },
@@ -253,14 +265,20 @@ impl<'d> Walk<'d> {
                 ))
             }
         };
-        self.report(problem);
+        self.report(problem.candidates(words.iter().map(|(word, _)| (*word).to_owned()).collect()));
         None
     }
 
     /// Returns an identifier.
     pub fn id<T: FromStr<Err: Display>>(&mut self, node: Node<'_>) -> Option<T> {
         let text = self.text(node)?;
-        self.parsed(node, text.parse())
+        match text.parse() {
+            Ok(id) => Some(id),
+            Err(error) => {
+                self.report(node.error(node.tree().codes().bad_name, error.to_string()));
+                None
+            }
+        }
     }
 
     /// Returns what was parsed, or reports at `node` why it was not.

@@ -1,5 +1,6 @@
 //! Carrying out one operation: the same steps for every one of them, on this machine and in an executor elsewhere.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -10,6 +11,7 @@ use stead_model::plan::Op;
 use stead_model::report::Warning;
 use stead_model::{Effect, ErrorClass};
 
+use crate::machine::sandbox_of;
 use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Outcome, Params};
 
 /// How an operation went.
@@ -73,7 +75,9 @@ pub async fn operate(
             descriptor.platforms.join(" or ")
         )));
     }
-    if cx.root.is_some() && descriptor.root == RootSupport::None {
+    // A sandbox is a root that runs: there the operation itself knows what it can do.
+    let is_at_rest = |root: &PathBuf| sandbox_of(root).is_none();
+    if descriptor.root == RootSupport::None && cx.root.as_ref().is_some_and(is_at_rest) {
         return Err(OpError::unsupported(format!(
             "{} needs the running system: it does not work below a root directory",
             descriptor.name

@@ -76,7 +76,10 @@ pub(crate) fn prepare(
     let RunRequest { compiled, source, bytes, vars, bundle_dir, force, signing } = request;
     let CompiledRun { compiled, run } = compiled;
     let base_dir = run.manifest_dir.clone();
-    let (runner, surroundings) = connected(&compiled.plan, false, settings)?;
+    let environment = settings.environment.to_map();
+    let secrets =
+        stead_runner::read_secrets(&compiled.plan, &environment, &base_dir).map_err(Failure::invalid)?;
+    let (runner, surroundings) = connected(&compiled.plan, secrets, false, settings)?;
     let taken = match (&run.run_id, force) {
         (None, _) => Taken::CountOn,
         (Some(_), true) => Taken::MoveAway,
@@ -116,11 +119,7 @@ pub(crate) fn prepare(
     if let Some(key) = signing {
         runner = runner.sign(key);
     }
-    runner = match run.bundle_format {
-        BundleFormat::Dir => runner,
-        BundleFormat::Zip => runner.archive(ArchiveFormat::Zip),
-        BundleFormat::TarZst => runner.archive(ArchiveFormat::TarZst),
-    };
+    runner = packing(runner, run.bundle_format);
     for observer in observers {
         runner = runner.observe(Boxed(observer));
     }
@@ -129,15 +128,24 @@ pub(crate) fn prepare(
     Ok(Prepared { runner, plan, surroundings, meta })
 }
 
+/// Returns the runner with the bundle's format set.
+pub(super) fn packing(runner: Runner, format: BundleFormat) -> Runner {
+    match format {
+        BundleFormat::Dir => runner,
+        BundleFormat::Zip => runner.archive(ArchiveFormat::Zip),
+        BundleFormat::TarZst => runner.archive(ArchiveFormat::TarZst),
+    }
+}
+
 /// Returns a runner for the phases of `plan`, and what they share.
 pub(super) fn connected(
     plan: &Arc<Plan>,
+    secrets: BTreeMap<String, String>,
     afterwards: bool,
     settings: &Settings,
 ) -> Result<(Runner, Arc<RunSurroundings>), Failure> {
     let environment = settings.environment.to_map();
     let base_dir = plan.run.as_ref().map(|run| run.manifest_dir.clone()).unwrap_or_default();
-    let secrets = stead_runner::read_secrets(plan, &environment, &base_dir).map_err(Failure::invalid)?;
     // The registry needs what the runner gives, and the runner the registry: it is handed over below.
     let runner = Runner::new(Default::default()).kind(RunKind::Run).environment(environment);
     let parts = RunParts {
@@ -196,9 +204,11 @@ pub(super) async fn finish(
         let message = report.errors.first().map_or("the run could not start", |error| error.message.as_str());
         let code = if report.exit_code == ExitCode::Success { ExitCode::Failed } else { report.exit_code };
         let failure = Failure::new(FailureKind::of(code), message);
-        return Err(match code {
-            ExitCode::Invalid => failure.hint("choose another run_id, or move the old one away with --force"),
-            _ => failure,
+        let is_taken = code == ExitCode::Invalid;
+        return Err(if is_taken {
+            failure.hint("choose another run_id, or move the old one away with --force")
+        } else {
+            failure
         });
     };
     let roles = surroundings.role_metas();

@@ -10,13 +10,13 @@ use stead_model::bundle::{RoleMeta, RunMeta};
 use stead_model::inventory::Host;
 use stead_model::run_plan::RunPlan;
 use stead_model::transport::TransportSpec;
-use stead_model::{Event, ExitCode, Plan, Report};
+use stead_model::{Diagnostics, Event, ExitCode, Plan, Report};
 use stead_runner::{CheckedPlan, Observer, Provenance, ResumeOptions};
 
 use super::act::{self, Ended};
 use super::drive;
 use super::shown::{self, Wanted, Where};
-use crate::args::ResumeArgs;
+use crate::args::{Progress, ResumeArgs};
 use crate::commands::plan::drive::Boxed;
 use crate::commands::resume::{refuse_flags, refused, stored_plan};
 use crate::failure::{Failure, FailureKind};
@@ -31,28 +31,31 @@ pub(crate) fn recorded(
     settings: &Settings,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
-    let flags = [
-        ("--rerun", !args.rerun.is_empty()),
-        ("--assume-done", !args.assume_done.is_empty()),
-        ("--force", args.force),
-        ("--confirm", args.confirm.is_some()),
-        ("--set", !args.values.set.is_empty()),
-    ];
-    refuse_flags(&flags, "runs of plans and steps", "a run of roles, which never starts again")?;
+    refuse_other_flags(args)?;
     if stead_bundle::is_sealed(&bundle) {
         return show_sealed(&bundle, meta, &wanted_of(args), settings, output);
     }
     let CompiledPlan { plan, graph, hash, warnings } = stored_plan(&bundle, meta)?;
-    let (plan, unreadable) = with_hosts(&plan, meta)?;
+    let (plan, unreadable) = with_hosts(&plan, meta);
+    let (plan, secrets, unread) = with_readable_secrets(plan, settings);
     let run = plan
         .run
         .clone()
         .ok_or_else(|| Failure::new(FailureKind::Verification, "plan.json names no roles"))?;
-    let (mut runner, surroundings) = act::connected(&plan, true, settings)?;
+    let (mut runner, surroundings) = act::connected(&plan, secrets, true, settings)?;
     for (agent, why) in unreadable {
         runner =
             runner.warn("run/collect-incomplete", format!("agent `{agent}` cannot be reached again: {why}"));
     }
+    for problem in &unread.0 {
+        let text = format!("{}; what is masked with it was masked when it was written", problem.message);
+        runner = runner.warn("run/secret-unreadable", text);
+    }
+    if was_to_be_signed(meta) {
+        let text = "the seal is not signed: the key of --sign is not known to a resume";
+        runner = runner.warn("run/seal-unsigned", text);
+    }
+    runner = act::packing(runner, run.bundle_format);
     let wanted = wanted_of(args);
     for observer in shown::observers(&wanted, Where::In(bundle.clone()), settings, output)? {
         runner = runner.observe(Boxed(observer));
@@ -68,6 +71,53 @@ pub(crate) fn recorded(
         act::finish(report, &surroundings, &kept).await
     })?;
     Ok(shown::finish(&ended, &wanted, settings, output))
+}
+
+/// A run of roles never starts again: flags about what runs, and where, mean nothing to it.
+fn refuse_other_flags(args: &ResumeArgs) -> Result<(), Failure> {
+    let ResumeArgs { run: _, rerun, assume_done, force, yes, wait_lock, confirm, values, inventory, output } =
+        args;
+    let flags = [
+        ("--rerun", !rerun.is_empty()),
+        ("--assume-done", !assume_done.is_empty()),
+        ("--force", *force),
+        ("--yes", *yes),
+        ("--wait-lock", wait_lock.is_some()),
+        ("--confirm", confirm.is_some()),
+        ("--profile", values.profile.is_some()),
+        ("--host-env", values.host_env.is_some()),
+        ("--set", !values.set.is_empty()),
+        ("--inventory", !inventory.inventory.is_empty()),
+        ("--agents", !inventory.agents.is_empty()),
+        ("--limit", inventory.limit.is_some()),
+        ("--junit", output.junit.is_some()),
+        ("--markdown", output.markdown.is_some()),
+        ("--progress", output.progress != Progress::Auto),
+    ];
+    refuse_flags(&flags, "runs of plans and steps", "a run of roles, which never starts again")
+}
+
+/// Whether the lost driver was asked to sign the bundle.
+fn was_to_be_signed(meta: &RunMeta) -> bool {
+    meta.plan.argv.iter().any(|argument| argument == "--sign" || argument.starts_with("--sign="))
+}
+
+/// Returns the plan without the secrets that cannot be read here, all their values, and what is wrong with those.
+/// Nothing is started any more: templates that read them need some value, nobody sees which.
+fn with_readable_secrets(
+    plan: Arc<Plan>,
+    settings: &Settings,
+) -> (Arc<Plan>, BTreeMap<String, String>, Diagnostics) {
+    let base_dir = plan.run.as_ref().map(|run| run.manifest_dir.clone()).unwrap_or_default();
+    let (mut values, problems) =
+        stead_runner::readable_secrets(&plan, &settings.environment.to_map(), &base_dir);
+    let mut readable = Arc::unwrap_or_clone(plan);
+    let names: Vec<String> = readable.secrets.keys().cloned().collect();
+    readable.secrets.retain(|name, _| values.contains_key(name));
+    for name in names {
+        values.entry(name).or_default();
+    }
+    (Arc::new(readable), values, problems)
 }
 
 fn wanted_of(args: &ResumeArgs) -> Wanted {
@@ -114,9 +164,9 @@ impl Observer for Recall {
 }
 
 /// Returns the recorded plan with ways to its agents again, and the agents to which there are none, with why.
-fn with_hosts(plan: &Plan, meta: &RunMeta) -> Result<(Arc<Plan>, Vec<(String, String)>), Failure> {
+fn with_hosts(plan: &Plan, meta: &RunMeta) -> (Arc<Plan>, Vec<(String, String)>) {
     let mut plan = plan.clone();
-    let Some(run) = &plan.run else { return Ok((Arc::new(plan), Vec::new())) };
+    let Some(run) = &plan.run else { return (Arc::new(plan), Vec::new()) };
     let mut run: RunPlan = (**run).clone();
     let mut without = Vec::new();
     let mut agents = std::mem::take(&mut run.agents);
@@ -137,5 +187,5 @@ fn with_hosts(plan: &Plan, meta: &RunMeta) -> Result<(Arc<Plan>, Vec<(String, St
     let source = meta.plan.source.as_ref().map(PathBuf::from);
     run.manifest_dir = source.and_then(|path| path.parent().map(PathBuf::from)).unwrap_or_default();
     plan.run = Some(Arc::new(run));
-    Ok((Arc::new(plan), without))
+    (Arc::new(plan), without)
 }

@@ -24,7 +24,8 @@ pub(super) fn draw(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rec
         Some(status) => local_lines(status, width, theme),
         None => vec![Line::styled("looking at this machine…", theme.of(Style::Dim))],
     };
-    let wanted = u16::try_from(local.len() + 2).unwrap_or(u16::MAX).clamp(5, area.height.max(8) * 3 / 5);
+    let wanted =
+        u16::try_from(local.len() + 2).unwrap_or(u16::MAX).min(area.height.saturating_mul(3) / 5).max(5);
     let [above, below] = Layout::vertical([Constraint::Length(wanted), Constraint::Min(3)]).areas(area);
     draw_lines(Line::from(" Agent "), local, &Look::At(&state.agents.scroll), theme, frame, above);
     let (registry, at) = registry_lines(state, width, theme);
@@ -34,7 +35,7 @@ pub(super) fn draw(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rec
     vec![
         ("↑↓", "move"),
         ("c", "check"),
-        ("C", "check all"),
+        ("C", "all"),
         ("PgUp PgDn", "scroll"),
         ("Tab", "Controller"),
         ("Esc", "back"),

@@ -7,6 +7,7 @@ use stead_model::plan::Digest;
 use stead_model::role::{
     ArtifactQuestion, FoundKind, Probe, ProgramQuestion, RoleEvent, StopReason, StopSignal,
 };
+use stead_model::run_plan::RoleKind;
 use stead_runner::transport::Source;
 
 use super::stage::{Stage, Wish, parent, processes_of, read, wait_for};
@@ -60,7 +61,11 @@ pub(super) async fn ends_are_told_truly(stage: &Stage) {
     let (exit, _) = stage.run("code", script, Wish::default()).await;
     assert_eq!((exit.exit_code, exit.signal.as_deref(), exit.killed), (Some(42), None, false));
     assert_eq!((exit.last_stderr.len(), exit.last_stderr[0].as_str()), (20, "line 10"));
-    assert!(exit.max_rss_bytes > 100_000, "{exit:?}");
+    // A shell has little; its supervisor has much more.
+    assert!((100_000..8_000_000).contains(&exit.max_rss_bytes), "{exit:?}");
+    let big = "exec python3 -c 'x = bytearray(150_000_000); x[::4096] = x[::4096]'";
+    let (exit, _) = stage.run("big", big, Wish::default()).await;
+    assert!(exit.max_rss_bytes > 150_000_000, "{exit:?}");
     let (exit, _) = stage.run("signal", "kill -USR1 $$", Wish::default()).await;
     assert_eq!((exit.exit_code, exit.signal.as_deref()), (None, Some("USR1")));
     let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
@@ -145,8 +150,65 @@ pub(super) async fn killing_does_not_wait_for_the_grace(stage: &Stage) {
     started.says("up").await;
     started.running.stop.stop(StopReason::Cancelled, false);
     started.running.stop.stop(StopReason::Cancelled, true);
-    let exit = started.exit().await;
+    let (events, exit) = started.rest().await;
     assert_eq!((exit.signal.as_deref(), exit.killed), (Some("KILL"), true));
+    let [RoleEvent::Stopping { .. }, RoleEvent::Warning { code, text }] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert!(code == "run/role-killed" && text.contains("cut short"), "{text}");
+}
+
+/// A service whose first process ends goes on with its daemon, becomes ready by it, and ends with it.
+pub(super) async fn a_service_lives_as_long_as_its_daemon(stage: &Stage) {
+    let service = |ready| Wish { kind: RoleKind::Service, ..Wish::ready(ready) };
+    let daemon = "(setsid sh -c 'sleep 0.5; touch up; echo up; exec sleep 600' &); exit 0";
+    for (role, ready) in [
+        ("said", json!({"method": "regex", "pattern": "up"})),
+        ("looked", json!({"method": "command", "command": ["test", "-e", "up"]})),
+    ] {
+        let mut started = stage.start(role, daemon, service(ready)).await;
+        loop {
+            match started.next().await {
+                Some(RoleEvent::Ready { .. }) => break,
+                Some(RoleEvent::Logged { .. }) => {}
+                other => panic!("{role} becomes ready: {other:?}"),
+            }
+        }
+        // Longer than what a task leaves may go on.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(processes_of(&stage.work).len(), 1, "{role}");
+        started.running.stop.stop(StopReason::Done, false);
+        let (events, exit) = started.rest().await;
+        assert!(matches!(&events[..], [RoleEvent::Stopping { .. }]), "{events:?}");
+        assert_eq!((exit.exit_code, exit.left_processes, exit.killed), (Some(0), 0, false));
+        assert!(exit.duration_ms >= 1_500, "{exit:?}");
+        assert_eq!(processes_of(&stage.work), []);
+    }
+    // A look that takes its time does not keep a role that has ended.
+    let ready = json!({"method": "command", "command": ["sleep", "60"], "timeout_seconds": 60});
+    let began = Instant::now();
+    let script = "(setsid sh -c 'sleep 0.5; echo broken >&2' &); exit 0";
+    let mut started = stage.start("fallen", script, service(ready)).await;
+    let (events, exit) = started.rest().await;
+    let [RoleEvent::NotReady { reason, last_stderr }] = &events[..] else { panic!("{events:?}") };
+    assert!(reason.contains("ended before it was ready") && last_stderr == &["broken"], "{reason}");
+    assert!(began.elapsed() < Duration::from_secs(4) && exit.left_processes == 0, "{exit:?}");
+}
+
+/// The last line before a long silence is told as well, also when it is the one that shows readiness.
+pub(super) async fn growth_before_a_silence_is_told(stage: &Stage) {
+    let wish = Wish::ready(json!({"method": "regex", "pattern": "up"}));
+    let mut started = stage.start("quiet", "echo up; exec sleep 600", wish).await;
+    let (mut is_ready, mut told) = (false, 0);
+    while !is_ready || told < 3 {
+        match started.next().await {
+            Some(RoleEvent::Ready { .. }) => is_ready = true,
+            Some(RoleEvent::Logged { stdout_bytes, .. }) => told = stdout_bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+    started.running.stop.stop(StopReason::Done, false);
+    started.exit().await;
 }
 
 /// What a task leaves behind is ended, and said.
@@ -327,7 +389,7 @@ pub(super) async fn files_programs_and_addresses(stage: &Stage) {
         workdir: workdir.clone(),
     };
     let found = agent.find_program(&ask("bin/tool", None)).await.unwrap();
-    assert_eq!((found.path, found.sha256), (tool.clone(), Digest::of(content).to_string()));
+    assert_eq!((found.path, found.sha256), (tool.clone(), Some(Digest::of(content).to_string())));
     let found = agent.find_program(&ask("tool", Some(format!("{workdir}/bin")))).await.unwrap();
     assert_eq!(found.path, tool);
     let error = agent.find_program(&ask("no-such-tool", None)).await.unwrap_err();

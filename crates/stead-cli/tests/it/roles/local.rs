@@ -31,6 +31,8 @@ promises!(
     the_stop_signal_is_the_wanted_one,
     a_role_that_does_not_listen_is_killed_with_its_tree,
     killing_does_not_wait_for_the_grace,
+    a_service_lives_as_long_as_its_daemon,
+    growth_before_a_silence_is_told,
     leftovers_of_a_task_are_ended,
     readiness_is_judged,
     readiness_has_a_time,

@@ -10,6 +10,7 @@ use stead_model::RunId;
 use stead_model::role::{
     Readiness, ReadyDefaults, RoleEvent, RoleExit, RoleOrder, RunWork, StopRule, StopSignal, WorkTag,
 };
+use stead_model::run_plan::RoleKind;
 use stead_runner::agent::{Agent, RunningRole};
 
 /// Longer than anything here takes.
@@ -37,6 +38,7 @@ pub(super) struct Wish {
     pub(super) secrets: Vec<String>,
     pub(super) ready: Option<serde_json::Value>,
     pub(super) stop: Option<(StopSignal, u32)>,
+    pub(super) kind: RoleKind,
 }
 
 impl Wish {
@@ -80,6 +82,7 @@ impl Stage {
         RoleOrder {
             run: self.work.run.clone(),
             role: role.to_owned(),
+            kind: wish.kind,
             argv: argv.iter().map(|word| (*word).to_owned()).collect(),
             program: argv[0].to_owned(),
             env,

@@ -11,6 +11,7 @@ use stead_model::ErrorClass;
 use stead_model::executor::{ExecRequest, OpResult, Pipe, Reply};
 use stead_model::report::Warning;
 use stead_model::role::{PlainCommand, RoleEvent, RoleExit, RoleOrder, StopRule};
+use stead_model::run_plan::RoleKind;
 use stead_runner::operation::OpError;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -113,6 +114,7 @@ impl HostSession {
         let order = RoleOrder {
             run: self.shared.run.clone(),
             role: format!("exec-{id}"),
+            kind: RoleKind::Task,
             argv: Vec::new(),
             program: program.to_string_lossy().into_owned(),
             env: BTreeMap::new(),

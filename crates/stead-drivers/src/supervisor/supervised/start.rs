@@ -25,6 +25,7 @@ use crate::supervisor::Control;
 use crate::supervisor::judge::Judge;
 use crate::supervisor::output::Log;
 
+use super::memory::Memory;
 use super::{Live, Phase, Refused, Supervised};
 
 /// How long an address may take to refuse before the role is started.
@@ -88,6 +89,7 @@ impl Supervised {
             streams: [(pipes.0, stdout), (pipes.1, stderr)],
             looks: JoinSet::new(),
             looking: None,
+            memory: Memory::of(pid, Instant::now()),
             told: ([0, 0], started),
             is_log_failure_told: false,
             status: None,

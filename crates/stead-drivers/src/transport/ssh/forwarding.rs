@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use russh::client::Msg;
-use russh::{Channel, ChannelMsg};
+use russh::{Channel, ChannelId, ChannelMsg};
 use stead_runner::transport::{Command, Endpoint, Forward, Forwarded, TransportError, TransportErrorKind};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
@@ -153,7 +152,10 @@ impl Drop for RemoteForward {
 
 /// Carries bytes both ways until both sides have ended. What the stream does not take yet waits in a spool: the
 /// connection is never held up.
-async fn carry(channel: Channel<Msg>, stream: Box<dyn Stream>) {
+pub(super) async fn carry<S>(channel: Channel<S>, stream: Box<dyn Stream>)
+where
+    S: From<(ChannelId, ChannelMsg)> + Send + Sync + 'static,
+{
     let (mut reads, writes) = channel.split();
     let (mut from_stream, mut to_stream) = tokio::io::split(stream);
     let (spool, mut spooled) = spool::stream();

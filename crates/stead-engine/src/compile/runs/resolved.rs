@@ -2,15 +2,17 @@
 
 use serde_json::{Map, Value, json};
 use stead_model::run_manifest::{DEFAULT_INCLUDE, NeedsForm, RoleForm};
-use stead_model::yaml::Node;
+use stead_model::yaml::{Node, Ordered};
 
 use super::RunInputs;
 use super::roles::{Roles, Written};
 
-/// Returns the manifest with every default and every override; `run_id` is as it was written. Transports are masked.
-pub(super) fn manifest(inputs: &RunInputs<'_>, roles: &Roles<'_>) -> Value {
+/// Returns the manifest with every default and every override, in the order it is written in: that of roles and of
+/// `args` means something. `run_id` is as it was written. Transports are masked.
+pub(super) fn manifest(inputs: &RunInputs<'_>, roles: &Roles<'_>) -> Ordered {
     let manifest = inputs.manifest;
-    let Value::Object(mut value) = manifest.tree().root().to_json() else { return Value::Null };
+    let root = manifest.tree().root();
+    let Value::Object(mut value) = root.to_json() else { return Ordered::default() };
     let mut set = |key: &str, given: Value| value.insert(key.to_owned(), given);
     set("run_id", manifest.run_id.as_ref().map_or_else(|| json!("auto"), |id| json!(id)));
     set("seed", manifest.seed.into());
@@ -54,7 +56,7 @@ pub(super) fn manifest(inputs: &RunInputs<'_>, roles: &Roles<'_>) -> Value {
     let post_run = set_post_run(inputs);
     set("post_run", post_run);
     set("roles", roles.written.iter().map(|role| (role.entry.name.clone(), self::role(role))).collect());
-    Value::Object(value)
+    Ordered::like(Value::Object(value), Some(root))
 }
 
 fn set_post_run(inputs: &RunInputs<'_>) -> Value {

@@ -166,10 +166,13 @@ async fn feed(writes: &ChannelWriteHalf<russh::client::Msg>, launch: Launch, inp
 }
 
 /// Sends what `from` gives, in pieces as large as the channel takes.
-pub(in crate::transport::ssh) async fn copy(
-    writes: &ChannelWriteHalf<russh::client::Msg>,
+pub(in crate::transport::ssh) async fn copy<S>(
+    writes: &ChannelWriteHalf<S>,
     mut from: impl AsyncRead + Unpin,
-) -> Result<(), russh::Error> {
+) -> Result<(), russh::Error>
+where
+    S: From<(russh::ChannelId, russh::ChannelMsg)> + Send + Sync + 'static,
+{
     loop {
         let mut buffer = bytes::BytesMut::with_capacity(LITTLE);
         if from.read_buf(&mut buffer).await? == 0 {

@@ -1,0 +1,16 @@
+//! `stead token inspect`: what a token says, without a key.
+
+use stead_model::{ExitCode, token};
+
+use crate::args::TokenInspectArgs;
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::render::json as render_json;
+
+pub(crate) fn run(args: &TokenInspectArgs, output: &mut Output) -> Result<ExitCode, Failure> {
+    let token = super::read_token(&args.token)?;
+    let claims =
+        token::inspect(&token).map_err(|refusal| Failure::caused_by(FailureKind::Invalid, refusal))?;
+    output.out.print(&render_json::document(&super::to_json(&claims)));
+    Ok(ExitCode::Success)
+}

@@ -1,0 +1,40 @@
+//! `stead init nodes` and `stead schema` of site files.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::cases_17_32::lab::Lab;
+
+/// Every persona's site works as it is written, and is not overwritten.
+#[test]
+fn a_new_site_is_valid_for_every_persona() {
+    for (persona, mode) in [("homelab", "push"), ("managed", "pull"), ("enterprise", "hybrid")] {
+        let lab = Lab::new("");
+        lab.run(["init", "nodes", "--persona", persona]).exits(0);
+        let document = lab.run(["validate", "-M", "first", "-H", "local", "--json"]).exits(0).document();
+        assert_eq!(document["nodes"][0]["mode"], mode);
+        assert_eq!(document["warnings"], serde_json::json!([]));
+        assert!(document["nodes"][0]["spec_digest"].is_string());
+        lab.run(["validate"]).exits(0);
+        let secrets = lab.path("site-config/secrets.yaml");
+        assert_eq!(secrets.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let minted = lab.run(["token", "mint", "--node", "one", "--spec", "base"]);
+        assert_eq!(minted.code, if persona == "homelab" { 3 } else { 0 });
+        let before = lab.read("site-config/secrets.yaml");
+        lab.run(["init", "nodes", "--persona", persona]).exits(3).says("is there already");
+        assert_eq!(lab.read("site-config/secrets.yaml"), before);
+        let printed = lab.run(["schema", "manifest"]).exits(0).document();
+        let written: serde_json::Value =
+            serde_json::from_str(&lab.read("site-config/defs/manifest.schema.json")).unwrap();
+        assert_eq!(written, printed);
+    }
+}
+
+#[test]
+fn every_kind_of_file_has_a_schema() {
+    let lab = Lab::new("");
+    for word in ["site", "secrets", "host", "instance", "spec", "preset", "posture", "manifest"] {
+        let schema = lab.run(["schema", word]).exits(0).document();
+        assert!(jsonschema::meta::is_valid(&schema), "{word}");
+        assert_eq!(schema["additionalProperties"], false);
+    }
+}

@@ -1,0 +1,228 @@
+//! Plans of nodes, and what holds for all of them.
+
+use proptest::prelude::*;
+use stead_model::Site;
+use stead_model::site::manifest::Origin;
+use stead_model::site::{Entry, FileKind, SiteFile};
+
+use super::*;
+use crate::nodes::{Choice, ForHost, Verb, check_manifest, select};
+
+fn site() -> Site {
+    let file = |kind: FileKind, stem: &str, text: &str| SiteFile {
+        kind,
+        stem: stem.to_owned(),
+        name: kind.path_of(stem),
+        content: Ok(text.as_bytes().to_vec()),
+    };
+    Site::read(vec![file(FileKind::Spec, "base", "schema_version: 1"), file(FileKind::Posture, "dev", "{}")])
+}
+
+struct Case {
+    manifest: Entry<Manifest>,
+    checked: Checked,
+}
+
+impl Case {
+    fn new(rest: &str) -> Self {
+        let text = format!("schema_version: 2\nname: m\n{rest}");
+        let manifest = Site::read_manifest("m.yaml", text.into_bytes(), Origin::Given);
+        let checked = check_manifest(&site(), &manifest, ForHost::default());
+        Self { manifest, checked }
+    }
+
+    fn forest(&self) -> &Forest {
+        self.checked.forest.as_ref().unwrap()
+    }
+
+    fn plan(&self, verb: NodesVerb, choice: &Choice) -> NodesPlan {
+        let selects = if verb == NodesVerb::Destroy { Verb::Remove } else { Verb::Make };
+        let selection = select(self.forest(), choice, selects, &|_| false).unwrap();
+        plan_nodes(verb, &self.manifest.value, self.forest(), &self.checked, &selection)
+    }
+
+    /// Every row on a line: task, mode, action, place, what it waits for.
+    fn shown(&self, verb: NodesVerb, choice: &Choice) -> Vec<String> {
+        let rows = self.plan(verb, choice).to_json(self.forest());
+        let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
+        let show = |row: &Value| {
+            let waits: Vec<&str> =
+                row["depends_on"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            format!(
+                "{} {} {} {} <- {}",
+                text(row, "task"),
+                text(row, "mode"),
+                text(row, "action"),
+                text(row, "at"),
+                waits.join(" ")
+            )
+        };
+        rows.as_array().unwrap().iter().map(show).collect()
+    }
+}
+
+const NESTED: &str = "execution: {default_mode: pull}
+nodes:
+  - {name: quay, type: pve, spec: base, execution: {mode: push}}
+  - {name: crane, type: vm, spec: base, parent: quay}
+  - {name: hook, type: vm, parent: crane, execution: {phases: {destroy: pull}}}
+";
+
+/// Case 10: three levels, top down; destroy is the reverse. Case 12: the modes are in the rows.
+#[test]
+fn three_levels_are_made_top_down_and_removed_bottom_up() {
+    let case = Case::new(NESTED);
+    assert_eq!(
+        case.shown(NodesVerb::Create, &Choice::default()),
+        [
+            "quay.create push make local <- ",
+            "quay.config push apply local <- quay.create",
+            "quay.hosting push check-hosting local <- quay.config",
+            "crane.create push make quay <- quay.hosting",
+            "crane.config pull await quay <- crane.create",
+            "crane.hosting pull check-hosting quay <- crane.config",
+            "hook.create push make quay/crane <- crane.hosting",
+        ]
+    );
+    assert_eq!(
+        case.shown(NodesVerb::Destroy, &Choice::default()),
+        [
+            "hook.destroy pull terminate quay/crane <- ",
+            "crane.destroy push remove quay <- hook.destroy",
+            "quay.destroy push remove local <- crane.destroy",
+        ]
+    );
+}
+
+/// Case 11: two roots with children; a leaf brings its root, a root takes its leaves.
+#[test]
+fn selections_are_planned_with_what_they_need() {
+    let case = Case::new(
+        "nodes: [{name: r1, type: vm}, {name: c1, type: vm, parent: r1}, {name: r2, type: vm}, {name: c2, type: vm, parent: r2}]\n",
+    );
+    let names = |verb, choice: &Choice| -> Vec<String> {
+        let rows = case.shown(verb, choice);
+        rows.iter().map(|row| row.split(' ').next().unwrap_or_default().to_owned()).collect()
+    };
+    let only = |name: &str| Choice { only: vec![name.to_owned()], depth: None };
+    assert_eq!(
+        names(NodesVerb::Create, &Choice { depth: Some(1), only: vec![] }),
+        ["r1.create", "r1.hosting", "r2.create", "r2.hosting"]
+    );
+    assert_eq!(names(NodesVerb::Create, &only("c2")), ["r2.create", "r2.hosting", "c2.create"]);
+    assert_eq!(names(NodesVerb::Destroy, &only("r2")), ["c2.destroy", "r2.destroy"]);
+}
+
+#[test]
+fn peers_are_linked_when_both_are_ready_and_a_test_ends_with_nothing() {
+    let case = Case::new("nodes: [{name: a, type: vm, peers: [b]}, {name: b, type: vm, depends_on: [a]}]\n");
+    assert_eq!(
+        case.shown(NodesVerb::Test, &Choice::default()),
+        [
+            "a.create push make local <- ",
+            "b.create push make local <- a.create",
+            "a.link.b push link local <- a.create b.create",
+            "a.verify push verify local <- a.create a.link.b",
+            "b.verify push verify local <- b.create a.link.b",
+            "verified push verified local <- a.verify b.verify",
+            "b.destroy push remove local <- verified",
+            "a.destroy push remove local <- b.destroy",
+        ]
+    );
+    let trees = Case::new(
+        "nodes: [{name: a, type: vm}, {name: b, type: vm, parent: a}, {name: c, type: vm, parent: b, peers: [d]}, {name: d, type: vm, parent: b}, {name: e, type: vm, parent: a, peers: [c]}]\n",
+    );
+    let links: Vec<String> = trees
+        .shown(NodesVerb::Create, &Choice::default())
+        .into_iter()
+        .filter(|row| row.contains(".link."))
+        .collect();
+    assert_eq!(
+        links.iter().map(|row| row.split(" <-").next().unwrap_or_default()).collect::<Vec<_>>(),
+        ["c.link.d push link a/b", "c.link.e push link a"]
+    );
+}
+
+#[test]
+fn deep_and_wide_plans_are_made_without_recursion() {
+    let mut deep = String::from("nodes:\n- {name: n0, type: vm}\n");
+    (1..2000).for_each(|i| deep.push_str(&format!("- {{name: n{i}, type: vm, parent: n{}}}\n", i - 1)));
+    let case = Case::new(&deep);
+    assert_eq!(
+        case.plan(NodesVerb::Test, &Choice::default()).to_json(case.forest()).as_array().unwrap().len(),
+        2000 * 3 + 1999 + 1
+    );
+    let mut wide = String::from("nodes:\n- {name: hub, type: vm}\n");
+    (1..10_000).for_each(|i| wide.push_str(&format!("- {{name: n{i}, type: vm, parent: hub}}\n")));
+    let case = Case::new(&wide);
+    assert_eq!(case.plan(NodesVerb::Create, &Choice::default()).tasks.len(), 10_001);
+}
+
+/// A random forest: parents earlier, dependencies on earlier siblings, links at random.
+fn forests() -> impl Strategy<Value = String> {
+    let node = (any::<prop::sample::Index>(), 0..3u8, any::<prop::sample::Index>(), 0..4u8);
+    prop::collection::vec(node, 1..20).prop_map(|nodes| {
+        let mut text = String::from("nodes:\n");
+        let mut parents: Vec<Option<usize>> = Vec::new();
+        for (i, (parent, kind, other, how)) in nodes.iter().enumerate() {
+            let parent = (i > 0 && *kind > 0).then(|| parent.index(i));
+            let mut line = format!("  - {{name: n{i}, type: vm");
+            if let Some(parent) = parent {
+                line.push_str(&format!(", parent: n{parent}"));
+            }
+            if *how == 1 && i > 0 {
+                let other = other.index(i);
+                if parents[other] == parent {
+                    line.push_str(&format!(", depends_on: [n{other}]"));
+                }
+            }
+            if *how == 2 && i > 0 {
+                line.push_str(&format!(", peers: [n{}]", other.index(i)));
+            }
+            if *how == 3 {
+                line.push_str(", spec: base, execution: {mode: pull}");
+            }
+            parents.push(parent);
+            text.push_str(&line);
+            text.push_str("}\n");
+        }
+        text
+    })
+}
+
+proptest! {
+    /// Every row waits only for earlier ones; a child is made after its parent is ready; each node once per phase.
+    #[test]
+    fn plans_are_in_order(text in forests()) {
+        let case = Case::new(&text);
+        let forest = case.forest();
+        for verb in [NodesVerb::Create, NodesVerb::Destroy, NodesVerb::Test] {
+            let plan = case.plan(verb, &Choice::default());
+            let mut names = std::collections::BTreeSet::new();
+            for (row, task) in plan.tasks.iter().enumerate() {
+                prop_assert!(task.depends_on.iter().all(|before| *before < row));
+                prop_assert!(names.insert(plan.name(forest, row)));
+                if let (Some(node), None) = (task.node, task.peer) {
+                    prop_assert_eq!(task.at, forest.nodes[node].parent);
+                }
+                if task.action == NodeAction::Make && let Some(parent) = task.node.and_then(|node| forest.nodes[node].parent) {
+                    prop_assert!(task.depends_on.iter().any(|before| plan.tasks[*before].node == Some(parent)
+                        && plan.tasks[*before].action == NodeAction::CheckHosting));
+                }
+            }
+        }
+    }
+
+    /// Destroy is the exact reverse of create.
+    #[test]
+    fn destroy_reverses_create(text in forests()) {
+        let case = Case::new(&text);
+        let of = |verb, phase| -> Vec<Option<usize>> {
+            let plan = case.plan(verb, &Choice::default());
+            plan.tasks.iter().filter(|task| task.phase == phase).map(|task| task.node).collect()
+        };
+        let mut made = of(NodesVerb::Create, Phase::Create);
+        made.reverse();
+        prop_assert_eq!(made, of(NodesVerb::Destroy, Phase::Destroy));
+    }
+}

@@ -1,0 +1,133 @@
+//! Which nodes a command is about: `--depth` and `--only`.
+
+use stead_model::diagnostic::suggest;
+
+use super::Forest;
+use super::problems::candidates;
+use crate::target::Glob;
+
+/// What a command does with nodes, as far as selection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Makes them: absent nodes around them have to be made first.
+    Make,
+    /// Removes them, with all that is in them.
+    Remove,
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Levels 1 to this; none: all.
+    pub depth: Option<usize>,
+    /// Names and globs; empty: all.
+    pub only: Vec<String>,
+}
+
+/// Why a node is selected although nobody named it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// A selected node is made in it, and it is absent.
+    Ancestor,
+    /// It is in a selected node.
+    Descendant,
+}
+
+/// Which nodes are selected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// For every node whether it is.
+    pub selected: Vec<bool>,
+    /// Those that nobody named, in file order.
+    pub added: Vec<(usize, Added)>,
+}
+
+/// Why nothing is selected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectError {
+    /// A word names no node.
+    #[error("`--only {word}` names no node of the manifest; {}", suggest(word, candidates.iter().map(String::as_str)))]
+    NoMatch {
+        /// The word.
+        word: String,
+        /// Nodes that could have been meant.
+        candidates: Vec<String>,
+    },
+    /// A word is no glob.
+    #[error("`--only {word}`: {why}")]
+    BadGlob {
+        /// The word.
+        word: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// Returns the nodes that `choice` means for `verb`; `exists` tells whether a node is there already.
+pub fn select(
+    forest: &Forest,
+    choice: &Choice,
+    verb: Verb,
+    exists: &dyn Fn(usize) -> bool,
+) -> Result<Selection, SelectError> {
+    let mut selected = vec![choice.only.is_empty(); forest.nodes.len()];
+    for word in
+        choice.only.iter().flat_map(|words| words.split(',')).map(str::trim).filter(|word| !word.is_empty())
+    {
+        mark(forest, word, &mut selected)?;
+    }
+    if let Some(depth) = choice.depth {
+        for (node, selected) in forest.nodes.iter().zip(&mut selected) {
+            *selected &= node.depth < depth;
+        }
+    }
+    let mut added = Vec::new();
+    match verb {
+        // Children before parents: what is added pulls in its own parent.
+        Verb::Make => {
+            for &index in forest.order().iter().rev() {
+                if let Some(parent) = forest.nodes[index].parent
+                    && selected[index]
+                    && !selected[parent]
+                    && !exists(parent)
+                {
+                    selected[parent] = true;
+                    added.push((parent, Added::Ancestor));
+                }
+            }
+        }
+        Verb::Remove => {
+            for &index in forest.order() {
+                if let Some(parent) = forest.nodes[index].parent
+                    && selected[parent]
+                    && !selected[index]
+                {
+                    selected[index] = true;
+                    added.push((index, Added::Descendant));
+                }
+            }
+        }
+    }
+    added.sort_unstable_by_key(|(index, _)| *index);
+    Ok(Selection { selected, added })
+}
+
+fn mark(forest: &Forest, word: &str, selected: &mut [bool]) -> Result<(), SelectError> {
+    if let Some(named) = forest.named(word) {
+        selected[named].fill(true);
+        return Ok(());
+    }
+    let glob = Glob::parse(word).map_err(|(_, why)| SelectError::BadGlob { word: word.to_owned(), why })?;
+    let mut found = false;
+    for (node, selected) in forest.nodes.iter().zip(selected) {
+        if glob.matches(node.name.as_str()) {
+            *selected = true;
+            found = true;
+        }
+    }
+    if found {
+        return Ok(());
+    }
+    let known = forest.nodes.iter().map(|node| node.name.as_str());
+    Err(SelectError::NoMatch { word: word.to_owned(), candidates: candidates(word, known) })
+}

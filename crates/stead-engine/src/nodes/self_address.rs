@@ -1,0 +1,203 @@
+//! The self address: what nodes are told to find their level's server by.
+
+use std::net::IpAddr;
+
+/// Where the address came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `defaults.server_url`.
+    ServerUrl,
+    /// `--self-addr`.
+    Flag,
+    /// `STEAD_SELF_ADDR`.
+    Environment,
+    /// `self_addr` of the host.
+    Host,
+    /// The address of the default route.
+    Route,
+    /// This machine itself: all nodes are sandboxes here.
+    Loopback,
+}
+
+/// What is known of this level.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Given<'a> {
+    /// `defaults.server_url`, at level 1 only.
+    pub server_url: Option<&'a str>,
+    /// `--self-addr`.
+    pub flag: Option<&'a str>,
+    /// `STEAD_SELF_ADDR`.
+    pub environment: Option<&'a str>,
+    /// `self_addr` of the host.
+    pub host: Option<&'a str>,
+    /// The address of the default route.
+    pub route: Option<IpAddr>,
+    /// Whether all nodes of the level are sandboxes on this machine.
+    pub all_sandboxes: bool,
+}
+
+/// What nodes are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfAddress {
+    /// The address, or the whole URL if it is the site's.
+    pub address: String,
+    /// Where it came from.
+    pub source: Source,
+    /// What was given and is ignored, to be told.
+    pub notice: Option<String>,
+}
+
+/// Why there is no address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelfAddressError {
+    /// It was given, and is empty.
+    #[error("{0} is empty; give an address that the nodes can reach, or leave it out")]
+    Empty(&'static str),
+    /// It was given, and no other machine can use it.
+    #[error("{0} is {1}, which other machines cannot reach")]
+    Unreachable(&'static str, String),
+    /// Nothing was given, and there is no default route.
+    #[error("this machine has no default route; give the address that nodes reach it by with --self-addr")]
+    Unknown,
+}
+
+/// Returns what nodes of a level are told.
+pub fn self_address(given: &Given<'_>) -> Result<SelfAddress, SelfAddressError> {
+    if let Some(url) = given.server_url.filter(|url| is_routable_url(url)) {
+        let notice = given
+            .flag
+            .map(|flag| format!("--self-addr {flag} is ignored: site.yaml has the server_url {url}"));
+        return Ok(SelfAddress { address: url.to_owned(), source: Source::ServerUrl, notice });
+    }
+    for (text, name, source) in [
+        (given.flag, "--self-addr", Source::Flag),
+        (given.environment, "STEAD_SELF_ADDR", Source::Environment),
+        (given.host, "`self_addr` of the host", Source::Host),
+    ] {
+        let Some(text) = text else { continue };
+        let address = text.trim();
+        if address.is_empty() {
+            return Err(SelfAddressError::Empty(name));
+        }
+        let reach = reach(address);
+        if reach == Reach::Nobody || (reach == Reach::Here && !given.all_sandboxes) {
+            return Err(SelfAddressError::Unreachable(name, address.to_owned()));
+        }
+        return Ok(SelfAddress { address: address.to_owned(), source, notice: None });
+    }
+    match given.route {
+        Some(address) => {
+            Ok(SelfAddress { address: address.to_string(), source: Source::Route, notice: None })
+        }
+        None if given.all_sandboxes => {
+            Ok(SelfAddress { address: "127.0.0.1".to_owned(), source: Source::Loopback, notice: None })
+        }
+        None => Err(SelfAddressError::Unknown),
+    }
+}
+
+/// Who can use an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Nobody,
+    Here,
+    Everybody,
+}
+
+fn reach(address: &str) -> Reach {
+    let bare = address.trim_start_matches('[').trim_end_matches(']');
+    match bare.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        Ok(ip) if ip.is_unspecified() => Reach::Nobody,
+        Ok(ip) if ip.is_loopback() => Reach::Here,
+        Ok(_) => Reach::Everybody,
+        Err(_) if bare.eq_ignore_ascii_case("localhost") => Reach::Here,
+        Err(_) => Reach::Everybody,
+    }
+}
+
+fn is_routable_url(url: &str) -> bool {
+    let authority = url.strip_prefix("https://").unwrap_or(url);
+    let host = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, _)) => host,
+        None => authority.split_once(':').map_or(authority, |(host, _)| host),
+    };
+    !host.is_empty() && reach(host) == Reach::Everybody
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTE: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)));
+
+    fn told(given: &Given<'_>) -> (String, Source) {
+        let found = self_address(given).unwrap();
+        (found.address, found.source)
+    }
+
+    /// Case 34: the flag wins over the environment, which wins over the host, which wins over the route.
+    #[test]
+    fn the_first_that_is_given_holds() {
+        let all = Given {
+            flag: Some("10.1.1.1"),
+            environment: Some("10.2.2.2"),
+            host: Some("box"),
+            route: ROUTE,
+            ..Given::default()
+        };
+        assert_eq!(told(&all), ("10.1.1.1".to_owned(), Source::Flag));
+        assert_eq!(told(&Given { flag: None, ..all }), ("10.2.2.2".to_owned(), Source::Environment));
+        assert_eq!(told(&Given { flag: None, environment: None, ..all }), ("box".to_owned(), Source::Host));
+        assert_eq!(told(&Given { route: ROUTE, ..Given::default() }), ("10.0.0.7".to_owned(), Source::Route));
+        assert_eq!(self_address(&Given::default()), Err(SelfAddressError::Unknown));
+        assert_eq!(told(&Given { all_sandboxes: true, ..Given::default() }).0, "127.0.0.1");
+    }
+
+    /// Case 34: empty and unspecified are refused, loopback only where others have to come.
+    #[test]
+    fn addresses_that_lead_nowhere_are_refused() {
+        for bad in ["", " ", "0.0.0.0", "::", "[::]"] {
+            for all_sandboxes in [false, true] {
+                assert!(
+                    self_address(&Given { flag: Some(bad), route: ROUTE, all_sandboxes, ..Given::default() })
+                        .is_err(),
+                    "{bad:?}"
+                );
+                assert!(
+                    self_address(&Given {
+                        environment: Some(bad),
+                        route: ROUTE,
+                        all_sandboxes,
+                        ..Given::default()
+                    })
+                    .is_err(),
+                    "{bad:?}"
+                );
+            }
+        }
+        for here in ["127.0.0.1", "127.9.9.9", "::1", "localhost", "::ffff:127.0.0.1"] {
+            assert!(self_address(&Given { flag: Some(here), ..Given::default() }).is_err(), "{here}");
+            assert!(
+                self_address(&Given { flag: Some(here), all_sandboxes: true, ..Given::default() }).is_ok(),
+                "{here}"
+            );
+        }
+    }
+
+    /// Case 34: a routable URL of the site wins, with a notice.
+    #[test]
+    fn a_routable_server_url_makes_the_flag_idle() {
+        let given = Given {
+            server_url: Some("https://lab.example:44443"),
+            flag: Some("0.0.0.0"),
+            ..Given::default()
+        };
+        let found = self_address(&given).unwrap();
+        assert_eq!((found.address.as_str(), found.source), ("https://lab.example:44443", Source::ServerUrl));
+        assert!(found.notice.unwrap().contains("--self-addr 0.0.0.0 is ignored"));
+        for idle in ["https://127.0.0.1:1", "https://localhost", "https://[::1]:1", "https://0.0.0.0:1", ""] {
+            let given = Given { server_url: Some(idle), flag: Some("10.1.1.1"), ..Given::default() };
+            assert_eq!(told(&given).1, Source::Flag, "{idle}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Manifests against themselves, their site and their host.
+
+use stead_model::site::manifest::{Origin, Pattern};
+use stead_model::site::{Entry, FileKind, Manifest, Site, SiteFile};
+
+use super::*;
+
+mod properties;
+
+pub(super) fn file(kind: FileKind, stem: &str, text: &str) -> SiteFile {
+    SiteFile { kind, stem: stem.to_owned(), name: kind.path_of(stem), content: Ok(text.as_bytes().to_vec()) }
+}
+
+pub(super) fn manifest(nodes: &str) -> Entry<Manifest> {
+    let text = format!("schema_version: 2\nname: m\n{nodes}");
+    Site::read_manifest("m.yaml", text.into_bytes(), Origin::Given)
+}
+
+fn check(text: &str) -> Checked {
+    check_manifest(&Site::default(), &manifest(text), ForHost::default())
+}
+
+/// Code, path and message of every problem.
+fn told(text: &str) -> Vec<String> {
+    check(text)
+        .diagnostics
+        .iter()
+        .map(|problem| format!("{} {} {}", problem.code, problem.path, problem.message))
+        .collect()
+}
+
+fn names(forest: &Forest, indices: &[usize]) -> Vec<String> {
+    indices.iter().map(|index| forest.nodes[*index].name.to_string()).collect()
+}
+
+/// Case 2: every member is named.
+#[test]
+fn cycles_name_all_their_members() {
+    let two = "nodes: [{name: a, type: vm, parent: b}, {name: b, type: vm, parent: a}, {name: c, type: vm, parent: a}]\n";
+    assert_eq!(told(two), ["node/cycle nodes[0].parent nodes are made in each other: a -> b -> a"]);
+    let own = "nodes: [{name: a, type: vm, parent: a}]\n";
+    assert_eq!(told(own), ["node/cycle nodes[0].parent nodes are made in each other: a -> a"]);
+    let waits = "nodes: [{name: a, type: vm, depends_on: [c]}, {name: b, type: vm, depends_on: [a]}, {name: c, type: vm, depends_on: [b]}, {name: d, type: vm, depends_on: [d]}]\n";
+    assert_eq!(
+        told(waits),
+        [
+            "node/cycle nodes[0].depends_on nodes wait for each other: a -> b -> c -> a",
+            "node/cycle nodes[3].depends_on[0] nodes wait for each other: d -> d",
+        ]
+    );
+}
+
+/// Case 2: all three at once.
+#[test]
+fn duplicate_and_unknown_names_are_told_together() {
+    let found = told(
+        "nodes: [{name: web, type: vm}, {name: web, type: vm}, {name: b, type: vm, parent: wbe}, {name: c, type: vm, peers: [nope], depends_on: [gone]}]\n",
+    );
+    assert_eq!(
+        found,
+        [
+            "node/duplicate-name nodes[1].name the node `web` is there twice",
+            "node/unknown-parent nodes[2].parent `b` is to be made in `wbe`, which does not exist",
+            "node/unknown-peer nodes[3].peers[0] `c` names `nope`, which does not exist",
+            "node/unknown-dependency nodes[3].depends_on[0] `c` names `gone`, which does not exist",
+        ]
+    );
+    let checked = check("nodes: [{name: web, type: vm}, {name: b, type: vm, parent: wbe}]\n");
+    assert_eq!(checked.diagnostics.0[0].candidates, ["web"]);
+}
+
+#[test]
+fn count_stands_for_several_nodes() {
+    let checked = check(
+        "nodes: [{name: web, type: vm, count: 3, peers: [web]}, {name: db, type: vm, depends_on: [web], peers: [web-1]}]\n",
+    );
+    assert_eq!(checked.diagnostics.to_string(), "");
+    let forest = checked.forest.unwrap();
+    assert_eq!(names(&forest, forest.order()), ["web-1", "web-2", "web-3", "db"]);
+    assert_eq!(forest.nodes[0].peers, [1, 2, 3]);
+    assert_eq!(forest.nodes[3].depends_on, [0, 1, 2]);
+    assert_eq!(forest.named("web"), Some(0..3));
+    assert_eq!(checked.pattern, Some(Pattern::Mesh));
+    for (text, code) in [
+        ("[{name: a, type: vm, count: 2}, {name: b, type: vm, parent: a}]", "node/unknown-parent"),
+        ("[{name: a, type: vm, count: 2}, {name: a-2, type: vm}]", "node/duplicate-name"),
+        ("[{name: a, type: vm}, {name: a, type: vm, count: 2}]", "node/duplicate-name"),
+        ("[{name: a, type: vm, peers: [a]}]", "node/conflict"),
+        ("[{name: a, type: vm, count: 2, vmid: 100}]", "node/conflict"),
+        ("[{name: a, type: vm, count: 2, depends_on: [a]}]", "node/cycle"),
+    ] {
+        let found = check(&format!("nodes: {text}\n")).diagnostics;
+        assert_eq!(found.iter().map(|problem| problem.code).collect::<Vec<_>>(), [code], "{text}");
+    }
+    assert!(check("nodes: [{name: a, type: vm, count: 1, peers: [a]}]\n").diagnostics.0.is_empty());
+    let long = format!("nodes: [{{name: {}, type: vm, count: 2}}]\n", "x".repeat(62));
+    assert_eq!(check(&long).diagnostics.0[0].code, "node/bad-name");
+    let huge = "nodes: [{name: a, type: vm, count: 60000}, {name: b, type: vm, count: 60000}]\n";
+    assert_eq!(check(huge).diagnostics.0[0].code, "node/out-of-range");
+    let mesh = "nodes: [{name: a, type: vm, count: 9000, peers: [a]}]\n";
+    assert_eq!(check(mesh).diagnostics.0[0].code, "node/out-of-range");
+}
+
+#[test]
+fn depends_on_is_between_nodes_of_one_parent() {
+    let found = told("nodes: [{name: a, type: vm}, {name: b, type: vm, parent: a, depends_on: [a]}]\n");
+    assert_eq!(found, ["node/conflict nodes[1].depends_on[0] `b` and `a` are not made in the same node"]);
+}
+
+#[test]
+fn an_id_is_used_once_per_host() {
+    let text = "nodes: [{name: a, type: vm, vmid: 100}, {name: b, type: vm, vmid: 100}, {name: c, type: vm, vmid: 100, host: local}, {name: d, type: vm, vmid: 100, parent: a}]\n";
+    assert_eq!(told(text), ["node/conflict nodes[1].vmid `a` and `b` have the same vmid 100"]);
+}
+
+const FLAT: &str = "{name: a, type: vm}, {name: b, type: vm}";
+const STAR: &str = "{name: a, type: vm}, {name: b, type: vm, parent: a}";
+const DEEP: &str = "{name: a, type: vm}, {name: b, type: vm, parent: a}, {name: c, type: vm, parent: b}";
+const SIBLINGS: &str =
+    "{name: a, type: vm}, {name: b, type: vm, parent: a, peers: [c]}, {name: c, type: vm, parent: a}";
+const SPREAD: &str = "{name: a, type: vm, host: x}, {name: b, type: vm, host: y}";
+const CHAIN: &str = "{name: a, type: vm, peers: [b]}, {name: b, type: vm, peers: [c]}, {name: c, type: vm}";
+const LINKED: &str = "{name: a, type: vm}, {name: b, type: vm}, {name: c, type: vm, parent: a, peers: [d]}, {name: d, type: vm, parent: b}";
+const CROSSED: &str = "{name: a, type: vm, peers: [b]}, {name: b, type: vm, parent: a}";
+
+/// Case 6: every pattern against every graph.
+#[test]
+fn each_pattern_holds_for_its_graphs_only() {
+    let graphs = [
+        (FLAT, "flat", Some("flat")),
+        (STAR, "flat tiered hub-spoke", Some("tiered")),
+        (DEEP, "tiered hub-spoke", Some("tiered")),
+        (SIBLINGS, "tiered", Some("tiered")),
+        (SPREAD, "flat hub-spoke", Some("flat")),
+        (CHAIN, "mesh federated", Some("mesh")),
+        (LINKED, "federated", Some("federated")),
+        (CROSSED, "", None),
+    ];
+    for (nodes, fits, inferred) in graphs {
+        let entry = manifest(&format!("nodes: [{nodes}]\n"));
+        let checked = check_manifest(&Site::default(), &entry, ForHost::default());
+        assert_eq!(checked.pattern.map(Pattern::word), inferred, "{nodes}");
+        assert_eq!(checked.is_inferred, inferred.is_some());
+        let mismatches =
+            checked.diagnostics.iter().filter(|problem| problem.code == "node/pattern-mismatch").count();
+        assert_eq!(mismatches, usize::from(inferred.is_none()), "{nodes}");
+        for (word, pattern) in Pattern::WORDS {
+            let entry = manifest(&format!("pattern: {word}\nnodes: [{nodes}]\n"));
+            let checked = check_manifest(&Site::default(), &entry, ForHost::default());
+            let mismatch = checked.diagnostics.iter().find(|problem| problem.code == "node/pattern-mismatch");
+            assert_eq!(checked.pattern, Some(pattern));
+            assert_eq!(mismatch.is_none(), fits.split(' ').any(|fit| fit == word), "{word}: {nodes}");
+            if let Some(mismatch) = mismatch {
+                assert_eq!(mismatch.candidates.first().map(String::as_str), inferred, "{word}: {nodes}");
+                assert!(mismatch.message.contains(word), "{}", mismatch.message);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_of_a_manifest_keeps_the_pattern_of_the_whole() {
+    let text = format!("pattern: tiered\ncontext: {{run: r, path: [q], host: h}}\nnodes: [{FLAT}]\n");
+    assert!(told(&text).is_empty());
+}
+
+/// Case 3: four at once, each with what could have been meant.
+#[test]
+fn unknown_files_and_keys_are_told_together() {
+    let spec = "schema_version: 1\naccess:\n  posture: nope\n  users: [{name: a, ssh_keys: [ghost]}]\n";
+    let site = Site::read(vec![
+        file(FileKind::Spec, "base", spec),
+        file(FileKind::Posture, "dev", "{}"),
+        file(FileKind::Preset, "vm-small", "{cores: 1, memory: 512, disk: 1}"),
+        file(
+            FileKind::Secrets,
+            "secrets",
+            "ssh_keys: {ann: ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB}",
+        ),
+    ]);
+    let entry = manifest(
+        "nodes:\n  - {name: a, type: vm, spec: bsae, preset: vm-smal}\n  - {name: b, type: vm, spec: base}\n  - {name: c, type: vm, spec: base, host: nowhere}\n",
+    );
+    let found: Vec<String> = check_manifest(&site, &entry, ForHost::default())
+        .diagnostics
+        .iter()
+        .map(|problem| {
+            format!("{} {} {} {:?}", problem.place, problem.path, problem.message, problem.candidates)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "m.yaml:4:31 nodes[0].spec there is no specs/bsae.yaml [\"base\"]",
+            "m.yaml:4:45 nodes[0].preset there is no presets/vm-smal.yaml [\"vm-small\"]",
+            "m.yaml:6:43 nodes[2].host there is no hosts/nowhere.yaml [\"local\"]",
+            "specs/base.yaml:3:12 access.posture there is no postures/nope.yaml [\"dev\"]",
+            "specs/base.yaml:4:32 access.users[0].ssh_keys[0] there is no `ghost` in `ssh_keys` of secrets.yaml [\"ann\"]",
+        ]
+    );
+    assert_eq!(check_site(&site).0.len(), 2);
+}
+
+#[test]
+fn only_what_the_manifest_refers_to_matters_to_it() {
+    let site = Site::read(vec![
+        file(FileKind::Spec, "broken", "colour: red"),
+        file(FileKind::Spec, "good", "schema_version: 1\nidentity: {hostname: other}"),
+        file(FileKind::Posture, "dev", "{}"),
+        file(
+            FileKind::Manifest,
+            "m",
+            "schema_version: 2\nname: m\nnodes: [{name: a, type: vm, spec: broken}]\n",
+        ),
+    ]);
+    let good =
+        check_manifest(&site, &manifest("nodes: [{name: a, type: vm, spec: good}]\n"), ForHost::default());
+    assert!(!good.diagnostics.has_errors());
+    assert_eq!(good.diagnostics.0[0].path, "identity.hostname", "the name is the node's");
+    assert!(good.nodes[0].spec_digest.is_some());
+    let bad =
+        check_manifest(&site, &manifest("nodes: [{name: a, type: vm, spec: broken}]\n"), ForHost::default());
+    assert_eq!(bad.diagnostics.0.len(), 2);
+    assert_eq!(check_site(&site).0.len(), 2, "each problem once");
+}
+
+/// Case 8: instances before hosts before the built-in one.
+#[test]
+fn hosts_are_looked_for_in_two_folders() {
+    let instance = "datastore: local-zfs\nhost: both\napi_token: t\n";
+    let site = Site::read(vec![
+        file(FileKind::Host, "only", "driver: qemu\n"),
+        file(FileKind::Host, "both", "driver: oci\ndomain: lab\nparallel: 3\n"),
+        file(FileKind::Instance, "both", instance),
+    ]);
+    let found = find_host(&site, "ann@both").unwrap();
+    assert_eq!((found.origin, found.user.as_deref()), (HostOrigin::Instance, Some("ann")));
+    assert_eq!(
+        (found.host.driver(), found.host.domain.as_deref()),
+        (stead_model::site::host::DriverKind::Proxmox, Some("lab"))
+    );
+    assert_eq!((found.host.node.as_deref(), found.host.parallel()), (Some("both"), 3));
+    assert_eq!(find_host(&site, "only").unwrap().origin, HostOrigin::Host);
+    let local = find_host(&site, "local").unwrap();
+    assert_eq!((local.origin, local.host.parallel()), (HostOrigin::BuiltIn, 64));
+    let Err(FindHostError::Unknown(error)) = find_host(&site, "nope") else {
+        panic!("there is no such host")
+    };
+    assert_eq!(error.message, "there is no host `nope`: neither nodes/nope.yaml nor hosts/nope.yaml");
+    assert_eq!(error.candidates, ["both", "both", "only", "local"]);
+    assert!(find_host(&site, "@both").is_err());
+    let problems = check_site(&site);
+    assert_eq!(problems.0.len(), 1, "the token is not in secrets.yaml: {problems}");
+}
+
+#[test]
+fn a_driver_makes_only_what_it_can() {
+    let check = |driver: &str, nodes: &str| -> Vec<&'static str> {
+        let site = Site::read(vec![file(FileKind::Host, "h", &format!("driver: {driver}\ndatastore: d\n"))]);
+        let host = find_host(&site, "h").unwrap();
+        let wanted = ForHost { host: Some(&host), mode: None };
+        let checked = check_manifest(&site, &manifest(&format!("nodes: [{nodes}]\n")), wanted);
+        checked.diagnostics.iter().map(|problem| problem.code).collect()
+    };
+    assert_eq!(check("sandbox", "{name: a, type: ct}, {name: b, type: vm, parent: a}"), [""; 0]);
+    assert_eq!(check("none", "{name: a, type: vm}"), ["node/not-hostable"]);
+    assert_eq!(check("oci", "{name: a, type: vm}"), ["node/type-unsupported"]);
+    assert_eq!(
+        check("qemu", "{name: a, type: ct}, {name: b, type: vm}"),
+        ["node/type-unsupported", "node/missing-image"]
+    );
+    assert_eq!(
+        check(
+            "qemu",
+            "{name: a, type: vm, image: i, hosting: {driver: oci}}, {name: b, type: ct, parent: a, template: host}"
+        ),
+        [""; 0]
+    );
+    assert_eq!(
+        check("proxmox", "{name: a, type: ct, template: t}, {name: b, type: vm, image: i, parent: a}"),
+        ["node/not-hostable"]
+    );
+    assert_eq!(
+        check("sandbox", "{name: a, type: vm, hosting: {driver: none}}, {name: b, type: vm, parent: a}"),
+        ["node/not-hostable", "node/not-hostable"]
+    );
+}
+
+#[test]
+fn a_push_node_cannot_be_told_by_a_job() {
+    let text = format!("settings: {{delegation: job}}\nnodes: [{STAR}]\n");
+    assert_eq!(check(&text).diagnostics.0[0].code, "node/conflict");
+    let pulled = check_manifest(
+        &Site::default(),
+        &manifest(&text),
+        ForHost { mode: Some(stead_model::site::manifest::Mode::Pull), host: None },
+    );
+    assert_eq!(pulled.diagnostics.to_string(), "");
+}
+
+/// Case 11: parents first, file order kept; depth, ancestors, descendants.
+#[test]
+fn order_and_selection_follow_the_forest() {
+    let forest = check("nodes: [{name: r1, type: vm}, {name: c1, type: vm, parent: r1}, {name: r2, type: vm}, {name: c2, type: vm, parent: r2}, {name: g2, type: vm, parent: c2}]\n")
+        .forest
+        .unwrap();
+    assert_eq!(names(&forest, forest.order()), ["r1", "r2", "c1", "c2", "g2"]);
+    let pick = |choice: &Choice, verb, exists: &dyn Fn(usize) -> bool| -> (Vec<String>, Vec<String>) {
+        let selection = select(&forest, choice, verb, exists).unwrap();
+        let order: Vec<usize> =
+            forest.order().iter().copied().filter(|index| selection.selected[*index]).collect();
+        let added: Vec<usize> = selection.added.iter().map(|(index, _)| *index).collect();
+        (names(&forest, &order), names(&forest, &added))
+    };
+    let only = |words: &str| Choice { depth: None, only: vec![words.to_owned()] };
+    let shallow = Choice { depth: Some(1), only: Vec::new() };
+    let absent: &dyn Fn(usize) -> bool = &|_| false;
+    assert_eq!(pick(&shallow, Verb::Make, absent).0, ["r1", "r2"]);
+    let (picked, added) = pick(&only("g2"), Verb::Make, absent);
+    assert_eq!((picked.join(" "), added.join(" ")), ("r2 c2 g2".to_owned(), "r2 c2".to_owned()));
+    assert_eq!(pick(&only("g2"), Verb::Make, &|_| true).0, ["g2"], "what is there is not made again");
+    let (picked, added) = pick(&only("r2"), Verb::Remove, absent);
+    assert_eq!((picked.join(" "), added.join(" ")), ("r2 c2 g2".to_owned(), "c2 g2".to_owned()));
+    assert_eq!(pick(&only("c*, r1"), Verb::Make, absent).0, ["r1", "r2", "c1", "c2"]);
+    let error = select(&forest, &only("c9"), Verb::Make, absent).unwrap_err();
+    assert_eq!(error.to_string(), "`--only c9` names no node of the manifest; did you mean `c1`?");
+    assert!(matches!(select(&forest, &only("[a"), Verb::Make, absent), Err(SelectError::BadGlob { .. })));
+}
+
+#[test]
+fn what_others_wait_for_comes_first_among_equals() {
+    let forest =
+        check("nodes: [{name: a, type: vm, depends_on: [c]}, {name: b, type: vm}, {name: c, type: vm}]\n")
+            .forest
+            .unwrap();
+    assert_eq!(names(&forest, forest.order()), ["b", "c", "a"]);
+}
+
+/// Figures of section 15, with room for a debug build on a busy machine: nothing is worse than linear.
+#[test]
+fn deep_and_wide_forests_are_checked_without_recursion() {
+    let mut deep = String::from("nodes:\n- {name: n0, type: vm}\n");
+    for i in 1..2000 {
+        deep.push_str(&format!("- {{name: n{i}, type: vm, parent: n{}}}\n", i - 1));
+    }
+    let checked = check(&deep);
+    assert_eq!(checked.forest.unwrap().nodes[1999].depth, 1999);
+    let mut wide = String::from("nodes:\n- {name: hub, type: vm}\n");
+    for i in 1..10_000 {
+        wide.push_str(&format!("- {{name: n{i}, type: vm, parent: hub}}\n"));
+    }
+    assert_eq!(check(&wide).pattern, Some(Pattern::Tiered));
+    let mut ring = String::from("nodes:\n- {name: n0, type: vm, parent: n1999}\n");
+    for i in 1..2000 {
+        ring.push_str(&format!("- {{name: n{i}, type: vm, parent: n{}}}\n", i - 1));
+    }
+    assert_eq!(check(&ring).diagnostics.0.len(), 1);
+    let unknown: String = (0..3000).map(|i| format!("- {{name: n{i}, type: vm, parent: x}}\n")).collect();
+    assert_eq!(check(&format!("nodes:\n{unknown}")).diagnostics.0.len(), 3000);
+}

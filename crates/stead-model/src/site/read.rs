@@ -1,0 +1,173 @@
+//! What the readers of all site files share: one value of one key, or why there is none.
+
+use std::net::IpAddr;
+
+use super::Located;
+use super::address::{Cidr, CidrError, NodeAddress};
+use crate::diagnostic::Diagnostic;
+use crate::yaml::{Fields, Node, Walk};
+
+/// Returns the text of `key`.
+pub(super) fn text(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<String> {
+    fields.get(key).and_then(|node| walk.full_text(node)).map(str::to_owned)
+}
+
+/// Returns the boolean of `key`.
+pub(super) fn flag(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<bool> {
+    fields.get(key).and_then(|node| walk.boolean(node))
+}
+
+/// Returns the whole number of `key`, which is in `range`.
+pub(super) fn number<T: TryFrom<i64>>(
+    walk: &mut Walk<'_>,
+    fields: Fields<'_>,
+    key: &str,
+    range: std::ops::RangeInclusive<i64>,
+) -> Option<T> {
+    let number = fields.get(key).and_then(|node| walk.integer(node, range))?;
+    T::try_from(number).ok()
+}
+
+/// Returns one of the values that words stand for.
+pub(super) fn word<T: Copy>(
+    walk: &mut Walk<'_>,
+    fields: Fields<'_>,
+    key: &str,
+    words: &[(&str, T)],
+) -> Option<T> {
+    fields.get(key).and_then(|node| walk.choice(node, words))
+}
+
+/// Returns the texts of a list.
+pub(super) fn texts(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Vec<String> {
+    let found = located_texts(walk, fields, key).unwrap_or_default();
+    found.into_iter().map(|located| located.value).collect()
+}
+
+/// Returns the texts of a list with their places; nothing if the key is not there.
+pub(super) fn located_texts(
+    walk: &mut Walk<'_>,
+    fields: Fields<'_>,
+    key: &str,
+) -> Option<Vec<Located<String>>> {
+    let items = walk.list(fields.get(key)?, "texts")?;
+    let mut texts = Vec::new();
+    for item in items {
+        if let Some(text) = walk.full_text(item) {
+            texts.push(Located { value: text.to_owned(), span: item.span() });
+        }
+    }
+    Some(texts)
+}
+
+/// Returns an identifier with its place.
+pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(
+    walk: &mut Walk<'_>,
+    fields: Fields<'_>,
+    key: &str,
+) -> Option<Located<T>> {
+    let node = fields.get(key)?;
+    Some(Located { value: walk.id(node)?, span: node.span() })
+}
+
+/// Returns the map of `key`.
+pub(super) fn map<'t>(
+    walk: &mut Walk<'_>,
+    fields: Fields<'t>,
+    key: &str,
+    keys: &crate::yaml::Keys,
+) -> Option<Fields<'t>> {
+    fields.get(key).and_then(|node| walk.map(node, keys))
+}
+
+/// Returns the value of `ours`, or of the older name `other`; both are an error if they differ.
+pub(super) fn aliased<'t>(
+    walk: &mut Walk<'_>,
+    fields: Fields<'t>,
+    ours: &str,
+    other: &str,
+) -> Option<Node<'t>> {
+    match (fields.get(ours), fields.get(other)) {
+        (Some(given), Some(older)) => {
+            if given.to_json() != older.to_json() {
+                let message = format!("`{other}` is the older name of `{ours}`, and the two differ");
+                walk.report(
+                    older
+                        .error("node/alias-conflict", message)
+                        .related(given.place(), format!("`{ours}` is here"))
+                        .help(format!("leave `{other}` out")),
+                );
+            }
+            Some(given)
+        }
+        (given, older) => given.or(older),
+    }
+}
+
+/// Returns the address of `key`.
+pub(super) fn ip(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<IpAddr> {
+    fields.get(key).and_then(|node| ip_of(walk, node))
+}
+
+fn ip_of(walk: &mut Walk<'_>, node: Node<'_>) -> Option<IpAddr> {
+    let text = walk.text(node)?;
+    match text.parse() {
+        Ok(address) => Some(address),
+        Err(_) => {
+            walk.report(node.bad(format!("`{text}` is not an IP address")));
+            None
+        }
+    }
+}
+
+/// Returns the addresses of a list.
+pub(super) fn ips(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Vec<IpAddr> {
+    let Some(node) = fields.get(key) else { return Vec::new() };
+    let Some(items) = walk.list(node, "IP addresses") else { return Vec::new() };
+    let mut addresses = Vec::new();
+    for item in items {
+        addresses.extend(ip_of(walk, item));
+    }
+    addresses
+}
+
+/// Returns the address with prefix of `key`, or `dhcp`.
+pub(super) fn node_address(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<NodeAddress> {
+    let node = fields.get(key)?;
+    let text = walk.text(node)?;
+    if text == "dhcp" {
+        return Some(NodeAddress::Dhcp);
+    }
+    match Cidr::parse(text) {
+        Ok(cidr) => Some(NodeAddress::Static(cidr)),
+        Err(error) => {
+            let code = match error {
+                CidrError::Prefix { .. } => "node/out-of-range",
+                CidrError::Bare { .. } | CidrError::Malformed { .. } => "node/bad-type",
+            };
+            walk.report(
+                node.error(code, error.to_string())
+                    .help("write `dhcp` or an address with its prefix: 10.0.0.5/24"),
+            );
+            None
+        }
+    }
+}
+
+/// Reports something that does not stop the work.
+pub(super) fn warn(walk: &mut Walk<'_>, node: Node<'_>, code: &'static str, message: &str, help: &str) {
+    walk.report(Diagnostic::warning(code, node.place(), message).path(node.path()).help(help));
+}
+
+/// Reports a second occurrence of a value in a list.
+pub(super) fn refuse_repeated(walk: &mut Walk<'_>, node: Option<Node<'_>>, what: &str) {
+    let Some(items) = node.and_then(Node::as_list) else { return };
+    let mut seen = std::collections::BTreeSet::new();
+    for item in items {
+        if let Some(text) = item.as_text()
+            && !seen.insert(text)
+        {
+            walk.report(item.error("node/duplicate-name", format!("the {what} `{text}` is there twice")));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The files of a new site, by who it is for. Who writes them brings the signing key: nothing here is random.
+
+use super::FileKind;
+use crate::schema::{SITE_SCHEMAS, site_schema};
+use crate::token::SigningKey;
+
+/// Who a site is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persona {
+    /// Somebody who is present and wants to see it now: push.
+    Homelab,
+    /// Remote sites that recover by themselves: pull.
+    Managed,
+    /// An audited trigger, autonomous execution: hybrid.
+    Enterprise,
+}
+
+impl Persona {
+    /// Whether nodes of such a site present tokens.
+    pub const fn needs_key(self) -> bool {
+        match self {
+            Self::Homelab => false,
+            Self::Managed | Self::Enterprise => true,
+        }
+    }
+}
+
+/// One file of a new site.
+#[derive(Clone)]
+pub struct StarterFile {
+    /// Its path below the site.
+    pub path: String,
+    /// What is in it.
+    pub content: String,
+    /// Whether only its owner may read it.
+    pub is_secret: bool,
+}
+
+const PRESETS: [(&str, u32, u32, u32); 5] = [
+    ("vm-xsmall", 1, 1024, 8),
+    ("vm-small", 2, 2048, 10),
+    ("vm-medium", 2, 4096, 20),
+    ("vm-large", 4, 8192, 40),
+    ("vm-xlarge", 8, 16384, 80),
+];
+
+const POSTURES: [(&str, &str); 4] = [
+    (
+        "dev",
+        "# Convenient, not safe: for machines nobody else reaches.
+ssh: {permit_root_login: \"yes\", password_authentication: \"yes\"}
+sudo: {nopasswd: true}
+fail2ban: {enabled: false}
+packages: [net-tools, strace, tcpdump]
+",
+    ),
+    (
+        "local",
+        "# Keys only, sudo without a password: for a lab behind a firewall.
+ssh: {permit_root_login: prohibit-password, password_authentication: \"no\"}
+sudo: {nopasswd: true}
+fail2ban: {enabled: false}
+",
+    ),
+    (
+        "stage",
+        "# As production, with tools to look inside.
+ssh: {permit_root_login: prohibit-password, password_authentication: \"no\"}
+sudo: {nopasswd: false}
+fail2ban: {enabled: true}
+packages: [net-tools, strace]
+",
+    ),
+    (
+        "prod",
+        "# No root, no passwords.
+ssh: {permit_root_login: \"no\", password_authentication: \"no\"}
+sudo: {nopasswd: false}
+fail2ban: {enabled: true}
+",
+    ),
+];
+
+/// Returns the files of a new site. `key` signs its tokens, if the persona needs one.
+pub fn starter(persona: Persona, key: Option<&SigningKey>) -> Vec<StarterFile> {
+    let (mode, posture, run) = match persona {
+        Persona::Homelab => ("push", "dev", ""),
+        Persona::Managed => ("pull", "stage", "run: {trigger: schedule, interval: 15m}\n"),
+        Persona::Enterprise => ("hybrid", "prod", ""),
+    };
+    let mut files = vec![
+        open(
+            FileKind::Site.place(),
+            format!(
+                "# What holds where no other file says something else.
+name: site
+defaults:
+  timezone: UTC
+  posture: {posture}
+"
+            ),
+        ),
+        StarterFile { path: FileKind::Secrets.place().to_owned(), content: secrets(key), is_secret: true },
+        open(
+            &FileKind::Spec.path_of("base"),
+            format!(
+                "# What a node becomes. `ssh_keys` left out: every key of secrets.yaml.
+schema_version: 1
+access:
+  posture: {posture}
+  users:
+    - {{name: ops, sudo: true}}
+platform:
+  packages: [curl, htop]
+{run}"
+            ),
+        ),
+        open(
+            &FileKind::Manifest.path_of("first"),
+            format!(
+                "# Two nodes beside each other: stead create -M first -H local
+schema_version: 2
+name: first
+pattern: flat
+execution: {{default_mode: {mode}}}
+nodes:
+  - {{name: one, type: vm, spec: base, preset: vm-xsmall}}
+  - {{name: two, type: vm, spec: base, preset: vm-xsmall}}
+"
+            ),
+        ),
+        open(".gitignore", "/secrets.yaml\n/keyring.yaml\n/.stead/\n".to_owned()),
+    ];
+    for (name, cores, memory, disk) in PRESETS {
+        let content = format!("cores: {cores}\nmemory: {memory}  # MB\ndisk: {disk}  # GB\n");
+        files.push(open(&FileKind::Preset.path_of(name), content));
+    }
+    for (name, content) in POSTURES {
+        files.push(open(&FileKind::Posture.path_of(name), content.to_owned()));
+    }
+    for (word, kind) in SITE_SCHEMAS {
+        files.push(open(&format!("defs/{word}.schema.json"), format!("{:#}\n", site_schema(kind))));
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files
+}
+
+fn open(path: &str, content: String) -> StarterFile {
+    StarterFile { path: path.to_owned(), content, is_secret: false }
+}
+
+fn secrets(key: Option<&SigningKey>) -> String {
+    let auth = key.map_or_else(String::new, |key| {
+        format!("# Signs the tokens of nodes.\nauth:\n  signing_key: \"{}\"\n", key.to_hex())
+    });
+    format!(
+        "# Keep this file from others (mode 0600), and out of Git.
+# Public keys by id: `ann: ssh-ed25519 AAAA… ann@desk`
+ssh_keys: {{}}
+{auth}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::{Site, SiteFile};
+
+    /// Every persona's site is without a problem, and fits the schemas it brings.
+    #[test]
+    fn new_sites_are_right() {
+        let key = SigningKey::from_bytes([7; 32]);
+        for persona in [Persona::Homelab, Persona::Managed, Persona::Enterprise] {
+            let files = starter(persona, persona.needs_key().then_some(&key));
+            let kind_of = |path: &str| {
+                FileKind::FOLDERS.into_iter().find(|kind| path.starts_with(&format!("{}/", kind.place()))).or(
+                    match path {
+                        "site.yaml" => Some(FileKind::Site),
+                        "secrets.yaml" => Some(FileKind::Secrets),
+                        _ => None,
+                    },
+                )
+            };
+            let read: Vec<SiteFile> = files
+                .iter()
+                .filter_map(|file| {
+                    let stem = file.path.rsplit('/').next()?.strip_suffix(".yaml")?.to_owned();
+                    let content = Ok(file.content.clone().into_bytes());
+                    Some(SiteFile { kind: kind_of(&file.path)?, stem, name: file.path.clone(), content })
+                })
+                .collect();
+            assert_eq!(read.len(), 13);
+            for file in &read {
+                let schema = jsonschema::validator_for(&site_schema(file.kind)).unwrap();
+                let text = String::from_utf8(file.content.clone().unwrap()).unwrap();
+                let source = crate::diagnostic::Source { name: "x".into(), text: text.into() };
+                let tree =
+                    crate::yaml::read(&source, crate::yaml::Codes::NODE, &mut crate::Diagnostics::default());
+                assert!(schema.is_valid(&tree.unwrap().root().to_json()), "{}", file.name);
+            }
+            let site = Site::read(read);
+            let entries = [&site.settings.diagnostics, &site.secrets.diagnostics];
+            assert!(entries.into_iter().all(|found| found.0.is_empty()));
+            assert!(site.specs.values().all(|entry| entry.diagnostics.0.is_empty()));
+            assert!(site.manifests.values().all(|entry| entry.diagnostics.0.is_empty()));
+            assert_eq!(site.secrets.value.signing_key.is_some(), persona.needs_key());
+        }
+    }
+}

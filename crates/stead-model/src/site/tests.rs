@@ -1,0 +1,390 @@
+//! Site files that are right and wrong, and what they resolve to.
+
+use super::manifest::{Mode, Origin, Pattern};
+use super::*;
+use crate::id::NodeName;
+
+const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB ann@desk";
+
+const LOCAL: &str =
+    "ssh: {permit_root_login: prohibit-password, password_authentication: 'no'}\nsudo: {nopasswd: true}\n";
+
+const BASE: &str = "schema_version: 1
+access:
+  posture: local
+  users: [{name: ops, sudo: true}]
+platform:
+  packages: [htop, curl]
+  services: {disable: [rpcbind]}
+";
+
+fn file(kind: FileKind, stem: &str, text: &str) -> SiteFile {
+    SiteFile { kind, stem: stem.to_owned(), name: kind.path_of(stem), content: Ok(text.as_bytes().to_vec()) }
+}
+
+fn site(files: &[(FileKind, &str, &str)]) -> Site {
+    Site::read(files.iter().map(|(kind, stem, text)| file(*kind, stem, text)).collect())
+}
+
+fn vector_site() -> Site {
+    site(&[
+        (FileKind::Site, "site", "defaults: {domain: lab.example, packages: [ca-certificates]}\n"),
+        (FileKind::Secrets, "secrets", &format!("ssh_keys: {{ann@desk: {KEY}}}\n")),
+        (FileKind::Posture, "local", LOCAL),
+        (FileKind::Spec, "base", BASE),
+    ])
+}
+
+fn key(text: &str) -> SiteKey {
+    SiteKey::parse(text).unwrap()
+}
+
+fn edge() -> NodeName {
+    NodeName::parse("edge").unwrap()
+}
+
+/// All problems of a site, in the order of its files.
+fn problems(site: &Site) -> String {
+    let mut all = Diagnostics::default();
+    let mut take = |diagnostics: &Diagnostics| all.0.extend(diagnostics.0.clone());
+    [&site.settings.diagnostics, &site.secrets.diagnostics, &site.keyring.diagnostics]
+        .into_iter()
+        .for_each(&mut take);
+    site.hosts.values().chain(site.instances.values()).for_each(|entry| take(&entry.diagnostics));
+    site.presets.values().for_each(|entry| take(&entry.diagnostics));
+    site.postures.values().for_each(|entry| take(&entry.diagnostics));
+    site.specs.values().for_each(|entry| take(&entry.diagnostics));
+    site.manifests.values().for_each(|entry| take(&entry.diagnostics));
+    take(&site.strays);
+    all.iter().map(|problem| format!("{problem} [{}]\n", problem.path)).collect()
+}
+
+/// Case 13: the vector, byte for byte.
+#[test]
+fn the_vector_resolves_to_its_bytes_and_digest() {
+    let site = vector_site();
+    assert_eq!(problems(&site), "");
+    let resolved = resolve(&site, &key("base"), &edge()).unwrap();
+    let expected = format!(
+        r#"{{"access":{{"posture":"local","security":{{"fail2ban":{{"enabled":false}},"ssh":{{"password_authentication":"no","permit_root_login":"prohibit-password","port":22}},"sudo":{{"nopasswd":true}}}},"users":[{{"name":"ops","ssh_keys":["{KEY}"],"sudo":true}}]}},"config":{{"timezone":"UTC"}},"identity":{{"domain":"lab.example","hostname":"edge"}},"node":"edge","platform":{{"packages":["htop","curl","ca-certificates"],"services":{{"disable":["rpcbind"],"enable":[]}}}},"run":{{"trigger":"manual"}},"schema_version":1,"spec":"base"}}"#
+    );
+    assert_eq!(resolved.to_canonical_json(), expected);
+    assert_eq!(expected.len(), 589);
+    assert_eq!(resolved.digest(), "sha256:2c5ccf39e00acf2381d580ca35aff89c135694fced864d0ad0df9792cb9fed2f");
+    let again: ResolvedSpec = serde_json::from_str(&expected).unwrap();
+    assert_eq!(again, resolved);
+}
+
+/// Case 14: omitted, one id, none.
+#[test]
+fn keys_of_a_user_are_all_some_or_none() {
+    let second = KEY.replace("ann@desk", "bob");
+    let secrets = format!("ssh_keys:\n  zoe: {KEY}\n  ann: {second}\n  twin: {KEY}\n");
+    let spec = "schema_version: 1\naccess: {posture: p, users: [{name: a}, {name: b, ssh_keys: [zoe, ann, twin]}, {name: c, ssh_keys: []}]}\n";
+    let site = site(&[
+        (FileKind::Secrets, "secrets", &secrets),
+        (FileKind::Posture, "p", "{}"),
+        (FileKind::Spec, "s", spec),
+    ]);
+    let users = resolve(&site, &key("s"), &edge()).unwrap().access.users;
+    assert_eq!(users[0].ssh_keys, [second.clone(), KEY.to_owned()], "sorted by id, each line once");
+    assert_eq!(users[1].ssh_keys, [KEY.to_owned(), second], "in the order given");
+    assert!(users[2].ssh_keys.is_empty());
+}
+
+#[test]
+fn optional_parts_and_free_keys_resolve() {
+    let spec = "schema_version: 1
+identity: {hostname: other, domain: own.example}
+network: {ip: 10.0.0.5/24, gateway: 10.0.0.1}
+access: {posture: p}
+config: {timezone: Europe/Vienna, pve: {}, mine: {b: 1.50, a: [true, 1.0e+2]}}
+run: {trigger: schedule}
+";
+    let site = site(&[
+        (
+            FileKind::Site,
+            "site",
+            "defaults: {domain: lab.example, pve_remove_subscription_nag: false, timezone: UTC}",
+        ),
+        (FileKind::Posture, "p", "packages: [strace, curl]"),
+        (FileKind::Spec, "s", spec),
+    ]);
+    let text = resolve(&site, &key("s"), &edge()).unwrap().to_canonical_json();
+    for part in [
+        r#""network":{"dns":[],"gateway":"10.0.0.1","ip":"10.0.0.5/24"}"#,
+        r#""run":{"interval":900,"trigger":"schedule"}"#,
+        r#""config":{"mine":{"a":[true,100],"b":1.5},"pve":{"remove_subscription_nag":false},"timezone":"Europe/Vienna"}"#,
+        r#""identity":{"domain":"own.example","hostname":"edge"}"#,
+        r#""packages":["strace","curl"]"#,
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert_eq!(problems(&site).matches("node/unapplied-key").count(), 1);
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let base = vector_site();
+    let error = |change: &dyn Fn(&mut Site)| {
+        let mut site = base.clone();
+        change(&mut site);
+        resolve(&site, &key("base"), &edge()).unwrap_err().to_string()
+    };
+    assert_eq!(error(&|site| site.specs.clear()), "there is no specs/base.yaml");
+    assert_eq!(error(&|site| site.postures.clear()), "there is no postures/local.yaml");
+    let named = "schema_version: 1\naccess: {posture: local, users: [{name: a, ssh_keys: [nobody]}]}\n";
+    assert_eq!(
+        error(&|site| site.add(file(FileKind::Spec, "base", named))),
+        "there is no key `nobody` in `ssh_keys` of secrets.yaml"
+    );
+    assert_eq!(
+        error(&|site| site.add(file(FileKind::Spec, "base", "schema_version: 2"))),
+        "specs/base.yaml has problems"
+    );
+    assert_eq!(
+        error(&|site| site.add(file(FileKind::Secrets, "secrets", "x: 1"))),
+        "secrets.yaml has problems"
+    );
+}
+
+/// Case 7: older names mean the same, and two that differ are told.
+#[test]
+fn older_names_are_read() {
+    let ours = site(&[(
+        FileKind::Site,
+        "site",
+        "defaults: {server_url: 'https://a:1', host_user: h, vm_user: v, image_release: r}",
+    )]);
+    let older = site(&[(
+        FileKind::Site,
+        "site",
+        "defaults: {spec_server: 'https://a:1', ssh_user: h, automation_user: v, packer_release: r}",
+    )]);
+    assert_eq!(problems(&older), "");
+    assert_eq!(ours.settings.value, older.settings.value);
+    let both = site(&[(
+        FileKind::Site,
+        "site",
+        "defaults:\n  vm_user: v\n  automation_user: w\n  host_user: h\n  ssh_user: h\n",
+    )]);
+    assert_eq!(
+        problems(&both),
+        "error[node/alias-conflict]: site.yaml:3:20: `automation_user` is the older name of `vm_user`, and the two differ (help: leave `automation_user` out) [defaults.automation_user]\n"
+    );
+    let posture = |text: &str| site(&[(FileKind::Posture, "p", text)]).postures["p"].value.clone();
+    assert_eq!(
+        posture("ssh: {permit_root_login: true, password_authentication: false}"),
+        posture("ssh: {permit_root_login: 'yes', password_authentication: no}")
+    );
+    let ignored = site(&[
+        (FileKind::Secrets, "secrets", "auth: {site_token: hunter2, node_tokens: {a: hunter2}}"),
+        (FileKind::Posture, "p", "auth: {method: x}"),
+    ]);
+    let told = problems(&ignored);
+    assert_eq!(told.matches("warning[node/unapplied-key]").count(), 3, "{told}");
+    assert!(!told.contains("hunter2") && !ignored.secrets.is_broken());
+}
+
+#[test]
+fn every_kind_of_file_tells_all_its_problems() {
+    let site = site(&[
+        (
+            FileKind::Site,
+            "site",
+            "name: A\nserver: {port: 0, bind: x, token_ttl: soon, limits: {header_seconds: 0}, repos: [a]}\ndefaults: {gateway: 1.2.3, dns_servers: x, timezone: Vienna, server_url: http://a, colour: red, posture: '..'}\n",
+        ),
+        (
+            FileKind::Host,
+            "h",
+            "driver: qmeu\nparallel: 0\ntimeouts: {create: 0}\nnetwork: {interfaces: {vmbr0: {address: 10.0.0.9/33}}}\nfaults: [{node: a, phase: never}]\nvmid_range: [200, 100]\nsubnet: 10.0.0.0\nbecome: su\n",
+        ),
+        (FileKind::Host, "p", "api_endpoint: http://x\n"),
+        (FileKind::Instance, "i", "driver: qemu\n"),
+        (FileKind::Preset, "v", "cores: 129\nmemory: 511\ndisk: 0\nip: 10.0.0.1\nimagee: x\n"),
+        (FileKind::Posture, "p", "ssh: {port: 99999, permit_root_login: maybe}\nsudo: {nopasswd: 'yes'}\n"),
+        (
+            FileKind::Spec,
+            "s",
+            "network: {ip: 10.0.0.5/24, gateway: 10.0.1.1}\naccess: {users: [{name: A}, {name: a}, {name: a}, {}]}\nplatform: {services: {enable: [x], disable: [x]}}\nconfig: {timezone: Vienna, pve: {nag: true}}\nrun: {trigger: git, interval: 4s}\n",
+        ),
+        (FileKind::Spec, "t", "schema_version: 1\nnetwork: {ip: 10.0.0.5/24}\n"),
+        (FileKind::Spec, "A", "schema_version: 1\n"),
+    ]);
+    insta::assert_snapshot!(problems(&site));
+}
+
+/// Nothing of a file of secrets is in its problems.
+#[test]
+fn problems_of_secrets_show_no_secret() {
+    for text in [
+        "api_tokens: {a: hunter2}\nssh_keys: {b: hunter2}\npasswords: {vm_root: hunter2}\nauth: {signing_key: hunter2}\n",
+        "hunter2",
+        "auth: hunter2",
+        "api_tokens: [hunter2]",
+        "passwords: {vm_root: [hunter2]}",
+        "auth: {signing_key: hunter2",
+        "auth: {signing_key: \"hunter2}\n",
+        "api_tokens: {a: !hunter2 hunter2}",
+    ] {
+        for kind in [FileKind::Secrets, FileKind::Keyring] {
+            let site = site(&[(kind, "x", text)]);
+            let broken = [&site.secrets.diagnostics, &site.keyring.diagnostics]
+                .into_iter()
+                .find(|found| found.has_errors());
+            let broken = broken.unwrap();
+            let shown = format!("{} {} {broken} {site:?}", broken.render(false), problems(&site));
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
+    }
+    let mut bytes = b"auth: hunter2 ".to_vec();
+    bytes.push(0xff);
+    let file = SiteFile {
+        kind: FileKind::Secrets,
+        stem: "secrets".into(),
+        name: "secrets.yaml".into(),
+        content: Ok(bytes),
+    };
+    let site = Site::read(vec![file]);
+    let shown = format!("{} {site:?}", site.secrets.diagnostics.render(false));
+    assert!(site.secrets.is_broken() && !shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn debug_of_a_site_shows_no_secret() {
+    let secrets = format!(
+        "api_tokens: {{a: r@p!i=hunter2}}\npasswords: {{vm_root: $6$hunter2}}\nauth: {{signing_key: '{}'}}\n",
+        "ab".repeat(32)
+    );
+    let keyring = format!("keys: [{{key: '{}', use: mint}}]\n", "cd".repeat(32));
+    let site = site(&[(FileKind::Secrets, "secrets", &secrets), (FileKind::Keyring, "keyring", &keyring)]);
+    assert_eq!(problems(&site), "");
+    let shown = format!("{site:?}");
+    assert!(!shown.contains("hunter2") && !shown.contains("abab") && !shown.contains("cdcd"), "{shown}");
+    assert!(shown.contains("9a2db2e2"));
+}
+
+fn manifest(text: &str) -> Entry<Manifest> {
+    Site::read_manifest("m.yaml", text.as_bytes().to_vec(), Origin::Elsewhere)
+}
+
+/// The example of the contract, word for word.
+#[test]
+fn the_contracts_manifest_is_read() {
+    let entry = manifest(
+        "schema_version: 2
+name: harbour
+pattern: tiered
+execution: {default_mode: pull}
+nodes:
+  - {name: quay, type: pve, spec: pve, preset: vm-large, image: debian-13-pve, execution: {mode: push}}
+  - {name: crane, type: vm, spec: base, preset: vm-small, image: debian-12, parent: quay, count: 2}   # inherits pull
+",
+    );
+    assert_eq!(entry.diagnostics.to_string(), "");
+    let manifest = entry.value;
+    assert_eq!(manifest.pattern.unwrap().value, Pattern::Tiered);
+    assert_eq!((manifest.default_mode, manifest.nodes[0].execution.mode), (Mode::Pull, Some(Mode::Push)));
+    assert_eq!((manifest.nodes[1].count, manifest.nodes[1].execution.mode), (Some(2), None));
+}
+
+/// Case 4: seven problems with their paths; `imagee` suggests `image`.
+#[test]
+fn seven_problems_of_a_manifest_have_their_paths() {
+    let entry = manifest(
+        "schema_version: 2
+name: m
+settings: {on_error: explode}
+nodes:
+  - {name: a, type: zebra, execution: {mode: sideways}, imagee: x, vmid: 5, disk: 0, count: 0}
+",
+    );
+    let found: Vec<(&str, &str)> =
+        entry.diagnostics.iter().map(|problem| (problem.code, problem.path.as_str())).collect();
+    assert_eq!(
+        found,
+        [
+            ("node/bad-enum", "settings.on_error"),
+            ("node/bad-enum", "nodes[0].type"),
+            ("node/bad-enum", "nodes[0].execution.mode"),
+            ("node/unknown-key", "nodes[0].imagee"),
+            ("node/out-of-range", "nodes[0].vmid"),
+            ("node/out-of-range", "nodes[0].disk"),
+            ("node/out-of-range", "nodes[0].count"),
+        ]
+    );
+    assert_eq!(entry.diagnostics.0[3].candidates, ["image"]);
+    assert_eq!(entry.diagnostics.0[1].candidates, ["vm", "ct", "pve"]);
+}
+
+/// Case 5: what is no manifest at all.
+#[test]
+fn what_is_no_manifest_says_why() {
+    let told = |text: &str| -> Vec<String> {
+        manifest(text)
+            .diagnostics
+            .iter()
+            .map(|problem| format!("{} {}", problem.code, problem.message))
+            .collect()
+    };
+    let nodes = "nodes: [{name: a, type: vm}]\n";
+    for version in ["1", "99", "'2'"] {
+        let found = told(&format!("schema_version: {version}\nname: m\n{nodes}"));
+        assert!(
+            found.len() == 1 && found[0].starts_with("node/version-unsupported") && found[0].contains("is 2"),
+            "{found:?}"
+        );
+    }
+    assert_eq!(
+        told(&format!("name: m\n{nodes}")),
+        ["node/missing-field a manifest needs the key `schema_version`"]
+    );
+    assert_eq!(told("schema_version: 2\nname: m\n"), ["node/missing-field a manifest needs the key `nodes`"]);
+    assert_eq!(
+        told("schema_version: 2\nname: m\nnodes: []\n"),
+        ["node/missing-field a manifest has at least one node"]
+    );
+    assert_eq!(
+        told("schema_version: 2\nname: m\nnodes: [{}]\n"),
+        ["node/missing-field a node needs the key `name`", "node/missing-field a node needs the key `type`"]
+    );
+    assert_eq!(told("[a]"), ["node/bad-type expected a manifest (a map), found a list"]);
+    assert!(told("{\"schema_version\": 2,")[0].starts_with("node/bad-yaml"));
+    let levels = manifest("schema_version: 1\nname: m\nlevels: []\n").diagnostics.to_string();
+    assert!(levels.contains("use `nodes, with `parent`"), "{levels}");
+}
+
+#[test]
+fn a_manifest_in_a_file_has_its_name_and_no_context() {
+    let text = "schema_version: 2\nname: other\ncontext: {run: r, path: [a], host: h}\nnodes: [{name: a, type: vm, parent: null}]\n";
+    let told = problems(&site(&[(FileKind::Manifest, "m", text)]));
+    assert_eq!(told.matches("node/conflict").count(), 2, "{told}");
+    let given = Site::read_manifest("--manifest-json", text.as_bytes().to_vec(), Origin::Given);
+    assert_eq!(given.diagnostics.to_string(), "");
+    assert_eq!(given.value.context.unwrap().path, [NodeName::parse("a").unwrap()]);
+}
+
+#[test]
+fn files_are_bounded_in_size_and_depth() {
+    let deep = format!("schema_version: 1\nconfig: {{a: {}1{}}}\n", "[".repeat(64), "]".repeat(64));
+    let told = problems(&site(&[(FileKind::Spec, "s", &deep)]));
+    assert!(told.contains("nested deeper than 64 levels"), "{told}");
+    let large = "#".repeat(16 * 1024 * 1024 + 1);
+    let told = problems(&site(&[(FileKind::Spec, "s", &large)]));
+    assert!(told.contains("16 MiB"), "{told}");
+}
+
+proptest::proptest! {
+    /// Whatever bytes there are: an answer, never a panic.
+    #[test]
+    fn any_bytes_are_read(bytes: Vec<u8>, text in "[a-z0-9 :{}\\[\\],\n-]{0,120}") {
+        for kind in [FileKind::Site, FileKind::Secrets, FileKind::Keyring, FileKind::Host, FileKind::Instance,
+            FileKind::Preset, FileKind::Posture, FileKind::Spec, FileKind::Manifest]
+        {
+            for bytes in [bytes.clone(), text.clone().into_bytes()] {
+                let file = SiteFile { kind, stem: "a".to_owned(), name: "a.yaml".to_owned(), content: Ok(bytes) };
+                drop(format!("{:?}", Site::read(vec![file])));
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Which keys are live, and how the ring changes: rotation and revocation as functions of values.
+
+use std::time::Duration;
+
+use super::SigningKey;
+use crate::id::NodeName;
+use crate::site::Site;
+use crate::site::keyring::{KeyUse, Keyring, KeyringKey, Revocation};
+
+/// The most keys that may be live at once.
+pub const LIVE_MOST: usize = 8;
+
+/// Why no key can be used. Whoever asks answers nobody: it fails closed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// There is none.
+    #[error("there is no key: neither `auth.signing_key` in secrets.yaml nor keyring.yaml has one")]
+    NoKey,
+    /// `secrets.yaml` has problems.
+    #[error("secrets.yaml cannot be read")]
+    BrokenSecrets,
+    /// `keyring.yaml` has problems.
+    #[error("keyring.yaml cannot be read")]
+    BrokenKeyring,
+    /// More than [`LIVE_MOST`].
+    #[error("{0} keys are live; at most {LIVE_MOST} may be")]
+    TooMany(usize),
+}
+
+/// The keys that are live at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveRing {
+    // Invariant: not empty, and at most `LIVE_MOST`.
+    keys: Vec<SigningKey>,
+    minting: Option<SigningKey>,
+    revoked: Vec<Revocation>,
+}
+
+impl LiveRing {
+    /// Returns the keys of `site` that are live at `now` (seconds since 1970).
+    pub fn of(site: &Site, now: i64) -> Result<Self, RingError> {
+        if site.secrets.is_broken() {
+            return Err(RingError::BrokenSecrets);
+        }
+        if site.keyring.is_broken() {
+            return Err(RingError::BrokenKeyring);
+        }
+        Self::new(&site.keyring.value, site.secrets.value.signing_key.as_ref(), now)
+    }
+
+    /// Returns the keys of `keyring` that are live at `now`, with `signing_key` unless the keyring lists it.
+    pub fn new(keyring: &Keyring, signing_key: Option<&SigningKey>, now: i64) -> Result<Self, RingError> {
+        let is_live = |key: &&KeyringKey| key.until.is_none_or(|until| now < until);
+        let mut keys: Vec<SigningKey> =
+            keyring.keys.iter().filter(is_live).map(|key| key.key.clone()).collect();
+        let unlisted = signing_key.filter(|own| !keyring.keys.iter().any(|listed| listed.key == **own));
+        keys.extend(unlisted.cloned());
+        let mints = |key: &&KeyringKey| key.usage == KeyUse::Mint && is_live(key);
+        let minting =
+            keyring.keys.iter().find(mints).map(|key| key.key.clone()).or_else(|| unlisted.cloned());
+        match keys.len() {
+            0 => Err(RingError::NoKey),
+            count if count > LIVE_MOST => Err(RingError::TooMany(count)),
+            _ => Ok(Self { keys, minting, revoked: keyring.revoked.clone() }),
+        }
+    }
+
+    /// Returns the key that signs new tokens.
+    pub fn minting(&self) -> Result<&SigningKey, RingError> {
+        self.minting.as_ref().ok_or(RingError::NoKey)
+    }
+
+    /// Returns all live keys.
+    pub fn keys(&self) -> &[SigningKey] {
+        &self.keys
+    }
+
+    /// Returns when a token for `node` that is made `now` says that it was made: not before its last revocation, or
+    /// it would be revoked from the start.
+    pub fn issue_time(&self, node: &str, now: i64) -> i64 {
+        let before = self.revoked.iter().filter_map(|revocation| match revocation {
+            Revocation::Node { node: revoked, before } if revoked.as_str() == node => Some(*before),
+            Revocation::Node { .. } | Revocation::Token { .. } => None,
+        });
+        before.chain([now]).max().unwrap_or(now)
+    }
+
+    pub(super) fn is_revoked(&self, claims: &super::Claims) -> bool {
+        self.revoked.iter().any(|revocation| match revocation {
+            Revocation::Token { jti } => claims.jti() == Some(jti),
+            Revocation::Node { node, before } => node.as_str() == claims.node && claims.iat < *before,
+        })
+    }
+}
+
+/// How long the old key goes on to verify, from when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overlap {
+    /// The moment of rotation, in seconds since 1970.
+    pub now: i64,
+    /// How long.
+    pub length: Duration,
+}
+
+/// Returns the ring in which `new` mints, and what minted before verifies until the overlap ends.
+///
+/// Keys that have ended are dropped, but never `signing_key`: a key the ring does not list would be live again.
+pub fn rotate(
+    keyring: &Keyring,
+    signing_key: Option<&SigningKey>,
+    new: SigningKey,
+    overlap: Overlap,
+) -> Result<Keyring, RingError> {
+    let ends = overlap.now.saturating_add(i64::try_from(overlap.length.as_secs()).unwrap_or(i64::MAX));
+    let mut rotated = keyring.clone();
+    if let Some(own) = signing_key
+        && !rotated.keys.iter().any(|listed| listed.key == *own)
+    {
+        // It minted if no other did; else it went on to verify without an end, and gets one now.
+        rotated.keys.insert(0, KeyringKey { key: own.clone(), usage: KeyUse::Mint, until: None });
+    }
+    for key in &mut rotated.keys {
+        if key.usage == KeyUse::Mint {
+            key.usage = KeyUse::Verify;
+            key.until = Some(key.until.map_or(ends, |until| until.min(ends)));
+        }
+    }
+    rotated.keys.retain(|key| {
+        let has_ended = key.until.is_some_and(|until| until <= overlap.now);
+        !has_ended || signing_key == Some(&key.key)
+    });
+    rotated.keys.push(KeyringKey { key: new, usage: KeyUse::Mint, until: None });
+    let live = rotated.keys.iter().filter(|key| key.until.is_none_or(|until| overlap.now < until)).count();
+    if live > LIVE_MOST { Err(RingError::TooMany(live)) } else { Ok(rotated) }
+}
+
+/// Returns the ring in which the token `jti` is revoked. The same again changes nothing.
+pub fn revoke_token(keyring: &Keyring, jti: &str) -> Keyring {
+    let mut revoked = keyring.clone();
+    let entry = Revocation::Token { jti: jti.to_owned() };
+    if !revoked.revoked.contains(&entry) {
+        revoked.revoked.push(entry);
+    }
+    revoked
+}
+
+/// Returns the ring in which every token of `node` that was made up to `now` (seconds since 1970) is revoked.
+pub fn revoke_node(keyring: &Keyring, node: &NodeName, now: i64) -> Keyring {
+    // A token knows only the second it was made in: those of this second are revoked as well.
+    let before = now.saturating_add(1);
+    let mut revoked = keyring.clone();
+    let others = |entry: &Revocation| match entry {
+        Revocation::Node { node: other, before: earlier } => other != node || *earlier > before,
+        Revocation::Token { .. } => true,
+    };
+    revoked.revoked.retain(others);
+    let is_covered = revoked
+        .revoked
+        .iter()
+        .any(|entry| matches!(entry, Revocation::Node { node: other, .. } if other == node));
+    if !is_covered {
+        revoked.revoked.push(Revocation::Node { node: node.clone(), before });
+    }
+    revoked
+}
