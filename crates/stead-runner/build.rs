@@ -11,7 +11,7 @@ fn main() {
     }
     println!("cargo:rerun-if-changed=build.rs");
     // A release must know its commit. While developing, every commit would compile half of everything anew.
-    if std::env::var("PROFILE").is_ok_and(|profile| profile == "release") {
+    if std::env::var_os("PROFILE").is_some_and(|profile| profile == "release") {
         let branch = first_line(Command::new("git").args(["symbolic-ref", "HEAD"]));
         for name in branch.iter().map(String::as_str).chain(["HEAD"]) {
             if let Some(path) = first_line(Command::new("git").args(["rev-parse", "--git-path", name])) {
