@@ -184,13 +184,13 @@ mod tests {
     }
     #[test]
     fn keys_keep_the_order_they_are_written_in() {
-        let text = "z: 1\na: [{y: 1, b: 2}]\nm: {k: 1, c: {}}\n";
+        let text = "z: 1\na: [{x: 1, b: 2}]\nm: {k: 1, c: {}}\n";
         let source = crate::yaml::source("x", text.into(), crate::yaml::Codes::RUN).unwrap();
         let tree = crate::yaml::read(&source, crate::yaml::Codes::RUN, &mut Default::default()).unwrap();
-        let value = json!({"a": [{"b": 2, "new": 0, "y": 1}], "m": {"c": {}, "k": 1}, "z": 1, "added": 3});
+        let value = json!({"a": [{"b": 2, "new": 0, "x": 1}], "m": {"c": {}, "k": 1}, "z": 1, "added": 3});
         let mut ordered = Ordered::like(value, Some(tree.root()));
         ordered.set("z", json!(9));
-        let written = "z: 9\na:\n  - y: 1\n    b: 2\n    new: 0\nm:\n  k: 1\n  c: {}\nadded: 3\n";
+        let written = "z: 9\na:\n  - x: 1\n    b: 2\n    new: 0\nm:\n  k: 1\n  c: {}\nadded: 3\n";
         assert_eq!(to_yaml(&ordered), written);
     }
 }
