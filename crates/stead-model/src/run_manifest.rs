@@ -11,8 +11,8 @@ mod role;
 #[cfg(test)]
 mod tests;
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::diagnostic::{Diagnostics, Place, Source};

@@ -4,9 +4,9 @@
 //! What is known only when roles run stays written as a template (`{{ roles.server.ready.listen }}`). Values that must
 //! not be shown (environments, passwords in transports) are held in memory only.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

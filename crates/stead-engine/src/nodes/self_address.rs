@@ -1,6 +1,6 @@
 //! The self address: what nodes are told to find their level's server by.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 /// Where the address came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ fn is_routable_url(url: &str) -> bool {
 mod tests {
     use super::*;
 
-    const ROUTE: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 7)));
+    const ROUTE: Option<IpAddr> = Some(IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 7)));
 
     fn told(given: &Given<'_>) -> (String, Source) {
         let found = self_address(given).unwrap();

@@ -1,6 +1,6 @@
 //! What a bundle says of each role of a run.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};

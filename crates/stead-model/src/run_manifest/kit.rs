@@ -1,6 +1,6 @@
 //! Kits: what makes the command lines of roles that only say what is particular to them.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::Value as Json;

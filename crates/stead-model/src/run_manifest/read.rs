@@ -1,7 +1,7 @@
 //! Reads the top level of a run manifest.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::keys::{

@@ -1,7 +1,7 @@
 //! Addresses as site files write them.
 
+use core::net::IpAddr;
 use std::fmt;
-use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -368,7 +368,7 @@ fn read_description(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
             continue;
         }
         let Some(address) = interface.get("address").and_then(|node| walk.text(node)) else { continue };
-        match (Cidr::parse(address), address.parse::<std::net::IpAddr>()) {
+        match (Cidr::parse(address), address.parse::<core::net::IpAddr>()) {
             (Ok(cidr), _) if name.as_text() == Some(bridge) && host.address.is_none() => {
                 host.address = Some(cidr.address.to_string());
             }

@@ -1,6 +1,6 @@
 //! Presets: how large a machine is.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use serde_json::{Value, json};
 

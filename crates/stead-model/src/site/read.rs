@@ -1,6 +1,6 @@
 //! What the readers of all site files share: one value of one key, or why there is none.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use super::Located;
 use super::address::{Cidr, CidrError, NodeAddress};

@@ -1,7 +1,7 @@
 //! What a node becomes, in full: the one answer that push, server, validation and every level agree on.
 
+use core::net::IpAddr;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};

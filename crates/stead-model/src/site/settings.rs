@@ -1,7 +1,7 @@
 //! `site.yaml`: what holds where no other file says something else.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::tz::TimeZoneDatabase;

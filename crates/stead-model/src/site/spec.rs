@@ -1,6 +1,6 @@
 //! Specs: what nodes become.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};

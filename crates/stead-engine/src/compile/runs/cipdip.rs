@@ -197,7 +197,7 @@ fn config(here: &Here<'_>, node: Node<'_>, problems: &mut Diagnostics) -> Option
 }
 
 /// Returns what a person should know of a client with an address of its own.
-pub(super) fn bind_warning(name: &str, ip: std::net::IpAddr) -> RunWarning {
+pub(super) fn bind_warning(name: &str, ip: core::net::IpAddr) -> RunWarning {
     let text = format!(
         "`network.data_plane.client_bind_ip` ({ip}) is checked and recorded, but not passed on: the `cipdip` client has no \
          flag for it"
