@@ -2,7 +2,7 @@
 //!
 //! Each kind of file has a module with its key table, its reader and what it means; [`Site::read`] reads them all and
 //! keeps for every file what it says and what is wrong with it, so that one broken file does not hide another. What the
-//! files say of each other is checked by `stead-engine`, with the one exception of [`resolve`], which every side of a
+//! files say of each other is checked by `stead-engine`, with the one exception of [`resolve()`], which every side of a
 //! site has to agree on.
 
 use std::collections::BTreeMap;

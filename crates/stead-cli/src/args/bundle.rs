@@ -139,7 +139,7 @@ pub struct BundleExportArgs {
     /// A bundle directory, an exported archive, a run id or `last`
     #[arg(value_name = "PATH")]
     pub path: String,
-    /// Where to write it [default: <run id>.<format>, here]
+    /// Where to write it [default: RUN.FORMAT, here]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// zip or tar.zst [default: as the name of FILE ends, else zip]

@@ -79,7 +79,7 @@ pub struct ValidateArgs {
     /// Which manifest; none: the whole site.
     #[command(flatten)]
     pub manifest: ManifestArgs,
-    /// The host it is for: [user@]NAME
+    /// The host it is for: NAME or USER@NAME
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
     /// Which nodes.
