@@ -1,12 +1,15 @@
 //! Running plans: what the library's users and the command line call.
 
+mod directory;
+mod started;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use stead_bundle::{ArchiveFormat, CreateError, Holder, KnownHashes, SigningKey};
+use stead_bundle::{ArchiveFormat, Holder, KnownHashes, SigningKey};
 use stead_engine::expr::{Names, RunScope};
 use stead_engine::run::{Now, Run, RunOptions, Turn};
 use stead_engine::target::TargetExpr;
@@ -33,11 +36,13 @@ use crate::journal::Journal;
 use crate::lock::{HostLockError, HostLocks, Lockable, RunLocks};
 use crate::observe::Observer;
 use crate::operation::{Registry, UndoStore, base_places};
-use crate::record::{Beginning, CompleteMeta, Place, Recording, Taken, chain};
-use crate::redact::{Redactor, Secret};
+use crate::record::{CompleteMeta, Recording, Taken, chain};
+use crate::redact::Secret;
 use crate::remote::{Binaries, HostPool, PoolSettings, Reach};
 use crate::secrets::{self, Secrets};
 use crate::warner::Warner;
+
+pub(crate) use started::Started;
 
 /// Where a plan came from, for its run's metadata.
 #[derive(Clone, Debug, Default)]
@@ -605,89 +610,6 @@ impl Runner {
         plan.indexed().filter(|(index, _)| !self.not_selected.contains(index)).map(|(_, task)| task)
     }
 
-    fn create_directory(
-        &self,
-        plan: &CheckedPlan,
-        run_id: &RunId,
-        started_at: Timestamp,
-    ) -> Result<Option<Arc<Recording>>, Refusal> {
-        let (created, taken) = match (&self.bundle_dir, &self.state_dir) {
-            (Some(BundleDir { path, taken }), _) => {
-                (self.create_below(path, *taken, plan, run_id, started_at), ExitCode::Invalid)
-            }
-            (None, Some(state)) => {
-                (self.create_at(&Place::State(state), plan, run_id, started_at), ExitCode::Usage)
-            }
-            (None, None) => return Ok(None),
-        };
-        let recording = created.map_err(|error| Refusal {
-            exit_code: match error {
-                CreateError::Exists { .. } => taken,
-                CreateError::Held { .. } if self.bundle_dir.is_some() => ExitCode::Locked,
-                CreateError::Held { .. } => taken,
-                CreateError::Record(_) => ExitCode::Failed,
-            },
-            class: Some(ErrorClass::Journal),
-            message: chain(&error),
-        })?;
-        Ok(Some(Arc::new(recording.knowing(self.known_hashes.clone()))))
-    }
-
-    /// Makes the run's directory right below `runs`, under another id if that is taken and may be.
-    fn create_below(
-        &self,
-        runs: &Path,
-        taken: Taken,
-        plan: &CheckedPlan,
-        run_id: &RunId,
-        started_at: Timestamp,
-    ) -> Result<Recording, CreateError> {
-        if taken == Taken::MoveAway {
-            stead_bundle::RunDirectory::move_away(runs, run_id)?;
-        }
-        let mut id = run_id.clone();
-        for number in 2_u32.. {
-            match self.create_at(&Place::Below(runs), plan, &id, started_at) {
-                Err(CreateError::Exists { .. } | CreateError::Held { .. }) if taken == Taken::CountOn => {
-                    id = RunId::parse(&format!("{run_id}-{number}")).unwrap_or(id);
-                }
-                other => return other,
-            }
-        }
-        self.create_at(&Place::Below(runs), plan, &id, started_at)
-    }
-
-    fn create_at(
-        &self,
-        place: &Place<'_>,
-        plan: &CheckedPlan,
-        run_id: &RunId,
-        started_at: Timestamp,
-    ) -> Result<Recording, CreateError> {
-        let of_run = self.sources_of.as_ref().map(|sources_of| sources_of(run_id)).unwrap_or_default();
-        let sources: Vec<(&str, &[u8])> = self
-            .provenance
-            .sources
-            .iter()
-            .chain(&of_run)
-            .map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
-            .collect();
-        let mut meta = self.provenance.meta.clone();
-        meta.plan = plan.plan().name.to_string();
-        meta.segments = 1;
-        let beginning = Beginning {
-            run_id: run_id.clone(),
-            kind: self.kind,
-            started_at,
-            plan_hash: plan.compiled.hash,
-            plan: plan.plan(),
-            sources: &sources,
-            meta,
-            steps: self.provenance.steps.clone(),
-        };
-        Recording::create(place, beginning)
-    }
-
     #[expect(
         clippy::too_many_arguments,
         reason = "the one place where everything a run needs comes together"
@@ -835,104 +757,6 @@ pub(crate) struct Refusal {
     pub(crate) exit_code: ExitCode,
     pub(crate) class: Option<ErrorClass>,
     pub(crate) message: String,
-}
-
-/// A run whose first turn is there.
-pub(crate) struct Started {
-    pub(crate) dispatcher: Dispatcher,
-    pub(crate) recording: Option<Arc<Recording>>,
-    complete: Option<Complete>,
-    complete_meta: Option<CompleteMeta>,
-    signing: Option<SigningKey>,
-    archive: Option<ArchiveFormat>,
-    /// Kept so that the dispatcher's wish channel stays open.
-    pub(crate) _canceller: Canceller,
-    /// Held until the report is written.
-    pub(crate) _locks: Option<Arc<RunLocks>>,
-}
-
-impl Started {
-    /// Walks the run to its end, writes its report and seals its bundle.
-    pub(crate) async fn drive(mut self) -> Report {
-        self.dispatcher.obey();
-        let mut dispatcher = walk(self.dispatcher).await;
-        if let Some(pool) = &dispatcher.executor.pool {
-            pool.close().await;
-        }
-        let mut report = dispatcher.run.report();
-        let redactor: Arc<Redactor> = Arc::clone(&dispatcher.executor.redactor);
-        for error in &mut report.errors {
-            error.message = redactor.redact_text(&error.message).into_owned();
-        }
-        let mut failures = std::mem::take(&mut dispatcher.recording_failures);
-        if let Some(recording) = &self.recording {
-            report.bundle = Some(recording.directory.path().display().to_string());
-        }
-        if let Some(complete) = self.complete {
-            complete(&mut report);
-        }
-        if let Some(recording) = &self.recording {
-            if !failures.is_empty() {
-                incomplete(&mut report);
-            }
-            let mut late = recording.finish(&report, self.complete_meta);
-            if let Some(key) = self.signing.filter(|_| late.is_empty()) {
-                late.extend(recording.directory.sign(&key).err().map(|error| chain(&error)));
-            }
-            for failure in &late {
-                let text = format!("the recording is incomplete: {failure}");
-                report.warnings.push(Warning::new("record/incomplete", text));
-            }
-            failures.extend(late);
-        }
-        drop(dispatcher);
-        if let (Some(format), Some(recording)) =
-            (self.archive.filter(|_| failures.is_empty()), self.recording)
-        {
-            match archived(recording, format) {
-                Ok(path) => report.bundle = Some(path),
-                Err(failure) => {
-                    let text = format!("the bundle stays a directory: {failure}");
-                    report.warnings.push(Warning::new("record/incomplete", text));
-                    failures.push(failure);
-                }
-            }
-        }
-        if !failures.is_empty() {
-            incomplete(&mut report);
-        }
-        report
-    }
-}
-
-/// Replaces the bundle of a run that ended by an archive; returns where it is, or why there is none.
-fn archived(recording: Arc<Recording>, format: ArchiveFormat) -> Result<String, String> {
-    let recording = Arc::try_unwrap(recording).map_err(|_| "work of the run is still going on".to_owned())?;
-    let exported = recording.directory.into_archive(format).map_err(|error| chain(&error))?;
-    Ok(exported.path.display().to_string())
-}
-
-/// Walks a run to its end on the runtime's own threads.
-///
-/// There, starting an attempt and hearing of its end need not wake another thread, as they would from the thread
-/// that waits for the run. Dropping the future drops the dispatcher, and with it all attempts.
-async fn walk(mut dispatcher: Dispatcher) -> Dispatcher {
-    let mut walking = JoinSet::new();
-    walking.spawn(async move {
-        dispatcher.drive().await;
-        dispatcher
-    });
-    match walking.join_next().await.expect("it was just spawned") {
-        Ok(dispatcher) => dispatcher,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
-}
-
-/// A successful run whose recording is incomplete exits 4.
-fn incomplete(report: &mut Report) {
-    if report.exit_code == ExitCode::Success {
-        report.exit_code = ExitCode::Verification;
-    }
 }
 
 /// Returns the directory of runs in a state directory.
