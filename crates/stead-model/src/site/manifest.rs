@@ -1,5 +1,7 @@
 //! Manifests (version 2): which nodes there are, how they hang together and how they are built.
 
+use serde::{Deserialize, Serialize};
+
 use super::address::NodeAddress;
 use super::{Host, Located};
 use crate::id::{NodeName, SiteKey};
@@ -59,7 +61,8 @@ impl Pattern {
 }
 
 /// How it is built.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// The driver does it.
     #[default]
@@ -86,7 +89,8 @@ impl Mode {
 }
 
 /// What kind of machine a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NodeType {
     /// A virtual machine.
     Vm,
