@@ -19,6 +19,7 @@ pub mod intent;
 pub mod inventory;
 pub mod layer;
 pub mod machine;
+pub mod node;
 pub mod operation;
 pub mod plan;
 pub mod plan_file;
