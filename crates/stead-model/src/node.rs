@@ -3,6 +3,7 @@
 pub mod bootstrap;
 pub mod marker;
 pub mod observed;
+pub mod wire;
 
 pub use bootstrap::Bootstrap;
 pub use marker::{ConfigComplete, ConfigFailed};
