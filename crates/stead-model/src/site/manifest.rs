@@ -62,7 +62,7 @@ impl Pattern {
 
 /// How it is built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The driver does it.
     #[default]
