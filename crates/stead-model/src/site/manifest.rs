@@ -130,6 +130,15 @@ impl OnNodeError {
     /// Every choice with its word.
     pub const WORDS: [(&'static str, Self); 3] =
         [("stop", Self::Stop), ("continue", Self::Continue), ("rollback", Self::Rollback)];
+
+    /// Returns the choice's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Continue => "continue",
+            Self::Rollback => "rollback",
+        }
+    }
 }
 
 /// How a hosting node is told to run its subtree.
