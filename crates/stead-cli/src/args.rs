@@ -12,6 +12,7 @@ use stead_model::RunId;
 
 mod agent;
 mod bundle;
+mod config;
 mod diff;
 mod doctor;
 mod exec;
@@ -29,6 +30,7 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
+pub use config::{ConfigApplyArgs, ConfigCommand};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
@@ -152,6 +154,9 @@ pub enum Command {
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
+    /// Make a machine what its spec wants
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Make, check, rotate and revoke what nodes identify themselves with
     #[command(subcommand)]
     Token(TokenCommand),
@@ -345,6 +350,7 @@ impl Command {
             | Self::Doctor(_)
             | Self::Status(_)
             | Self::Validate(_)
+            | Self::Config(_)
             | Self::Token(_)
             | Self::Init(_)
             | Self::Schema(_)
@@ -393,6 +399,7 @@ impl Command {
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
             Self::Validate(args) => args.json,
+            Self::Config(ConfigCommand::Apply(args)) => args.json,
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,
                 TokenCommand::Verify(args) => args.json,
