@@ -12,6 +12,7 @@ use stead_model::RunId;
 
 mod agent;
 mod bundle;
+mod config;
 mod diff;
 mod doctor;
 mod exec;
@@ -28,6 +29,7 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
+pub use config::{ConfigApplyArgs, ConfigCommand};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
@@ -139,6 +141,9 @@ pub enum Command {
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
+    /// Make a machine what its spec wants
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Make, check, rotate and revoke what nodes identify themselves with
     #[command(subcommand)]
     Token(TokenCommand),
@@ -323,6 +328,7 @@ impl Command {
             | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Validate(_)
+            | Self::Config(_)
             | Self::Token(_)
             | Self::Init(_)
             | Self::Schema(_)
@@ -368,6 +374,7 @@ impl Command {
             },
             Self::Doctor(args) => args.json,
             Self::Validate(args) => args.json,
+            Self::Config(ConfigCommand::Apply(args)) => args.json,
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,
                 TokenCommand::Verify(args) => args.json,

@@ -3,8 +3,8 @@
 use stead_model::ExitCode;
 
 use crate::args::{
-    AgentCommand, BundleCommand, Command, DiffCommand, InitCommand, PlanCommand, RunCommand, StepsCommand,
-    TokenCommand,
+    AgentCommand, BundleCommand, Command, ConfigCommand, DiffCommand, InitCommand, PlanCommand, RunCommand,
+    StepsCommand, TokenCommand,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -13,6 +13,7 @@ use crate::settings::Settings;
 pub(crate) mod agent;
 pub(crate) mod bundle;
 mod completions;
+mod config;
 mod diff;
 mod doctor;
 mod exec;
@@ -69,6 +70,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
         Command::Validate(args) => validate::run(&args, settings, output),
+        Command::Config(ConfigCommand::Apply(args)) => config::apply::run(&args, settings, output),
         Command::Token(command) => match command {
             TokenCommand::Mint(args) => token::mint::run(&args, settings, output),
             TokenCommand::Inspect(args) => token::inspect::run(&args, output),

@@ -223,6 +223,17 @@ impl Settings {
         ["STEAD_SITE", "HOMESTAK_SITE_CONFIG", "HOMESTAK_ETC"].into_iter().find_map(named).or_else(older)
     }
 
+    /// Returns below what the files of the node are that this process runs on: `$STEAD_ROOT`, else `/`.
+    pub fn root(&self) -> PathBuf {
+        let given = self.environment.given("STEAD_ROOT").map(PathBuf::from).filter(|root| root.is_absolute());
+        given.unwrap_or_else(|| PathBuf::from("/"))
+    }
+
+    /// Returns the name of the node this process runs on, where its surroundings say it: `$STEAD_NODE`.
+    pub fn node(&self) -> Option<String> {
+        self.environment.given("STEAD_NODE")?.to_str().map(str::to_owned)
+    }
+
     /// Returns how progress is shown, never [`Progress::Auto`].
     pub fn progress(&self, wanted: Progress) -> Progress {
         match wanted {

@@ -9,6 +9,7 @@ mod archive;
 mod assert;
 mod certificate;
 mod command;
+pub mod config;
 mod container;
 mod disk;
 pub mod doctor;

@@ -5,6 +5,7 @@
 //! recursion: a forest may be as deep as memory allows.
 
 mod check;
+pub mod drift;
 pub mod drivers;
 mod forest;
 mod hosts;

@@ -1,10 +1,13 @@
 //! Nodes as they live: what lies on them, what is seen of them and what they tell.
 
+pub mod applied;
 pub mod bootstrap;
 pub mod marker;
 pub mod observed;
+pub mod spec_file;
 pub mod wire;
 
+pub use applied::{Applied, ApplyFailure, Change};
 pub use bootstrap::Bootstrap;
 pub use marker::{ConfigComplete, ConfigFailed};
 pub use observed::{Drift, NodeState};

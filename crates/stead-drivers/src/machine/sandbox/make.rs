@@ -50,6 +50,7 @@ pub(super) fn make(
     directory(&root, 0o755).map_err(failed)?;
     step("root");
     for (path, mode) in [
+        ("etc/network/interfaces.d", 0o755),
         ("etc/ssh/sshd_config.d", 0o755),
         ("etc/stead/keys", 0o755),
         ("etc/sudoers.d", 0o755),

@@ -1,0 +1,3 @@
+//! `stead config …`: what a node does with its spec.
+
+pub(super) mod apply;
