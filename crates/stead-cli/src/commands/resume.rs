@@ -11,8 +11,8 @@ use stead_model::{ExitCode, Plan, TaskName};
 use stead_runner::{CheckedPlan, Provenance, ResumeError, ResumeOptions, Runner};
 
 use crate::args::{InventoryArgs, PlanSource, ResumeArgs};
-use crate::commands::nodes;
 use crate::commands::bundle::{run_directories, unreadable, unresolved};
+use crate::commands::nodes;
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Given};

@@ -39,11 +39,12 @@ impl NodesSurroundings {
         let spec = self.spec_of(&node)?.ok_or_else(|| OpError::invalid(format!("{name} has no spec")))?;
         let transport = self.connect(name).await?;
         let limit = self.limit(|limits| limits.config);
-        let applied = timeout(limit, self.apply_over(&*transport, name, &spec)).await.unwrap_or_else(|_| {
-            let within = stead_model::duration::to_exact(limit);
-            let message = format!("{name} was not configured within {within}");
-            Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) })
-        })?;
+        let applied =
+            timeout(limit, self.apply_over(&*transport, name, &spec)).await.unwrap_or_else(|_| {
+                let within = stead_model::duration::to_exact(limit);
+                let message = format!("{name} was not configured within {within}");
+                Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) })
+            })?;
         let stopped = self.leave_pull(&*transport, name).await?;
         let changed = applied.changed > 0 || stopped;
         let is_done = !node.known.is_hosting;
@@ -120,10 +121,12 @@ impl NodesSurroundings {
             return Err(OpError::permanent(format!("the node is {arch}: put a stead for it at {place}")));
         }
         let hashed = program.clone();
-        let hashing = tokio::task::spawn_blocking(move || stead_bundle::hash_file(&hashed, &mut vec![0; 1 << 16]));
+        let hashing =
+            tokio::task::spawn_blocking(move || stead_bundle::hash_file(&hashed, &mut vec![0; 1 << 16]));
         let hashed = hashing.await.map_err(|_| OpError::operation("hashing the program was cut off"))?;
         let sha256 = hashed.map_err(|error| OpError::io("hashing the program", &error))?.to_string();
-        let lost = |error: stead_runner::transport::TransportError| OpError::new(error.class(), error.to_string());
+        let lost =
+            |error: stead_runner::transport::TransportError| OpError::new(error.class(), error.to_string());
         let temporary = PathBuf::from(format!("/tmp/.stead-{sha256}"));
         let meta = FileMeta { mode: Some(0o700), ..FileMeta::default() };
         transport.put(Source::File(program), &temporary, meta).await.map_err(lost)?;
@@ -145,7 +148,9 @@ impl NodesSurroundings {
         let said = self.on_node(transport, &["agent", "disable"], Vec::new()).await?;
         match said.code {
             Some(0) => Ok(true),
-            Some(_) | None => Err(OpError::operation(format!("stopping the agent of {name}: {}", said.complaint()))),
+            Some(_) | None => {
+                Err(OpError::operation(format!("stopping the agent of {name}: {}", said.complaint())))
+            }
         }
     }
 }

@@ -43,7 +43,8 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Returns the run of `verb` over what was loaded.
     pub(super) fn new(verb: NodesVerb, loaded: Loaded, dry_run: bool) -> Result<Self, Failure> {
-        let program = std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+        let program =
+            std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
         let drivers = drivers(&loaded, &program)?;
         let mut orphans = load::orphans(&loaded);
         if verb == NodesVerb::Destroy && !dry_run {
@@ -126,7 +127,9 @@ impl Prepared {
             None => {
                 let meta = self.meta(args, settings);
                 let runner = runner.provenance(Provenance { meta, sources, steps: None });
-                drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move { runner.run(plan).await })?
+                drive::drive(runner, shown, &[], Person::SaidYes, move |runner| async move {
+                    runner.run(plan).await
+                })?
             }
             Some((bundle, meta, options)) => {
                 let runner = runner.provenance(Provenance { meta, sources, steps: None });
@@ -215,9 +218,11 @@ fn labelled(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     for driver in drivers.values() {
-        let machines = runtime.block_on(driver.list(&stead_model::machine::OwnerScope::Exactly(loaded.scope())));
+        let machines =
+            runtime.block_on(driver.list(&stead_model::machine::OwnerScope::Exactly(loaded.scope())));
         // A driver that cannot answer says so when the first node is removed.
-        let names = machines.into_iter().flatten().filter_map(|machine| NodeName::parse(machine.owner.name()).ok());
+        let names =
+            machines.into_iter().flatten().filter_map(|machine| NodeName::parse(machine.owner.name()).ok());
         all.extend(names.filter(|name| loaded.forest.named(name.as_str()).is_none()));
     }
     Ok(all.into_iter().collect())

@@ -146,7 +146,8 @@ impl NodeRow {
             "mode": self.mode, "parent": self.parent, "depth": self.depth,
         });
         let duration = self.change.as_ref().and_then(|change| change.duration_ms);
-        let spec_digest = entry.and_then(|entry| entry.spec_digest.clone()).or_else(|| self.spec_digest.clone());
+        let spec_digest =
+            entry.and_then(|entry| entry.spec_digest.clone()).or_else(|| self.spec_digest.clone());
         let optional = [
             ("vm_id", entry.and_then(|entry| entry.vm_id).map(|id| json!(id))),
             ("ip", entry.and_then(|entry| entry.ip.clone()).map(|ip| json!(ip))),
@@ -201,8 +202,7 @@ pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value
 
 /// Returns the document of a dry run.
 pub(super) fn of_plan(prepared: &Prepared) -> Value {
-    let nodes: Vec<Value> =
-        rows(prepared, None, &Seen::default()).iter().map(NodeRow::to_json).collect();
+    let nodes: Vec<Value> = rows(prepared, None, &Seen::default()).iter().map(NodeRow::to_json).collect();
     let mut document = head(prepared.verb, &prepared.loaded, true, true);
     document["nodes"] = Value::Array(nodes);
     document["plan"] = prepared.loaded.rows.to_json(&prepared.loaded.forest);
@@ -289,7 +289,12 @@ pub(super) fn to_text(prepared: &Prepared, report: &Report, seen: &Seen, paint: 
         text.push('\n');
     }
     let status = paint.apply(Style::of_run(report.status), report.status.as_str());
-    text.push_str(&format!("{} {} on {}: {status}\n", prepared.verb.word(), prepared.loaded.name, prepared.loaded.host.name));
+    text.push_str(&format!(
+        "{} {} on {}: {status}\n",
+        prepared.verb.word(),
+        prepared.loaded.name,
+        prepared.loaded.host.name
+    ));
     text
 }
 
@@ -299,7 +304,13 @@ pub(super) fn plan_to_text(prepared: &Prepared) -> String {
     let mut text = String::new();
     for row in rows.as_array().into_iter().flatten() {
         let field = |key: &str| row[key].as_str().unwrap_or_default();
-        text.push_str(&format!("  {} {} {} at {}\n", field("task"), field("action"), field("mode"), field("at")));
+        text.push_str(&format!(
+            "  {} {} {} at {}\n",
+            field("task"),
+            field("action"),
+            field("mode"),
+            field("at")
+        ));
     }
     text.push_str("Dry run: nothing was done.\n");
     text

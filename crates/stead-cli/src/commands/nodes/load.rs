@@ -77,20 +77,25 @@ pub(super) fn load(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Re
         (Err(failure), NodesVerb::Destroy, Some(name)) if is_known(&state_dir, &host, name) => {
             let why = failure.message();
             let first = why.lines().next().unwrap_or_default();
-            notes.push(("node/undescribed".to_owned(), format!("what is known of the nodes is used: {first}")));
+            notes.push((
+                "node/undescribed".to_owned(),
+                format!("what is known of the nodes is used: {first}"),
+            ));
             (Entry::default(), Checked { forest: Some(Forest::default()), ..Checked::default() }, true)
         }
         (Err(failure), _, _) => return Err(failure),
     };
     let own = entry.value.name.as_ref().map(ToString::to_string);
     let name = own.or_else(|| args.manifest.manifest.clone()).unwrap_or_default();
-    notes.extend(checked.diagnostics.iter().filter(|problem| problem.severity == Severity::Warning).map(note));
+    notes
+        .extend(checked.diagnostics.iter().filter(|problem| problem.severity == Severity::Warning).map(note));
     let text = entry.source.as_ref().map(|source| source.text.as_bytes().to_vec()).unwrap_or_default();
     let forest = checked.forest.clone().unwrap_or_default();
-    let memory = Memory::open(state_file(&state_dir, &host.name, &name), &name, &host.name).map_err(|error| {
-        let path = state_file(&state_dir, &host.name, &name);
-        Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
-    })?;
+    let memory =
+        Memory::open(state_file(&state_dir, &host.name, &name), &name, &host.name).map_err(|error| {
+            let path = state_file(&state_dir, &host.name, &name);
+            Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
+        })?;
     let selection = choose(verb, args, &forest, &memory, from_state, &mut notes)?;
     let rows = plan_nodes(verb, &entry.value, &forest, &checked, &selection);
     let wishes = wishes(args, &loaded.site, &host, &entry.value, &checked, &forest, settings, &mut notes)?;
@@ -162,7 +167,9 @@ fn choose(
     let selection = match select(forest, &choice, selects, &exists) {
         Ok(selection) => selection,
         // Names of nodes that nobody describes are looked for among those that are remembered.
-        Err(SelectError::NoMatch { .. }) if from_state => Selection { selected: Vec::new(), added: Vec::new() },
+        Err(SelectError::NoMatch { .. }) if from_state => {
+            Selection { selected: Vec::new(), added: Vec::new() }
+        }
         Err(error) => return Err(Failure::caused_by(FailureKind::Invalid, error)),
     };
     for (index, added) in &selection.added {
@@ -197,9 +204,11 @@ fn wishes(
     settings: &Settings,
     notes: &mut Vec<(String, String)>,
 ) -> Result<NodesWishes, Failure> {
-    let variable = |name: &str| settings.environment.get(name).map(|value| value.to_string_lossy().into_owned());
+    let variable =
+        |name: &str| settings.environment.get(name).map(|value| value.to_string_lossy().into_owned());
     let environment = variable("STEAD_SELF_ADDR").or_else(|| variable("HOMESTAK_SELF_ADDR"));
-    let is_sandbox = |index: usize| checked.nodes.get(index).is_none_or(|node| node.driver == Some(DriverKind::Sandbox));
+    let is_sandbox =
+        |index: usize| checked.nodes.get(index).is_none_or(|node| node.driver == Some(DriverKind::Sandbox));
     let all_sandboxes = host.host.driver() == DriverKind::Sandbox && forest.roots().all(is_sandbox);
     let given = SelfAddressGiven {
         server_url: site.settings.value.defaults.server_url.as_deref().filter(|_| manifest.context.is_none()),

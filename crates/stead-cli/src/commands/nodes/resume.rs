@@ -47,7 +47,11 @@ pub(in crate::commands) fn recorded(
 }
 
 /// Returns what the run was asked for, as if it were typed again.
-fn asked(meta: &RunMeta, bundle: &std::path::Path, args: &ResumeArgs) -> Result<(NodesVerb, NodesArgs), Failure> {
+fn asked(
+    meta: &RunMeta,
+    bundle: &std::path::Path,
+    args: &ResumeArgs,
+) -> Result<(NodesVerb, NodesArgs), Failure> {
     let vars = &meta.plan.vars;
     let text = |key: &str| vars.get(key).and_then(Value::as_str).map(str::to_owned);
     let verb = match text("verb").as_deref() {

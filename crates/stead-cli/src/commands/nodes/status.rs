@@ -37,7 +37,9 @@ pub(in crate::commands) fn run(
     };
     let success = !found.is_empty() && found.iter().all(|row| row["converged"] == true);
     if args.json {
-        output.out.print(&render_json::document(&json!({"verb": "status", "success": success, "nodes": found})));
+        output
+            .out
+            .print(&render_json::document(&json!({"verb": "status", "success": success, "nodes": found})));
     } else {
         output.out.print(&to_text(&found));
     }
@@ -60,7 +62,8 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
         let message = format!("there is no manifests/{name}.yaml, and no node of it is known");
         return Err(Failure::new(FailureKind::Invalid, message));
     }
-    let wanted = pairs(&state_dir, host.as_ref().map(|host| host.name.as_str()), args.manifest.manifest.as_deref());
+    let wanted =
+        pairs(&state_dir, host.as_ref().map(|host| host.name.as_str()), args.manifest.manifest.as_deref());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     let mut rows = Vec::new();
@@ -83,7 +86,8 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
 fn pairs(state_dir: &Path, host: Option<&str>, manifest: Option<&str>) -> Vec<(String, String)> {
     let list = |directory: &Path| -> Vec<String> {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let mut names: Vec<String> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         names.sort_unstable();
         names
     };
@@ -169,7 +173,12 @@ fn to_text(rows: &[Value]) -> String {
         let converged = if row["converged"] == true { "converged" } else { "not converged" };
         text.push_str(&format!(
             "  {} {} on {}: {}, machine {}, {} {converged}",
-            field("name"), field("manifest"), field("on"), field("status"), field("machine"), field("mode")
+            field("name"),
+            field("manifest"),
+            field("on"),
+            field("status"),
+            field("machine"),
+            field("mode")
         ));
         if let Some(error) = row["error"].as_str() {
             text.push_str(&format!(": {}", crate::render::one_line(error)));

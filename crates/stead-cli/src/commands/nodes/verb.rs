@@ -6,8 +6,8 @@ use stead_model::{ExitCode, TaskName};
 use super::act::Prepared;
 use super::{document, load};
 use crate::args::{NodesArgs, Sink, TestArgs};
-use crate::confirm::{Asker, Question};
 use crate::commands::plan::drive::Person;
+use crate::confirm::{Asker, Question};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
@@ -34,7 +34,9 @@ pub(in crate::commands) fn test(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    answered(NodesVerb::Test, &args.nodes, output, |output| act(NodesVerb::Test, &args.nodes, settings, output))
+    answered(NodesVerb::Test, &args.nodes, output, |output| {
+        act(NodesVerb::Test, &args.nodes, settings, output)
+    })
 }
 
 /// Has a failure told as the one document that programs expect, if they do.
@@ -55,7 +57,12 @@ pub(super) fn answered(
     }
 }
 
-fn act(verb: NodesVerb, args: &NodesArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
+fn act(
+    verb: NodesVerb,
+    args: &NodesArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
     let loaded = load::load(verb, args, settings)?;
     let prepared = Prepared::new(verb, loaded, args.dry_run)?;
     if args.dry_run {
@@ -116,7 +123,10 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
         (NodesVerb::Test, false) => {
             let there = loaded.memory.look(|state| state.nodes.keys().cloned().collect::<Vec<_>>());
             let Some(first) = there.first() else { return Ok(()) };
-            refused(format!("{} nodes are there already ({first}, …), and a test would remove them", there.len()))
+            refused(format!(
+                "{} nodes are there already ({first}, …), and a test would remove them",
+                there.len()
+            ))
         }
         (NodesVerb::Destroy, false) => {
             let count = loaded.selection.selected.iter().filter(|selected| **selected).count();
@@ -128,7 +138,8 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
                 Person::AtTerminal => {
                     let failed = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
                     let mut asker = Asker::open(None).map_err(failed)?;
-                    let task = TaskName::parse("destroy").map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+                    let task = TaskName::parse("destroy")
+                        .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
                     match asker.ask(&Question { task, text }, &|| false).map_err(failed)? {
                         Some(true) => Ok(()),
                         Some(false) | None => refused("the answer was no".to_owned()),
