@@ -23,15 +23,32 @@
 //! | `server-PORT.repos/` | bare clones |
 //! | `server-PORT.log`, `audit.log` | requests; what operators did |
 
+mod answer;
+mod artifacts;
 mod certificate;
+mod connection;
 mod daemon;
+mod handle;
 mod lock;
+mod log;
+mod meter;
 mod place;
+mod rates;
 mod report;
+mod repos;
+mod route;
+mod serve;
+mod server;
+mod snapshot;
 mod socket;
+mod store;
 
 pub use certificate::{Certificate, CertificateError};
 pub use daemon::{ServerError, Started, StatusReport, ensure, reload, status, stop};
 pub use place::{ServerFacts, ServerOptions, ServerPlace};
 pub use report::{ReloadReport, ServerReport};
+pub use repos::ReposError;
+pub use serve::{Attachment, ServeError, serve};
+pub use snapshot::SnapshotError;
 pub use socket::AskError;
+pub use store::JournalError;

@@ -1,11 +1,11 @@
 //! What a server remembers, and how it changes. No clock, no file: both are passed in.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Value, json};
 use stead_model::node::wire::{
-    Job, JobOrder, JobOutcome, JobRequest, JobState, NodeReport, ReportKind, ReportStatus, Signal, SignalKind,
-    SignalRequest, StoredReport, WireCode, WireError,
+    Job, JobOrder, JobOutcome, JobRequest, JobState, NodeReport, ReportKind, ReportStatus, Signal,
+    SignalKind, SignalRequest, StoredReport, WireCode, WireError,
 };
 use stead_model::time::Timestamp;
 use stead_model::{MessageId, NodeName};
@@ -58,12 +58,22 @@ struct JobRecord {
     bytes: u64,
 }
 
+impl JobRecord {
+    /// Returns when it expires unless it is delivered, and its place: what orders those that wait.
+    fn deadline(&self) -> (i64, u64) {
+        let lifetime = i64::try_from(self.ttl.saturating_mul(1_000_000)).unwrap_or(i64::MAX);
+        (self.job.created_at.as_micros().saturating_add(lifetime), self.job.id.sequence())
+    }
+}
+
 /// What a server remembers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct State {
     last: u64,
     pub(super) nodes: BTreeMap<NodeName, NodeRecord>,
     jobs: BTreeMap<u64, JobRecord>,
+    // Invariant: the deadlines of exactly those that are queued.
+    deadlines: BTreeSet<(i64, u64)>,
     /// Those of them that have ended, oldest first.
     ended: VecDeque<u64>,
     ended_bytes: u64,
@@ -102,13 +112,16 @@ impl State {
                     error: None,
                 };
                 let (ttl, timeout, idempotent) = (*ttl, *timeout, *idempotent);
-                self.jobs.insert(id.sequence(), JobRecord { job, ttl, timeout, idempotent, bytes: 0 });
+                let record = JobRecord { job, ttl, timeout, idempotent, bytes: 0 };
+                self.deadlines.insert(record.deadline());
+                self.jobs.insert(id.sequence(), record);
                 self.enqueue(id, node, SignalKind::Job, Value::Null);
             }
             Record::Delivered { id, node } => self.mark_delivered(id, node),
             Record::JobChanged { id, state, at, rc, truncated, error, bytes } => {
                 let Some(record) = self.jobs.get_mut(&id.sequence()) else { return };
                 record.job.state = *state;
+                self.deadlines.remove(&record.deadline());
                 if *state == JobState::Running {
                     record.job.started_at = Some(*at);
                 }
@@ -129,7 +142,8 @@ impl State {
                 let record = self.nodes.entry(node.clone()).or_default();
                 record.heard = Some(report.at);
                 record.seq = report.seq;
-                if report.report.kind == ReportKind::Config && report.report.status == ReportStatus::Complete {
+                if report.report.kind == ReportKind::Config && report.report.status == ReportStatus::Complete
+                {
                     record.spec_digest.clone_from(&report.report.spec_digest);
                     record.state_digest.clone_from(&report.report.state_digest);
                 }
@@ -157,12 +171,14 @@ impl State {
             && record.job.state == JobState::Queued
         {
             record.job.state = JobState::Delivered;
+            self.deadlines.remove(&record.deadline());
         }
         let Some(node) = self.nodes.get_mut(node) else { return };
         if let Some(waiting) = node.waiting.iter_mut().find(|waiting| waiting.id == *id) {
             waiting.is_delivered = true;
         }
-        let mut surplus = node.waiting.iter().filter(|w| w.is_delivered).count().saturating_sub(MOST_DELIVERED);
+        let mut surplus =
+            node.waiting.iter().filter(|w| w.is_delivered).count().saturating_sub(MOST_DELIVERED);
         node.waiting.retain(|waiting| {
             let is_kept = !waiting.is_delivered || surplus == 0;
             surplus = if is_kept { surplus } else { surplus - 1 };
@@ -293,11 +309,8 @@ impl State {
 
     /// Returns the changes that time alone makes: jobs whose agent did not come.
     pub(super) fn expired(&self, now: Timestamp) -> Vec<Record> {
-        let is_late = |record: &&JobRecord| {
-            record.job.state == JobState::Queued && now.millis_since(record.job.created_at) >= record.ttl * 1_000
-        };
-        let queued = self.jobs.values().filter(is_late);
-        queued.map(|record| ended(&record.job.id, JobState::Expired, now)).collect()
+        let late = self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now.as_micros());
+        late.map(|(_, sequence)| ended(&MessageId::job(*sequence), JobState::Expired, now)).collect()
     }
 
     /// Returns what an agent is told next, and the change that telling it is. What it says it has taken down (`after`) is
@@ -384,9 +397,11 @@ impl State {
                 let (id, node) = (MessageId::signal(self.last + 1), job.node.clone());
                 Ok(Record::Signal { id, node, kind: SignalKind::Job, payload })
             }
-            JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::Expired | JobState::Lost => {
-                refuse(WireCode::E401, format!("job {id} has ended: {}", job.state.as_str()))
-            }
+            JobState::Succeeded
+            | JobState::Failed
+            | JobState::Cancelled
+            | JobState::Expired
+            | JobState::Lost => refuse(WireCode::E401, format!("job {id} has ended: {}", job.state.as_str())),
         }
     }
 

@@ -76,10 +76,8 @@ fn jobs_are_cancelled_where_they_are() {
     state.apply(&order);
     let (signal, _) = state.next(&node("edge"), None).unwrap();
     assert_eq!(signal.payload, json!({"action": "cancel", "job": id}));
-    let cancelled = NodeReport {
-        outcome: Some(JobOutcome::Cancelled),
-        ..of_job(&id, ReportStatus::Failed, None)
-    };
+    let cancelled =
+        NodeReport { outcome: Some(JobOutcome::Cancelled), ..of_job(&id, ReportStatus::Failed, None) };
     state.reported(&cancelled);
     assert_eq!(state.job(&id).unwrap().state, JobState::Cancelled);
 }
