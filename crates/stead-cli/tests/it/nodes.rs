@@ -3,8 +3,12 @@
 mod applying;
 mod discovering;
 mod starting;
+mod system;
 mod tokens;
+mod creating;
+mod destroying;
 mod validating;
+mod world;
 
 use std::os::unix::fs::PermissionsExt as _;
 
