@@ -22,6 +22,7 @@ mod init;
 mod intent;
 mod job;
 mod man;
+mod nodes;
 mod plan;
 pub(crate) mod reach;
 mod resume;
@@ -82,6 +83,10 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         },
         Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
+        Command::Create(args) => nodes::verb::create(&args, settings, output),
+        Command::Destroy(args) => nodes::verb::destroy(&args, settings, output),
+        Command::Test(args) => nodes::verb::test(&args, settings, output),
+        Command::Status(args) => nodes::status::run(&args, settings, output),
         Command::Validate(args) => validate::run(&args, settings, output),
         Command::Config(command) => match command {
             ConfigCommand::Apply(args) => config::apply::run(&args, settings, output),
