@@ -19,6 +19,7 @@ mod intent;
 mod nodes;
 mod plan;
 mod run;
+mod server;
 mod steps;
 mod tui;
 mod value;
@@ -42,6 +43,7 @@ pub use plan::{
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
 pub use run::{RunCommand, RunManifestArgs};
+pub use server::{ServerCommand, ServerStartArgs, ServerStatusArgs, ServerStopArgs};
 pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
@@ -142,6 +144,9 @@ pub enum Command {
     /// Make, check, rotate and revoke what nodes identify themselves with
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Start, stop and look at the server that nodes talk to
+    #[command(subcommand)]
+    Server(ServerCommand),
     /// Write the files to start with
     #[command(subcommand)]
     Init(InitCommand),
@@ -324,6 +329,7 @@ impl Command {
             | Self::Doctor(_)
             | Self::Validate(_)
             | Self::Token(_)
+            | Self::Server(_)
             | Self::Init(_)
             | Self::Schema(_)
             | Self::Completions(_)
@@ -373,6 +379,11 @@ impl Command {
                 TokenCommand::Verify(args) => args.json,
                 TokenCommand::Rotate(args) => args.json,
                 TokenCommand::Revoke(args) => args.json,
+            },
+            Self::Server(command) => match command {
+                ServerCommand::Start(args) => args.json,
+                ServerCommand::Stop(args) => args.json,
+                ServerCommand::Status(args) => args.json,
             },
             Self::Init(InitCommand::Nodes(args)) => args.json,
             Self::Tui(_)
