@@ -73,6 +73,7 @@ fn act(
         return Ok(ExitCode::Success);
     }
     confirm(&prepared, args, settings)?;
+    prepared.preflight(settings)?;
     run(&prepared, args, settings, output)
 }
 
