@@ -17,6 +17,7 @@ mod diff;
 mod doctor;
 mod exec;
 mod intent;
+mod node_verbs;
 mod nodes;
 mod plan;
 mod run;
@@ -34,6 +35,7 @@ pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
+pub use node_verbs::{NodesArgs, OnErrorWord, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
     TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
@@ -138,6 +140,17 @@ pub enum Command {
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Make the nodes of a manifest, and make them what they should be
+    #[command(after_long_help = node_verbs::CREATE_EXAMPLES)]
+    Create(Box<NodesArgs>),
+    /// Remove the nodes of a manifest
+    #[command(after_long_help = node_verbs::DESTROY_EXAMPLES)]
+    Destroy(Box<NodesArgs>),
+    /// Make the nodes of a manifest, verify them, and remove them
+    #[command(after_long_help = node_verbs::TEST_EXAMPLES)]
+    Test(Box<TestArgs>),
+    /// Show the nodes of a manifest as they are
+    Status(Box<StatusArgs>),
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
@@ -301,6 +314,12 @@ impl Command {
             &["steps", "run"]
         } else if matches!(self, Self::Intent(_)) {
             &["intent"]
+        } else if matches!(self, Self::Create(_)) {
+            &["create"]
+        } else if matches!(self, Self::Destroy(_)) {
+            &["destroy"]
+        } else if matches!(self, Self::Test(_)) {
+            &["test"]
         } else {
             &["plan", "run"]
         };
@@ -319,6 +338,8 @@ impl Command {
             Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
+            Self::Create(args) | Self::Destroy(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Test(args) => Some((args.nodes.output.json, args.nodes.output.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
             | Self::Exec(_)
@@ -327,6 +348,7 @@ impl Command {
             | Self::Agent(_)
             | Self::Tui(_)
             | Self::Doctor(_)
+            | Self::Status(_)
             | Self::Validate(_)
             | Self::Config(_)
             | Self::Token(_)
@@ -373,6 +395,9 @@ impl Command {
                 AgentCommand::List(args) => args.json,
             },
             Self::Doctor(args) => args.json,
+            Self::Create(args) | Self::Destroy(args) => args.output.json,
+            Self::Test(args) => args.nodes.output.json,
+            Self::Status(args) => args.json,
             Self::Validate(args) => args.json,
             Self::Config(ConfigCommand::Apply(args)) => args.json,
             Self::Token(command) => match command {

@@ -21,6 +21,7 @@ mod executor;
 mod init;
 mod intent;
 mod man;
+mod nodes;
 mod plan;
 pub(crate) mod reach;
 mod resume;
@@ -69,6 +70,10 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         },
         Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
+        Command::Create(args) => nodes::verb::create(&args, settings, output),
+        Command::Destroy(args) => nodes::verb::destroy(&args, settings, output),
+        Command::Test(args) => nodes::verb::test(&args, settings, output),
+        Command::Status(args) => nodes::status::run(&args, settings, output),
         Command::Validate(args) => validate::run(&args, settings, output),
         Command::Config(ConfigCommand::Apply(args)) => config::apply::run(&args, settings, output),
         Command::Token(command) => match command {

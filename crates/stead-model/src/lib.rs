@@ -41,7 +41,7 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use event::{Event, EventKind};
 pub use exit_code::ExitCode;
 pub use facts::Facts;
-pub use id::{HostName, NodeName, OperationName, PlanName, RunId, SiteKey, StepId, TaskName};
+pub use id::{HostName, MessageId, NodeName, OperationName, PlanName, RunId, SiteKey, StepId, TaskName};
 pub use inventory::Inventory;
 pub use operation::{Descriptor, Effect};
 pub use plan::{Op, Plan, Task};

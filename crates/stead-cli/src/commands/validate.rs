@@ -86,12 +86,12 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     Ok(Validated { site: directory, manifest, host, checked, nodes, notes })
 }
 
-fn has_own(args: &ManifestArgs) -> bool {
+pub(super) fn has_own(args: &ManifestArgs) -> bool {
     args.manifest_file.is_some() || args.manifest_json.is_some()
 }
 
 /// Returns the manifest that was asked for; none: the whole site.
-fn find_manifest(
+pub(super) fn find_manifest(
     args: &ManifestArgs,
     site: &Site,
     names: &[String],
@@ -188,7 +188,7 @@ fn document(result: &Validated, is_valid: bool) -> Value {
 }
 
 /// Returns a problem with all the keys it may have.
-fn row(problem: &Diagnostic) -> Value {
+pub(super) fn row(problem: &Diagnostic) -> Value {
     let mut row = problem.to_json();
     row["candidates"] = json!(problem.candidates);
     row
