@@ -17,24 +17,27 @@ mod diff;
 mod doctor;
 mod exec;
 mod intent;
+mod job;
 mod node_verbs;
 mod nodes;
 mod plan;
 mod run;
+mod server_way;
 mod steps;
 mod tui;
 mod value;
 
-pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
+pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentRunArgs, AgentSignal, AgentStatusArgs};
 pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
-pub use config::{ConfigApplyArgs, ConfigCommand};
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
+pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
 pub use node_verbs::{NodesArgs, OnErrorWord, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
@@ -46,6 +49,7 @@ pub use plan::{
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
 pub use run::{RunCommand, RunManifestArgs};
+pub use server_way::{OperatorArgs, TrustArgs};
 pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
@@ -131,7 +135,7 @@ pub enum Command {
     /// Compare what runs left behind
     #[command(subcommand)]
     Diff(DiffCommand),
-    /// Look at this machine and others as places where roles run
+    /// Look at this machine and others as places where roles run; be a node's agent
     #[command(subcommand)]
     Agent(AgentCommand),
     /// Show runs, start them and watch agents on a whole screen
@@ -157,6 +161,9 @@ pub enum Command {
     /// Make a machine what its spec wants
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Have agents of nodes run commands
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Make, check, rotate and revoke what nodes identify themselves with
     #[command(subcommand)]
     Token(TokenCommand),
@@ -346,6 +353,7 @@ impl Command {
             | Self::Bundle(_)
             | Self::Diff(_)
             | Self::Agent(_)
+            | Self::Job(_)
             | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Status(_)
@@ -393,13 +401,27 @@ impl Command {
                 AgentCommand::Status(args) => args.json,
                 AgentCommand::Check(args) => args.json,
                 AgentCommand::List(args) => args.json,
+                AgentCommand::Run(_)
+                | AgentCommand::Signal(_)
+                | AgentCommand::Enable
+                | AgentCommand::Disable
+                | AgentCommand::Link => false,
+            },
+            Self::Job(command) => match command {
+                JobCommand::Submit(args) => args.json,
+                JobCommand::List(args) => args.json,
+                JobCommand::Show(args) => args.json,
+                JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
             Self::Create(args) | Self::Destroy(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
             Self::Validate(args) => args.json,
-            Self::Config(ConfigCommand::Apply(args)) => args.json,
+            Self::Config(command) => match command {
+                ConfigCommand::Apply(args) => args.json,
+                ConfigCommand::Fetch(args) => args.json,
+            },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,
                 TokenCommand::Verify(args) => args.json,

@@ -24,6 +24,7 @@ pub mod intent;
 mod kernel;
 pub mod machine;
 mod network;
+pub mod node_agent;
 pub mod nodes;
 mod package;
 mod ranges;

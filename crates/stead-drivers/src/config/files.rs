@@ -20,16 +20,26 @@ const OLDER: [&str; 2] = ["usr/local/etc/homestak/state", "etc/state"];
 #[derive(Clone, Debug)]
 pub struct ConfigFiles {
     root: PathBuf,
+    /// Where those of the config phase are, if not where they belong.
+    kept_in: Option<PathBuf>,
 }
 
 impl ConfigFiles {
     /// Returns the files of the node below `root`; `/` for this machine.
     pub fn below(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_owned(), kept_in: None }
+    }
+
+    /// Returns these files with those of the config phase in another directory.
+    pub fn kept_in(self, directory: PathBuf) -> Self {
+        Self { kept_in: Some(directory), ..self }
     }
 
     /// Returns where `path` of the node is.
     pub fn place(&self, path: &str) -> PathBuf {
+        if let (Some(directory), Some(name)) = (&self.kept_in, path.strip_prefix(path::CONFIG)) {
+            return directory.join(name.trim_start_matches('/'));
+        }
         self.root.join(path.trim_start_matches('/'))
     }
 
