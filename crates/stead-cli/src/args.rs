@@ -33,7 +33,7 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
-pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs};
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs, ConfigObserveArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
@@ -427,6 +427,7 @@ impl Command {
             Self::Config(command) => match command {
                 ConfigCommand::Apply(args) => args.json,
                 ConfigCommand::Fetch(args) => args.json,
+                ConfigCommand::Observe(_) => true,
             },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,

@@ -92,6 +92,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Config(command) => match command {
             ConfigCommand::Apply(args) => config::apply::run(&args, settings, output),
             ConfigCommand::Fetch(args) => config::fetch::run(&args, settings, output),
+            ConfigCommand::Observe(args) => config::observe::run(&args, settings, output),
         },
         Command::Token(command) => match command {
             TokenCommand::Mint(args) => token::mint::run(&args, settings, output),
