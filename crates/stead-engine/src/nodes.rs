@@ -5,6 +5,7 @@
 //! recursion: a forest may be as deep as memory allows.
 
 mod check;
+mod delegate;
 pub mod drivers;
 mod forest;
 mod hosts;
@@ -18,6 +19,7 @@ mod self_address;
 mod tests;
 
 pub use check::{Checked, CheckedNode, ForHost, check_manifest, check_site};
+pub use delegate::{Above, context_below, host_below, sub_manifest, sub_site};
 pub use forest::{Forest, ForestNode};
 pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host};
 pub use mode::{Modes, modes};
