@@ -25,6 +25,7 @@ use crate::disk::Disk;
 use crate::machine::sandbox::Sandbox;
 use files::Files;
 
+pub(crate) use account::hash_in_path;
 pub use account::{binary_sha256, user};
 pub use network::interfaces;
 pub(crate) use os::arch;

@@ -29,6 +29,7 @@ mod reboot;
 pub mod roles;
 pub mod run;
 mod schedule;
+pub mod server_client;
 mod service;
 mod setup;
 pub mod site;

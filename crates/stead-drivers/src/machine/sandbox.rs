@@ -14,8 +14,10 @@ mod database;
 mod door;
 mod faults;
 mod home;
+mod keeper;
 mod make;
 mod names;
+mod planted;
 mod process;
 mod supervisor;
 mod tree;
@@ -182,4 +184,14 @@ impl MachineDriver for SandboxDriver {
 pub fn strike(root: &std::path::Path, phase: Phase) -> Option<Struck> {
     let directory = stead_runner::machine::sandbox_of(root)?;
     faults::strike(&Home::at(directory), phase)
+}
+
+/// Makes the sandbox whose root this is look again whether its node is to have an agent; no if it is no sandbox that
+/// runs.
+pub fn look_again(root: &std::path::Path) -> bool {
+    let process =
+        stead_runner::machine::sandbox_of(root).and_then(|directory| Home::at(directory).pid()?.0.open());
+    let Some(process) = process else { return false };
+    process.signal(rustix::process::Signal::USR1);
+    true
 }

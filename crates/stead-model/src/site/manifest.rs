@@ -1,5 +1,7 @@
 //! Manifests (version 2): which nodes there are, how they hang together and how they are built.
 
+use serde::{Deserialize, Serialize};
+
 use super::address::NodeAddress;
 use super::{Host, Located};
 use crate::id::{NodeName, SiteKey};
@@ -60,7 +62,8 @@ impl Pattern {
 }
 
 /// How it is built.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The driver does it.
     #[default]
