@@ -23,6 +23,7 @@ pub mod intent;
 mod kernel;
 pub mod machine;
 mod network;
+pub mod nodes;
 mod package;
 mod ranges;
 mod reboot;
@@ -66,6 +67,13 @@ impl Drivers {
     pub fn with_run(surroundings: &std::sync::Arc<run::RunSurroundings>) -> Registry {
         let mut registry = Registry::new();
         run::add_to(&mut registry, surroundings);
+        registry
+    }
+
+    /// Returns the operations of a run of nodes, which act with `surroundings`.
+    pub fn with_nodes(surroundings: &std::sync::Arc<nodes::NodesSurroundings>) -> Registry {
+        let mut registry = Registry::new();
+        nodes::add_to(&mut registry, surroundings);
         registry
     }
 

@@ -1,11 +1,15 @@
-//! Nodes as they live: what lies on them, what is seen of them and what they tell.
+//! Nodes as they live: what lies on them, what is seen of them, what they tell, and what is remembered of them where
+//! they were made.
 
 pub mod bootstrap;
+pub mod entry;
 pub mod marker;
 pub mod observed;
+pub mod operations;
 pub mod wire;
 
 pub use bootstrap::Bootstrap;
+pub use entry::{NodeChange, NodeEntry, NodeStatus, NodesState, ServerEntry};
 pub use marker::{ConfigComplete, ConfigFailed};
 pub use observed::{Drift, NodeState};
 

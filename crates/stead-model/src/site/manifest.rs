@@ -63,7 +63,7 @@ impl Pattern {
 
 /// How it is built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// The driver does it.
     #[default]
@@ -90,7 +90,8 @@ impl Mode {
 }
 
 /// What kind of machine a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NodeType {
     /// A virtual machine.
     Vm,
