@@ -15,6 +15,7 @@ pub(crate) mod bundle;
 mod completions;
 mod diff;
 mod doctor;
+mod errand;
 mod exec;
 mod executor;
 mod init;
@@ -83,5 +84,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
         Command::Sandbox(args) => sandbox::run(&args),
+        Command::Errand(command) => errand::run(&command, settings, output),
     }
 }

@@ -12,6 +12,7 @@ mod command;
 mod container;
 mod disk;
 pub mod doctor;
+pub mod errand;
 pub mod examine;
 pub mod executor;
 pub mod facts;

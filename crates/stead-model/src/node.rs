@@ -3,6 +3,7 @@
 
 pub mod bootstrap;
 pub mod entry;
+pub mod errand;
 pub mod marker;
 pub mod observed;
 pub mod operations;
@@ -10,6 +11,7 @@ pub mod wire;
 
 pub use bootstrap::Bootstrap;
 pub use entry::{NodeChange, NodeEntry, NodeStatus, NodesState, ServerEntry};
+pub use errand::{Errand, ErrandEnd, ErrandNote, ErrandVerb};
 pub use marker::{ConfigComplete, ConfigFailed};
 pub use observed::{Drift, NodeState};
 

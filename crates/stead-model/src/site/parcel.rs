@@ -75,16 +75,25 @@ impl Parcel {
         }
         let parcel: Self = serde_json::from_slice(bytes)
             .map_err(|error| ParcelError::Malformed { line: error.line(), column: error.column() })?;
-        if parcel.schema != 1 {
-            return Err(ParcelError::Schema(parcel.schema));
+        parcel.check()?;
+        Ok(parcel)
+    }
+
+    /// Whether it may be unpacked.
+    ///
+    /// # Errors
+    /// If not, why.
+    pub fn check(&self) -> Result<(), ParcelError> {
+        if self.schema != 1 {
+            return Err(ParcelError::Schema(self.schema));
         }
-        if let Some(path) = parcel.files.keys().find(|path| FileKind::of_path(path).is_none()) {
+        if let Some(path) = self.files.keys().find(|path| FileKind::of_path(path).is_none()) {
             return Err(ParcelError::Path(path.clone()));
         }
-        if parcel.authorized_keys.iter().any(|key| key.is_empty() || key.contains(['\n', '\r', '\0'])) {
+        if self.authorized_keys.iter().any(|key| key.is_empty() || key.contains(['\n', '\r', '\0'])) {
             return Err(ParcelError::Key);
         }
-        Ok(parcel)
+        Ok(())
     }
 
     /// Returns the site that the files make.
