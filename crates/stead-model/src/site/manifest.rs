@@ -63,7 +63,7 @@ impl Pattern {
 
 /// How it is built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The driver does it.
     #[default]
@@ -131,6 +131,15 @@ impl OnNodeError {
     /// Every choice with its word.
     pub const WORDS: [(&'static str, Self); 3] =
         [("stop", Self::Stop), ("continue", Self::Continue), ("rollback", Self::Rollback)];
+
+    /// Returns the choice's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Continue => "continue",
+            Self::Rollback => "rollback",
+        }
+    }
 }
 
 /// How a hosting node is told to run its subtree.
