@@ -24,8 +24,11 @@ pub(super) fn run(
     let program = || std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error));
     match command {
         ErrandCommand::Begin => {
-            let begun = errands.begin(&read()?, &program()?).map_err(failure)?;
-            let document = json!({"lost": begun == Begun::Lost});
+            let program = program()?;
+            let begun = errands.begin(&read()?, &program).map_err(failure)?;
+            // Programs that were brought are in directories named after them.
+            let sha256 = program.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
+            let document = json!({"lost": begun == Begun::Lost, "sha256": sha256.unwrap_or_default()});
             output.out.print(&render_json::document(&document));
         }
         ErrandCommand::Keep(args) => errand::keep(&errands, &args.run, &program()?).map_err(failure)?,

@@ -1,6 +1,7 @@
 //! Sites, manifests and tokens: the commands that need no machine.
 
 mod applying;
+mod delegating;
 mod discovering;
 mod starting;
 mod tokens;

@@ -76,6 +76,15 @@ impl Errand {
     }
 }
 
+/// What became of the wish to begin an errand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrandBegun {
+    /// Its run was killed: nothing more becomes of it, and it needs another name.
+    pub lost: bool,
+    /// The hash of the program that answers.
+    pub sha256: String,
+}
+
 /// How an errand ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ErrandEnd {
