@@ -193,6 +193,37 @@ pub enum Command {
     /// Be the process of a sandbox; started by its driver
     #[command(hide = true)]
     Sandbox(SandboxArgs),
+    /// Do for the level above what it asks with the nodes in this machine; started by it
+    #[command(hide = true, subcommand, name = stead_drivers::errand::COMMAND)]
+    Errand(ErrandCommand),
+}
+
+/// What is done with an errand.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ErrandCommand {
+    /// Begin the errand on standard input
+    Begin,
+    /// Be the process that keeps an errand going
+    Keep(ErrandArgs),
+    /// Print what happens in an errand until it ends
+    Follow {
+        /// Which errand.
+        #[command(flatten)]
+        errand: ErrandArgs,
+        /// The number of the last event that is known
+        #[arg(long, value_name = "SEQ", default_value_t = 0)]
+        after: u64,
+    },
+    /// Ask an errand to stop
+    Stop(ErrandArgs),
+}
+
+/// Which errand.
+#[derive(Clone, Debug, Args)]
+pub struct ErrandArgs {
+    /// The errand's run
+    #[arg(long, value_name = "RUN", value_parser = value::run_id)]
+    pub run: RunId,
 }
 
 /// Arguments of `stead sandbox`.
@@ -372,7 +403,8 @@ impl Command {
             | Self::Man(_)
             | Self::Executor(_)
             | Self::Supervise
-            | Self::Sandbox(_) => None,
+            | Self::Sandbox(_)
+            | Self::Errand(_) => None,
         }
     }
 
@@ -447,7 +479,8 @@ impl Command {
             | Self::Man(_)
             | Self::Executor(_)
             | Self::Supervise
-            | Self::Sandbox(_) => false,
+            | Self::Sandbox(_)
+            | Self::Errand(_) => false,
         }
     }
 }

@@ -16,6 +16,7 @@ mod completions;
 mod config;
 mod diff;
 mod doctor;
+mod errand;
 mod exec;
 mod executor;
 mod init;
@@ -113,5 +114,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
         Command::Sandbox(args) => sandbox::run(&args),
+        Command::Errand(command) => errand::run(&command, settings, output),
     }
 }

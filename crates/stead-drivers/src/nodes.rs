@@ -229,7 +229,10 @@ impl NodesSurroundings {
     pub(crate) async fn begin(&self, run: Option<&RunId>) -> Result<(), OpError> {
         let beginning = || async {
             let path = self.parts.memory.path().display();
-            self.parts.memory.reload().map_err(|error| OpError::io(format_args!("reading {path}"), &error))?;
+            self.parts
+                .memory
+                .reload()
+                .map_err(|error| OpError::io(format_args!("reading {path}"), &error))?;
             if !self.parts.forest.nodes.is_empty() {
                 let digest = self.parts.manifest_digest.clone();
                 self.parts.memory.change(|state| state.manifest_digest = digest);
@@ -341,7 +344,6 @@ impl NodesSurroundings {
         };
         self.program_sha256.get_or_try_init(hashing).await.copied()
     }
-
 }
 
 impl Touched {

@@ -42,10 +42,12 @@ impl Action for NodeOperation {
         if let Some(name) = &name {
             nodes.touch(name);
         }
+        // What is delegated is asked to stop where it runs, and waited for.
+        let stop = if self.descriptor.name == op::NODE_DELEGATE { Stop::Kill } else { Stop::Ask };
         let done = tokio::select! {
             biased;
             done = self.act(cx, params, name.as_ref()) => done,
-            () = cx.cancel.at_least(Stop::Ask) => Err(OpError { changed: true, ..OpError::operation(CANCELLED) }),
+            () = cx.cancel.at_least(stop) => Err(OpError { changed: true, ..OpError::operation(CANCELLED) }),
         };
         if let (Err(error), Some(name)) = (&done, &name)
             && self.fails_node()

@@ -148,7 +148,10 @@ impl NodesSurroundings {
 
     /// Returns the public keys that open every node of this level: the driver's own and those of all levels above.
     pub(super) async fn planted_keys(&self) -> Result<Vec<String>, OpError> {
-        Ok(vec![self.key().await?.public.clone()])
+        let above = crate::site::keys_above(&self.parts.site_dir);
+        let mut keys = above.map_err(|error| OpError::io("reading the keys of the levels above", &error))?;
+        keys.insert(0, self.key().await?.public.clone());
+        Ok(keys)
     }
 
     /// Waits until the machine can be reached.

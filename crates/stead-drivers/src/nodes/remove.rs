@@ -83,7 +83,7 @@ impl NodesSurroundings {
 }
 
 /// Returns when the run of `cx` began.
-fn began(cx: &OpContext) -> Option<Timestamp> {
+pub(super) fn began(cx: &OpContext) -> Option<Timestamp> {
     let meta = stead_bundle::load_meta(cx.bundle.as_ref()?).ok()?;
     Some(meta.started_at)
 }

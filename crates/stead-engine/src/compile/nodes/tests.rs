@@ -242,7 +242,8 @@ mod levels {
         let timeouts = |_: &NodeName| Timeouts::default();
         let pulls = case.forest().roots().filter(|root| case.checked.nodes[*root].modes.config != Mode::Push);
         let served: BTreeSet<NodeName> = pulls.map(|root| case.forest().nodes[root].name.clone()).collect();
-        let level = Level { on_error, parallel: 8, ..Level::new(verb, &case.manifest.value, &timeouts, &served) };
+        let level =
+            Level { on_error, parallel: 8, ..Level::new(verb, &case.manifest.value, &timeouts, &served) };
         to_plan(&level, case.forest(), &case.plan(verb, choice)).unwrap()
     }
 
@@ -334,7 +335,10 @@ mod levels {
         ));
         let plan = level(&case, NodesVerb::Create, &Choice::default(), OnNodeError::Stop);
         let last = shown(&plan).pop().unwrap();
-        assert!(last.starts_with("link.") && last.ends_with("<- a.children.create b.children.create"), "{last}");
+        assert!(
+            last.starts_with("link.") && last.ends_with("<- a.children.create b.children.create"),
+            "{last}"
+        );
     }
 
     proptest! {
