@@ -199,6 +199,37 @@ id!(
     }
 );
 
+id!(
+    /// A signal or job of a server: its place among them, with a letter in front.
+    MessageId,
+    "id of a signal or job",
+    "`s` or `j`, then a number without leading zeros",
+    |text| {
+        text.strip_prefix(['s', 'j']).is_some_and(|digits| {
+            (1..=18).contains(&digits.len())
+                && !digits.starts_with('0')
+                && digits.bytes().all(|digit| digit.is_ascii_digit())
+        })
+    }
+);
+
+impl MessageId {
+    /// Returns the id of the signal at this place.
+    pub fn signal(sequence: u64) -> Self {
+        Self(format!("s{sequence}").into())
+    }
+
+    /// Returns the id of the job at this place.
+    pub fn job(sequence: u64) -> Self {
+        Self(format!("j{sequence}").into())
+    }
+
+    /// Returns its place among all signals and jobs of its server.
+    pub fn sequence(&self) -> u64 {
+        self.0.get(1..).and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    }
+}
+
 impl HostName {
     /// Returns the name of the machine Stead itself runs on.
     pub fn local() -> Self {

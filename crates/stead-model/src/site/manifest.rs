@@ -1,11 +1,14 @@
 //! Manifests (version 2): which nodes there are, how they hang together and how they are built.
 
+use serde::{Deserialize, Serialize};
+
 use super::address::NodeAddress;
 use super::{Host, Located};
 use crate::id::{NodeName, SiteKey};
 
 mod keys;
 mod read;
+mod write;
 
 pub use keys::MANIFEST_KEYS;
 pub(super) use read::read;
@@ -59,7 +62,8 @@ impl Pattern {
 }
 
 /// How it is built.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// The driver does it.
     #[default]
@@ -86,7 +90,8 @@ impl Mode {
 }
 
 /// What kind of machine a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NodeType {
     /// A virtual machine.
     Vm,
@@ -126,6 +131,15 @@ impl OnNodeError {
     /// Every choice with its word.
     pub const WORDS: [(&'static str, Self); 3] =
         [("stop", Self::Stop), ("continue", Self::Continue), ("rollback", Self::Rollback)];
+
+    /// Returns the choice's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Continue => "continue",
+            Self::Rollback => "rollback",
+        }
+    }
 }
 
 /// How a hosting node is told to run its subtree.

@@ -60,6 +60,11 @@ pub(super) fn signing_key() -> Value {
 pub struct Secret(String);
 
 impl Secret {
+    /// Returns `text` as something that is never shown.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
     /// Returns what must not be seen.
     pub fn expose(&self) -> &str {
         &self.0
