@@ -25,9 +25,15 @@ use crate::disk::Disk;
 use crate::machine::sandbox::Sandbox;
 use files::Files;
 
+pub(crate) use account::hash_in_path;
 pub use account::{binary_sha256, user};
 pub use network::interfaces;
 pub(crate) use os::arch;
+
+/// Returns the network interface of the default route.
+pub(crate) fn primary_interface() -> Option<String> {
+    network::read().1.interface
+}
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "facts",

@@ -9,6 +9,7 @@ mod archive;
 mod assert;
 mod certificate;
 mod command;
+pub mod config;
 mod container;
 mod disk;
 pub mod doctor;
@@ -23,12 +24,15 @@ pub mod intent;
 mod kernel;
 pub mod machine;
 mod network;
+pub mod node_agent;
+pub mod nodes;
 mod package;
 mod ranges;
 mod reboot;
 pub mod roles;
 pub mod run;
 mod schedule;
+pub mod server_client;
 mod service;
 mod setup;
 pub mod site;
@@ -65,6 +69,13 @@ impl Drivers {
     pub fn with_run(surroundings: &std::sync::Arc<run::RunSurroundings>) -> Registry {
         let mut registry = Registry::new();
         run::add_to(&mut registry, surroundings);
+        registry
+    }
+
+    /// Returns the operations of a run of nodes, which act with `surroundings`.
+    pub fn with_nodes(surroundings: &std::sync::Arc<nodes::NodesSurroundings>) -> Registry {
+        let mut registry = Registry::new();
+        nodes::add_to(&mut registry, surroundings);
         registry
     }
 

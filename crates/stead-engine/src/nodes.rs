@@ -5,6 +5,7 @@
 //! recursion: a forest may be as deep as memory allows.
 
 mod check;
+pub mod drift;
 pub mod drivers;
 mod forest;
 mod hosts;
@@ -22,7 +23,7 @@ pub use forest::{Forest, ForestNode};
 pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host};
 pub use mode::{Modes, modes};
 pub use pattern::{infer, violation};
-pub use select::{Added, Choice, SelectError, Selection, Verb, select};
+pub use select::{Added, Choice, SelectError, Selection, Verb, means, select};
 pub use self_address::{
     Given as SelfAddressGiven, SelfAddress, SelfAddressError, Source as SelfAddressSource, self_address,
 };

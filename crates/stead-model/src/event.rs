@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::exit_code::ExitCode;
-use crate::id::{HostName, PlanName, RunId, TaskName};
+use crate::id::{HostName, NodeName, PlanName, RunId, TaskName};
+use crate::node::NodeChange;
 use crate::plan::{Digest, Op, Section};
 use crate::status::{Cause, ErrorClass, RunStatus, Status};
 use crate::time::Timestamp;
@@ -235,6 +236,17 @@ pub enum EventKind {
     RoleExited(Box<RoleExited>),
     /// A file that a role left is in the bundle.
     Artifact(Box<Artifact>),
+    /// Something became of a node.
+    Node(Box<NodeChange>),
+    /// A run below this one wrote an event.
+    Delegated {
+        /// The task that has it done.
+        task: TaskName,
+        /// The hosting nodes down to the one whose run wrote it, outermost first.
+        origin: Vec<NodeName>,
+        /// The event, as it stands in that run's journal.
+        event: Box<Value>,
+    },
     /// Nothing new starts from here; running attempts are asked to stop.
     CancelRequested {
         /// Why.
@@ -611,7 +623,8 @@ impl EventKind {
             | Self::TaskNotRun { task, .. }
             | Self::Confirmed { task, .. }
             | Self::UndoStarted { task, .. }
-            | Self::UndoFinished { task, .. } => Some(task),
+            | Self::UndoFinished { task, .. }
+            | Self::Delegated { task, .. } => Some(task),
             Self::CancelRequested { task, .. } => task.as_ref(),
             Self::RunStarted(_)
             | Self::RunResumed(_)
@@ -626,6 +639,7 @@ impl EventKind {
             | Self::RoleStop(_)
             | Self::RoleExited(_)
             | Self::Artifact(_)
+            | Self::Node(_)
             | Self::RunFinished(_) => None,
         }
     }

@@ -1,11 +1,17 @@
-//! Nodes as they live: what lies on them, what is seen of them and what they tell.
+//! Nodes as they live: what lies on them, what is seen of them, what they tell, and what is remembered of them.
 
+pub mod applied;
 pub mod bootstrap;
+pub mod entry;
 pub mod marker;
 pub mod observed;
+pub mod operations;
+pub mod spec_file;
 pub mod wire;
 
+pub use applied::{Applied, ApplyFailure, Change};
 pub use bootstrap::Bootstrap;
+pub use entry::{NodeChange, NodeEntry, NodeStatus, NodesState, ServerEntry};
 pub use marker::{ConfigComplete, ConfigFailed};
 pub use observed::{Drift, NodeState};
 

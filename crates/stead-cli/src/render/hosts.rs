@@ -92,6 +92,8 @@ impl Observer for HostLines {
             | EventKind::RoleStop(_)
             | EventKind::RoleExited(_)
             | EventKind::Artifact(_)
+            | EventKind::Node(_)
+            | EventKind::Delegated { .. }
             | EventKind::CancelRequested { .. }
             | EventKind::RunFinished(_) => {}
         }

@@ -103,6 +103,8 @@ impl Observer for Plain {
             | EventKind::RoleStop(_)
             | EventKind::RoleExited(_)
             | EventKind::Artifact(_)
+            | EventKind::Node(_)
+            | EventKind::Delegated { .. }
             | EventKind::CancelRequested { .. }
             | EventKind::RunFinished(_) => {}
         }
@@ -179,7 +181,9 @@ pub(crate) fn line_of(kind: &EventKind) -> Option<String> {
         | EventKind::RoleReady(_)
         | EventKind::RoleStop(_)
         | EventKind::RoleExited(_)
-        | EventKind::Artifact(_) => return None,
+        | EventKind::Artifact(_)
+        | EventKind::Node(_)
+        | EventKind::Delegated { .. } => return None,
     };
     Some(line)
 }

@@ -97,6 +97,8 @@ pub(crate) fn line_of(kind: &EventKind) -> Option<String> {
         | EventKind::RoleStop(_)
         | EventKind::RoleExited(_)
         | EventKind::Artifact(_)
+        | EventKind::Node(_)
+        | EventKind::Delegated { .. }
         | EventKind::RunFinished(_) => None,
     }
 }

@@ -212,6 +212,8 @@ impl Observer for StepsShown {
             | EventKind::RoleStop(_)
             | EventKind::RoleExited(_)
             | EventKind::Artifact(_)
+            | EventKind::Node(_)
+            | EventKind::Delegated { .. }
             | EventKind::RunFinished(_) => {}
         }
     }

@@ -362,6 +362,8 @@ impl Observer for Terminal {
             | EventKind::RoleStop(_)
             | EventKind::RoleExited(_)
             | EventKind::Artifact(_)
+            | EventKind::Node(_)
+            | EventKind::Delegated { .. }
             | EventKind::Confirmed { .. } => {}
         }
         self.tick();

@@ -384,6 +384,8 @@ impl Watched {
             | EventKind::UndoStarted { .. }
             | EventKind::UndoFinished { .. }
             | EventKind::AgentConnected(_)
+            | EventKind::Node(_)
+            | EventKind::Delegated { .. }
             | EventKind::CancelRequested { .. } => {}
         }
         Vec::new()

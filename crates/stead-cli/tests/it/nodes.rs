@@ -1,5 +1,6 @@
 //! Sites, manifests and tokens: the commands that need no machine.
 
+mod applying;
 mod discovering;
 mod serving;
 mod starting;

@@ -49,7 +49,7 @@ pub fn binary_sha256() -> Option<&'static str> {
 }
 
 /// Returns the hash in the path of an uploaded program, `…/bin/SHA256/stead`: it was compared when it came there.
-fn hash_in_path(path: &Path) -> Option<String> {
+pub(crate) fn hash_in_path(path: &Path) -> Option<String> {
     let (file, directory) = (path.file_name()?, path.parent()?);
     let is_kept = file == "stead" && directory.parent()?.file_name()? == "bin";
     let name = directory.file_name()?.to_str()?;

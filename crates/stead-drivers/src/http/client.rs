@@ -145,7 +145,11 @@ async fn exchange(request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpEr
     talk(url, stream, message, sink).await
 }
 
-async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send>(
+/// Sends a message over an open stream and gives the body of the answer to `sink`.
+///
+/// # Errors
+/// Class `operation`, or what the sink says.
+pub(crate) async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send>(
     url: &str,
     stream: S,
     message: hyper::Request<Full<Bytes>>,
@@ -197,7 +201,8 @@ fn headers(map: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-fn config(roots: &Roots) -> Result<ClientConfig, OpError> {
+/// Returns how TLS is spoken with servers that `roots` vouch for.
+pub(crate) fn config(roots: &Roots) -> Result<ClientConfig, OpError> {
     let mut store = RootCertStore::empty();
     match roots {
         Roots::System => {

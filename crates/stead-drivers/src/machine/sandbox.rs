@@ -14,8 +14,10 @@ mod database;
 mod door;
 mod faults;
 mod home;
+mod keeper;
 mod make;
 mod names;
+mod planted;
 mod process;
 mod supervisor;
 mod tree;
@@ -182,4 +184,21 @@ impl MachineDriver for SandboxDriver {
 pub fn strike(root: &std::path::Path, phase: Phase) -> Option<Struck> {
     let directory = stead_runner::machine::sandbox_of(root)?;
     faults::strike(&Home::at(directory), phase)
+}
+
+/// Makes the sandbox whose root this is look again whether its node is to have an agent; no if it is no sandbox that
+/// runs.
+pub fn look_again(root: &std::path::Path) -> bool {
+    signal(root, rustix::process::Signal::USR1)
+}
+
+/// Stops the sandbox whose root this is, from within; no if it is no sandbox that runs.
+pub fn power_off(root: &std::path::Path) -> bool {
+    signal(root, rustix::process::Signal::TERM)
+}
+
+fn signal(root: &std::path::Path, signal: rustix::process::Signal) -> bool {
+    let directory = stead_runner::machine::sandbox_of(root);
+    let process = directory.and_then(|directory| Home::at(directory).pid()?.0.open());
+    process.inspect(|process| process.signal(signal)).is_some()
 }

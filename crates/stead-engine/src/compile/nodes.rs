@@ -9,8 +9,11 @@ use stead_model::site::manifest::Mode;
 
 use crate::nodes::{Checked, Forest, Selection};
 
+mod level;
 #[cfg(test)]
 mod tests;
+
+pub use level::{Level, to_plan};
 
 /// What is done with the nodes of a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,17 @@ pub enum NodesVerb {
     Destroy,
     /// They are made, looked at, and removed.
     Test,
+}
+
+impl NodesVerb {
+    /// Returns the verb's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Destroy => "destroy",
+            Self::Test => "test",
+        }
+    }
 }
 
 /// A part of a node's life.

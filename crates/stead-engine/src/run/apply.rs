@@ -116,7 +116,9 @@ impl Run {
             | EventKind::RoleReady(_)
             | EventKind::RoleStop(_)
             | EventKind::RoleExited(_)
-            | EventKind::Artifact(_) => {}
+            | EventKind::Artifact(_)
+            | EventKind::Node(_)
+            | EventKind::Delegated { .. } => {}
             kind @ EventKind::Log { .. } if self.is_of_role(kind) => {}
             EventKind::TaskReady { .. }
             | EventKind::TaskStarted { .. }
@@ -233,6 +235,8 @@ impl Run {
             | EventKind::RoleStop(_)
             | EventKind::RoleExited(_)
             | EventKind::Artifact(_)
+            | EventKind::Node(_)
+            | EventKind::Delegated { .. }
             | EventKind::CancelRequested { .. }
             | EventKind::RunFinished(_) => {}
         }

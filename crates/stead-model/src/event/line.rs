@@ -76,8 +76,11 @@ mod tests {
         AgentBack, AgentConnected, AgentLost, Artifact, RoleExited, RoleReady, RoleStarted, RoleStop,
         RowResult, Stream,
     };
-    use crate::id::{HostName, TaskName};
+    use crate::id::{HostName, NodeName, TaskName};
+    use crate::node::{NodeChange, NodeEntry};
     use crate::plan::Digest;
+    use crate::site::host::DriverKind;
+    use crate::site::manifest::{Mode, NodeType};
     use crate::status::Status;
 
     const GOLDEN: &str = r#"{"seq":7,"t":"2026-01-02T03:04:05.678901Z","ev":"task_ready","task":"install-nginx","crc":"015ca1b4"}"#;
@@ -160,6 +163,17 @@ mod tests {
                 bytes: 2,
                 sha256: Digest([7; 32]),
             })),
+            EventKind::Node(Box::new(NodeChange {
+                name: NodeName::parse("edge").unwrap(),
+                changed: true,
+                duration_ms: Some(12),
+                entry: NodeEntry::new(NodeType::Pve, DriverKind::Sandbox, Mode::Pull),
+            })),
+            EventKind::Delegated {
+                task: TaskName::parse("quay.children.create").unwrap(),
+                origin: vec![NodeName::parse("quay").unwrap()],
+                event: Box::new(serde_json::json!({"seq": 1, "ev": "task_ready", "task": "edge.create"})),
+            },
         ] {
             let mut line = line_of(&kind);
             assert_eq!(line.pop(), Some(b'\n'));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::address::Cidr;
@@ -19,7 +20,8 @@ use keys::{ACCESS_KEYS, NETWORK_KEYS, STORAGE_KEYS, TIMEOUT_KEYS};
 pub use keys::{HOST_KEYS, HOSTING_KEYS, INSTANCE_KEYS};
 
 /// What makes machines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DriverKind {
     /// Processes that stand for machines; needs nothing.
     Sandbox,

@@ -89,7 +89,8 @@ impl Mode {
 }
 
 /// What kind of machine a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum NodeType {
     /// A virtual machine.
     Vm,
@@ -129,6 +130,15 @@ impl OnNodeError {
     /// Every choice with its word.
     pub const WORDS: [(&'static str, Self); 3] =
         [("stop", Self::Stop), ("continue", Self::Continue), ("rollback", Self::Rollback)];
+
+    /// Returns the choice's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Continue => "continue",
+            Self::Rollback => "rollback",
+        }
+    }
 }
 
 /// How a hosting node is told to run its subtree.

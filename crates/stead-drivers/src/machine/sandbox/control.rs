@@ -75,6 +75,7 @@ pub(super) async fn ensure_created(
     watch("sheet");
     suffer(&home, Phase::Create).await?;
     let (spec, watch, place) = (spec.clone(), Arc::clone(watch), home.clone());
+    let program = settings.program.clone();
     blocking(move || {
         let held: Held = held;
         let failed = |error: io::Error| place.failed("make", &error);
@@ -85,7 +86,7 @@ pub(super) async fn ensure_created(
         let mut record = Record::new(&spec, record.created_at);
         place.set_record(&record).map_err(failed)?;
         watch("record");
-        make::make(&place, &spec, &*watch)?;
+        make::make(&place, &spec, &program, &*watch)?;
         place.set_sheet(&wanted).map_err(failed)?;
         watch("settings");
         record.made = true;

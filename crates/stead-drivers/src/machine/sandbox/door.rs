@@ -47,7 +47,8 @@ impl Guest {
         })
     }
 
-    fn variables(&self, user: &str) -> Vec<(&'static str, OsString)> {
+    /// Returns what a command of an account finds around it.
+    pub(super) fn variables(&self, user: &str) -> Vec<(&'static str, OsString)> {
         let root = self.home.root();
         let disk = Disk::at(&root).ok();
         let home = self.home_of(user).and_then(|home| disk?.real_path(Path::new(&home)).ok());
@@ -106,9 +107,9 @@ impl SshHost for Guest {
 }
 
 /// As long as it is there, somebody waits for the process.
-struct Waiting {
-    pid: u32,
-    awaited: Awaited,
+pub(super) struct Waiting {
+    pub(super) pid: u32,
+    pub(super) awaited: Awaited,
 }
 
 impl Drop for Waiting {

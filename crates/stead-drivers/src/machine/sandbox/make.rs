@@ -9,6 +9,7 @@ use stead_model::machine::MachineSpec;
 use stead_runner::machine::MachineError;
 
 use super::home::Home;
+use super::planted;
 use crate::transport::ssh::server::ServerKey;
 
 /// Answers for the machine, whatever this machine is called.
@@ -32,13 +33,19 @@ const REBOOT: &str = r#"#!/bin/sh
 read -r pid rest <"$STEAD_SANDBOX/pid" && kill -HUP "$pid"
 "#;
 
-/// Makes the machine's files, below a directory that holds none yet. `step` is told of each.
-pub(super) fn make(home: &Home, spec: &MachineSpec, step: &dyn Fn(&str)) -> Result<(), MachineError> {
+/// Makes the machine's files, below a directory that holds none yet, and plants `program`. `step` is told of each.
+pub(super) fn make(
+    home: &Home,
+    spec: &MachineSpec,
+    program: &Path,
+    step: &dyn Fn(&str),
+) -> Result<(), MachineError> {
     let failed = |error: io::Error| home.failed("make", &error);
     let root = home.root();
     directory(&root, 0o755).map_err(failed)?;
     step("root");
     for (path, mode) in [
+        ("etc/network/interfaces.d", 0o755),
         ("etc/ssh/sshd_config.d", 0o755),
         ("etc/stead/keys", 0o755),
         ("etc/sudoers.d", 0o755),
@@ -67,6 +74,8 @@ pub(super) fn make(home: &Home, spec: &MachineSpec, step: &dyn Fn(&str)) -> Resu
         plant(&root, &path, file.mode, &file.content).map_err(failed)?;
     }
     step("files");
+    planted::plant(program, home).map_err(failed)?;
+    step("program");
     directory(&home.programs(), 0o755).map_err(failed)?;
     for (name, text) in [("hostname", HOSTNAME), ("reboot", REBOOT)] {
         plant(&home.programs(), name, 0o755, text.as_bytes()).map_err(failed)?;

@@ -1,7 +1,7 @@
 //! `stead sandbox`: the process of one sandbox, from its start to its end, over as many boots as it has.
 //!
 //! TERM stops it: what runs in it is asked to go, and it waits for that. HUP restarts it: what runs goes, by force if
-//! need be, and another boot begins. It adopts whatever is left without a parent in it, so that everything started in
+//! need be, and another boot begins. USR1 makes it look again whether its node is to have an agent. It adopts whatever is left without a parent in it, so that everything started in
 //! the sandbox stays its descendant, and ends with the sandbox it runs in.
 
 use std::fs::{self, File};
@@ -23,9 +23,10 @@ use super::database;
 use super::door::{Awaited, Guest};
 use super::faults::{self, Phase};
 use super::home::{Door, Home, Sheet};
+use super::keeper::Keeper;
 use super::process::{Handle, ProcessMark, Stat};
 use super::tree;
-use crate::transport::ssh::server::{ServerKey, SshServer};
+use crate::transport::ssh::server::{ServerKey, SshHost, SshServer};
 
 /// A console is begun anew at this size; the one before is kept.
 const ROTATE: u64 = 16 << 20;
@@ -127,9 +128,10 @@ struct House<'a> {
     mark: ProcessMark,
     public_key: String,
     server: Arc<SshServer>,
-    awaited: Awaited,
+    guest: Arc<Guest>,
     terminate: Signals,
     hang_up: Signals,
+    look_again: Signals,
     child: Signals,
 }
 
@@ -141,24 +143,24 @@ impl<'a> House<'a> {
         mark: ProcessMark,
         key: ServerKey,
     ) -> io::Result<Self> {
-        let awaited = Awaited::default();
-        let guest = Guest {
+        let guest = Arc::new(Guest {
             home: home.clone(),
             node: sheet.node.clone(),
             console: Arc::clone(console),
-            awaited: Arc::clone(&awaited),
-        };
+            awaited: Awaited::default(),
+        });
         Ok(Self {
             public_key: key.public()?,
-            server: Arc::new(SshServer::new(key, Arc::new(guest))),
+            server: Arc::new(SshServer::new(key, Arc::clone(&guest) as Arc<dyn SshHost>)),
             terminate: signal(SignalKind::terminate())?,
             hang_up: signal(SignalKind::hangup())?,
+            look_again: signal(SignalKind::user_defined1())?,
             child: signal(SignalKind::child())?,
             home,
             sheet,
             console,
             mark,
-            awaited,
+            guest,
         })
     }
 
@@ -227,16 +229,22 @@ impl<'a> House<'a> {
         tokio::pin!(coming_up);
         let mut is_up = false;
         let mut connections = JoinSet::new();
+        let mut agent = Keeper::new(Arc::clone(&self.guest));
         let mut bury = false;
         loop {
             tokio::select! {
                 up = &mut coming_up, if !is_up => {
                     is_up = true;
                     match up {
-                        Ok(()) => self.open(listener).await?,
+                        Ok(()) => {
+                            self.open(listener).await?;
+                            agent.look();
+                        }
                         Err(why) => self.console.say(&format!("no address: {why}")),
                     }
                 }
+                () = agent.turn() => {}
+                Some(()) = self.look_again.recv(), if is_up => agent.look(),
                 accepted = accept(listener.as_ref()), if is_up => {
                     if let Ok(stream) = accepted {
                         let (home, server, console) =
@@ -291,7 +299,7 @@ impl<'a> House<'a> {
 
     /// Takes what ended without anybody waiting for it out of the list of processes; returns whether to look again.
     fn bury_orphans(&self) -> bool {
-        let awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        let awaited = self.guest.awaited.lock().unwrap_or_else(PoisonError::into_inner);
         let mut again = false;
         for pid in tree::children(std::process::id()) {
             if awaited.contains(&pid) || Stat::read(pid).is_none_or(|stat| !stat.is_dead) {

@@ -1,0 +1,9 @@
+//! Nodes: `stead create`, `destroy`, `test` and `status`.
+
+mod act;
+mod document;
+mod load;
+pub(super) mod resume;
+mod seen;
+pub(super) mod status;
+pub(super) mod verb;

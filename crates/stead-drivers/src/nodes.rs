@@ -1,0 +1,326 @@
+//! Nodes: what the tasks of `stead create`, `destroy` and `test` do.
+//!
+//! A plan of nodes holds names; everything else is handed over in memory, per run, as [`NodesSurroundings`]. Without it
+//! the operations refuse to act: they are no operations of plan files.
+//!
+//! ```text
+//!  site, manifest, host ──▶ NodesSurroundings ──▶ make ─▶ push | await | signal ─▶ hosting ─▶ link ─▶ verify ─▶ remove
+//!                                │    │                                             └─▶ delegate: the level below
+//!                machine drivers ┘    └ memory: events, then STATE/nodes/HOST/MANIFEST/state.json
+//! ```
+
+mod act;
+mod delegate;
+mod hosting;
+mod hosts;
+mod keys;
+mod link;
+mod make;
+mod memory;
+mod push;
+mod reach;
+mod remove;
+mod report;
+mod serve;
+mod verify;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use stead_engine::nodes::{Checked, CheckedNode, ChosenHost, Forest, ForestNode, Selection};
+use stead_model::machine::{Owner, OwnerScope};
+use stead_model::node::{NodeChange, NodeEntry};
+use stead_model::plan::Digest;
+use stead_model::site::host::Timeouts;
+use stead_model::site::manifest::{ManifestNode, Mode, NodeType, OnNodeError};
+use stead_model::site::{Manifest, ResolvedSpec, Site, resolve};
+use stead_model::{NodeName, Value};
+use stead_runner::Announcer;
+use stead_runner::machine::MachineDriver;
+use stead_runner::operation::{OpError, Registry};
+use stead_runner::transport::Connect;
+use tokio::sync::OnceCell;
+
+pub use hosts::{HostError, machine_driver};
+pub use keys::{DriverKey, KeyError};
+pub use memory::{Memory, state_file};
+
+/// What a level of nodes is made of.
+pub struct NodesParts {
+    /// The site, as it was read.
+    pub site: Arc<Site>,
+    /// Where it is.
+    pub site_dir: PathBuf,
+    /// Where runs, locks, keys and what is known of nodes are kept.
+    pub state_dir: PathBuf,
+    /// The host of the run.
+    pub host: ChosenHost,
+    /// The manifest's name.
+    pub name: String,
+    /// The manifest; empty where nodes are removed that nobody describes any more.
+    pub manifest: Arc<Manifest>,
+    /// Its digest.
+    pub manifest_digest: String,
+    /// Its nodes.
+    pub forest: Arc<Forest>,
+    /// What is known of them.
+    pub checked: Arc<Checked>,
+    /// Those that are meant.
+    pub selection: Arc<Selection>,
+    /// What was asked for on the command line, for the levels below.
+    pub wishes: NodesWishes,
+    /// This program: what supervises sandboxes and is brought to nodes.
+    pub program: PathBuf,
+    /// Opens connections.
+    pub connect: Arc<dyn Connect>,
+    /// Adds events to the run.
+    pub announcer: Announcer,
+    /// What is remembered of the nodes.
+    pub memory: Arc<Memory>,
+    /// Makes machines, by host; the host of the run is among them.
+    pub drivers: BTreeMap<String, Arc<dyn MachineDriver>>,
+    /// The environment, for what is found by it.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// What was asked for on the command line.
+#[derive(Clone, Debug, Default)]
+pub struct NodesWishes {
+    /// `--mode`.
+    pub mode: Option<Mode>,
+    /// `--on-error`.
+    pub on_error: Option<OnNodeError>,
+    /// The address that nodes of this level are told.
+    pub self_addr: Option<String>,
+    /// Whether hosts are looked at first.
+    pub skip_preflight: bool,
+}
+
+/// What the tasks of one level share. `Debug` shows names only.
+pub struct NodesSurroundings {
+    pub(crate) parts: NodesParts,
+    /// The driver's own key, made when it is needed first.
+    key: OnceCell<DriverKey>,
+    /// The hash of this program, computed once.
+    program_sha256: OnceCell<Digest>,
+    /// What this run did to nodes.
+    touched: Mutex<BTreeMap<NodeName, Touched>>,
+}
+
+/// What this run did to a node.
+#[derive(Clone, Debug)]
+struct Touched {
+    changed: bool,
+    began: Instant,
+    earlier: Duration,
+}
+
+impl fmt::Debug for NodesSurroundings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodesSurroundings")
+            .field("manifest", &self.parts.name)
+            .field("host", &self.parts.host.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A node of the manifest, with everything known of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeView<'a> {
+    /// Its place in the forest.
+    pub(crate) index: usize,
+    /// How it hangs together with others.
+    pub(crate) node: &'a ForestNode,
+    /// As it is written.
+    pub(crate) written: &'a ManifestNode,
+    /// What was found out when it was checked.
+    pub(crate) known: &'a CheckedNode,
+}
+
+impl NodesSurroundings {
+    /// Returns the surroundings of one level.
+    pub fn new(parts: NodesParts) -> Arc<Self> {
+        Arc::new(Self {
+            parts,
+            key: OnceCell::new(),
+            program_sha256: OnceCell::new(),
+            touched: Mutex::default(),
+        })
+    }
+
+    /// Returns the node called `name`.
+    pub(crate) fn node(&self, name: &str) -> Result<NodeView<'_>, OpError> {
+        let parts = &self.parts;
+        let range = parts.forest.named(name).filter(|range| range.len() == 1);
+        let found = range.and_then(|range| {
+            let index = range.start;
+            let node = parts.forest.nodes.get(index)?;
+            let written = parts.manifest.nodes.get(node.written)?;
+            Some(NodeView { index, node, written, known: parts.checked.nodes.get(index)? })
+        });
+        found.ok_or_else(|| OpError::invalid(format!("the manifest has no node `{name}`")))
+    }
+
+    /// Returns what a node becomes; none: it has no config phase.
+    pub(crate) fn spec_of(&self, node: &NodeView<'_>) -> Result<Option<ResolvedSpec>, OpError> {
+        let Some(spec) = &node.written.spec else { return Ok(None) };
+        let resolved = resolve(&self.parts.site, &spec.value, &node.node.name);
+        resolved.map(Some).map_err(|error| OpError::invalid(error.to_string()))
+    }
+
+    /// Returns the name of the host that a node of this level is made on.
+    pub(crate) fn host_of(&self, node: Option<&NodeView<'_>>, entry: Option<&NodeEntry>) -> String {
+        let written = node.and_then(|node| node.written.host.as_ref()).map(|host| host.value.clone());
+        let remembered = entry.and_then(|entry| entry.host.clone());
+        // Where it is counts, not where it would be made now.
+        let is_there = entry.is_some_and(|entry| entry.machine_id.is_some());
+        let found = if is_there { remembered } else { written };
+        found.unwrap_or_else(|| self.parts.host.name.clone())
+    }
+
+    /// Returns what makes machines on `host`.
+    pub(crate) fn driver(&self, host: &str) -> Result<Arc<dyn MachineDriver>, OpError> {
+        let found = self.parts.drivers.get(host).cloned();
+        found.ok_or_else(|| OpError::invalid(format!("host `{host}` makes no machines")))
+    }
+
+    /// Returns whose the machines of this level are.
+    pub(crate) fn scope(&self) -> String {
+        format!("{}/{}/{}", self.parts.site.settings.value.name, self.parts.name, self.parts.host.name)
+    }
+
+    /// Returns the mark of the machine of `node`.
+    pub(crate) fn owner(&self, node: &str) -> Result<Owner, OpError> {
+        Owner::new(&self.scope(), node).map_err(|error| OpError::invalid(error.to_string()))
+    }
+
+    /// Returns which machines are of this level.
+    pub(crate) fn owner_scope(&self) -> OwnerScope {
+        OwnerScope::Exactly(self.scope())
+    }
+
+    /// Returns how long a part of a node's life may take, the buffer added.
+    pub(crate) fn limit(&self, pick: impl FnOnce(&Timeouts) -> u32) -> Duration {
+        let seconds = pick(&self.parts.host.host.timeouts);
+        Duration::from_secs(u64::from(seconds) + u64::from(self.parts.manifest.settings.timeout_buffer))
+    }
+
+    /// Returns what is remembered of a node.
+    pub fn entry(&self, name: &NodeName) -> Option<NodeEntry> {
+        self.parts.memory.look(|state| state.nodes.get(name).cloned())
+    }
+
+    /// Changes what is remembered of a node: says it, then writes it down if it is different.
+    pub(crate) async fn update(
+        &self,
+        name: &NodeName,
+        changed: bool,
+        change: impl FnOnce(&mut NodeEntry),
+    ) -> Result<(), OpError> {
+        let new = self.new_entry(name);
+        let entry = self.parts.memory.change(|state| {
+            let entry = state.nodes.entry(name.clone()).or_insert(new);
+            change(entry);
+            entry.clone()
+        });
+        self.say(name, changed, entry).await;
+        self.parts.memory.flush().await
+    }
+
+    /// Forgets a node that is gone: says so, then writes it down.
+    pub(crate) async fn forget(&self, name: &NodeName, changed: bool) -> Result<(), OpError> {
+        use stead_model::node::NodeStatus;
+        let new = self.new_entry(name);
+        let mut entry = self.parts.memory.change(|state| state.nodes.remove(name)).unwrap_or(new);
+        (entry.status, entry.error) = (NodeStatus::Destroyed, None);
+        self.say(name, changed, entry).await;
+        self.parts.memory.flush().await
+    }
+
+    /// Takes over what a run below this one says of a node, which is in `parent`.
+    pub(crate) async fn take_over(&self, change: NodeChange) -> Result<(), OpError> {
+        use stead_model::node::NodeStatus;
+        let NodeChange { name, entry, .. } = change;
+        self.parts.memory.change(|state| match entry.status {
+            NodeStatus::Destroyed => drop(state.nodes.remove(&name)),
+            NodeStatus::Pending
+            | NodeStatus::Running
+            | NodeStatus::Completed
+            | NodeStatus::Failed
+            | NodeStatus::Skipped => drop(state.nodes.insert(name.clone(), entry)),
+        });
+        self.parts.memory.flush().await
+    }
+
+    async fn say(&self, name: &NodeName, changed: bool, entry: NodeEntry) {
+        let touched = {
+            let mut all = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+            let touched = all.entry(name.clone()).or_insert_with(Touched::now);
+            touched.changed |= changed;
+            touched.clone()
+        };
+        let duration = touched.earlier + touched.began.elapsed();
+        let duration_ms = Some(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+        let change = NodeChange { name: name.clone(), changed: touched.changed, duration_ms, entry };
+        self.parts.announcer.say(stead_model::EventKind::Node(Box::new(change))).await;
+    }
+
+    /// Notes that work on a node begins.
+    pub(crate) fn touch(&self, name: &NodeName) {
+        let mut all = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(name.clone()).or_insert_with(Touched::now);
+    }
+
+    /// Returns the entry of a node of which nothing is remembered.
+    fn new_entry(&self, name: &NodeName) -> NodeEntry {
+        let Ok(node) = self.node(name.as_str()) else {
+            return NodeEntry::new(NodeType::Vm, self.parts.host.host.driver(), Mode::Push);
+        };
+        let kind = node.written.kind.as_ref().map_or(NodeType::Vm, |kind| kind.value);
+        let driver = node.known.driver.unwrap_or_else(|| self.parts.host.host.driver());
+        let mut entry = NodeEntry::new(kind, driver, node.known.modes.config);
+        entry.host = node.written.host.as_ref().map(|host| host.value.clone());
+        entry.parent = node.node.parent.map(|parent| self.parts.forest.nodes[parent].name.clone());
+        entry.spec = node.written.spec.as_ref().map(|spec| spec.value.clone());
+        entry
+    }
+
+    /// Returns the hash of this program.
+    pub(crate) async fn program_sha256(&self) -> Result<Digest, OpError> {
+        let hashing = || async {
+            let program = self.parts.program.clone();
+            let hashed =
+                tokio::task::spawn_blocking(move || stead_bundle::hash_file(&program, &mut vec![0; 1 << 16]));
+            let hashed = hashed.await.map_err(|_| OpError::operation("hashing this program was cut off"))?;
+            hashed.map_err(|error| OpError::io("hashing this program", &error))
+        };
+        self.program_sha256.get_or_try_init(hashing).await.copied()
+    }
+
+    /// Returns the driver's directory of the level below `node`, on that node.
+    pub(crate) fn state_dir(&self) -> &Path {
+        &self.parts.state_dir
+    }
+}
+
+impl Touched {
+    fn now() -> Self {
+        Self { changed: false, began: Instant::now(), earlier: Duration::ZERO }
+    }
+}
+
+/// Adds the operations of nodes; they act with `surroundings`.
+pub fn add_to(registry: &mut Registry, surroundings: &Arc<NodesSurroundings>) {
+    act::add_to(registry, surroundings);
+}
+
+/// Returns the digest of a manifest: of what it says, not of how it is written.
+pub fn manifest_digest(text: &[u8]) -> String {
+    format!("sha256:{}", Digest::of(text))
+}
+
+/// What an operation leaves in its result.
+pub(crate) type Data = Option<Value>;

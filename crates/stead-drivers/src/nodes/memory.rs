@@ -1,0 +1,162 @@
+//! What is remembered of nodes: one file per manifest and host, replaced whole after each change.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stead_model::node::NodesState;
+use stead_runner::operation::OpError;
+
+/// Returns where is kept what is known of the nodes of a manifest on a host.
+pub fn state_file(state_dir: &Path, host: &str, manifest: &str) -> PathBuf {
+    state_dir.join("nodes").join(host).join(manifest).join("state.json")
+}
+
+/// What is remembered of nodes, and where it is written down.
+#[derive(Debug)]
+pub struct Memory {
+    path: PathBuf,
+    inner: Mutex<Inner>,
+    /// Held while the file is written; who waits finds that others wrote for it.
+    writing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: NodesState,
+    /// What the file holds; none: there is no file.
+    written: Option<Arc<[u8]>>,
+}
+
+impl Memory {
+    /// Returns what the file at `path` remembers; nothing if there is none.
+    ///
+    /// # Errors
+    /// If it is there and cannot be read.
+    pub fn open(path: PathBuf, manifest: &str, host: &str) -> io::Result<Self> {
+        let written = match std::fs::read(&path) {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let state = match &written {
+            Some(bytes) => NodesState::parse(bytes).map_err(io::Error::other)?,
+            None => NodesState::new(manifest, host),
+        };
+        let inner = Mutex::new(Inner { state, written: written.map(Arc::from) });
+        Ok(Self { path, inner, writing: tokio::sync::Mutex::new(()) })
+    }
+
+    /// Returns where it is written down.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file again: another run may have written it since.
+    pub fn reload(&self) -> io::Result<()> {
+        let (manifest, host) = self.look(|state| (state.manifest.clone(), state.host.clone()));
+        let fresh = Self::open(self.path.clone(), &manifest, &host)?;
+        *self.lock() = fresh.inner.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(())
+    }
+
+    /// Looks at what is remembered.
+    pub fn look<T>(&self, look: impl FnOnce(&NodesState) -> T) -> T {
+        look(&self.lock().state)
+    }
+
+    /// Changes what is remembered; [`flush`](Self::flush) writes it down.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut NodesState) -> T) -> T {
+        change(&mut self.lock().state)
+    }
+
+    /// Writes down what is remembered, unless the file says it already. Without nodes there is no file.
+    pub(crate) async fn flush(&self) -> Result<(), OpError> {
+        let _writing = self.writing.lock().await;
+        let Some(bytes) = self.unwritten() else { return Ok(()) };
+        let path = self.path.clone();
+        let to_write = bytes.clone();
+        let written = tokio::task::spawn_blocking(move || match to_write {
+            Some(bytes) => write(&path, &bytes),
+            None => remove(&path),
+        });
+        let written = written.await.unwrap_or_else(|_| Err(io::Error::other("the work was cut off")));
+        written.map_err(|error| OpError::io(format_args!("writing {}", self.path.display()), &error))?;
+        self.lock().written = bytes;
+        Ok(())
+    }
+
+    /// Returns what the file should hold, if it does not: bytes, or that it should not be there.
+    fn unwritten(&self) -> Option<Option<Arc<[u8]>>> {
+        let inner = self.lock();
+        let wanted: Option<Arc<[u8]>> = match inner.state.nodes.is_empty() && inner.state.server.is_none() {
+            true => None,
+            false => Some(inner.state.to_bytes().into()),
+        };
+        (wanted != inner.written).then_some(wanted)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or_else(|| io::Error::other("it is in no directory"))?;
+    std::fs::create_dir_all(directory)?;
+    let mut file = tempfile::Builder::new().prefix(".state.").tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    std::fs::File::open(directory)?.sync_all()
+}
+
+/// Removes the file, and the directories above it that are empty then.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    // Others may be using them: then they stay.
+    for directory in path.ancestors().skip(1).take(3) {
+        if std::fs::remove_dir(directory).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stead_model::NodeName;
+    use stead_model::node::NodeEntry;
+    use stead_model::site::host::DriverKind;
+    use stead_model::site::manifest::{Mode, NodeType};
+
+    fn entry() -> NodeEntry {
+        NodeEntry::new(NodeType::Vm, DriverKind::Sandbox, Mode::Push)
+    }
+
+    #[tokio::test]
+    async fn the_file_is_there_while_there_are_nodes_and_is_written_only_when_something_differs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = state_file(dir.path(), "local", "lab");
+        let memory = Memory::open(path.clone(), "lab", "local").unwrap();
+        memory.flush().await.unwrap();
+        assert!(!dir.path().join("nodes").exists());
+        let name = NodeName::parse("edge").unwrap();
+        memory.change(|state| state.nodes.insert(name.clone(), entry()));
+        memory.flush().await.unwrap();
+        let before = std::fs::metadata(&path).unwrap();
+        memory.flush().await.unwrap();
+        let same = std::os::unix::fs::MetadataExt::ino(&before)
+            == std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
+        assert!(same, "nothing differs, so nothing is written");
+        let again = Memory::open(path.clone(), "lab", "local").unwrap();
+        assert!(again.look(|state| state.nodes.contains_key(&name)));
+        again.change(|state| state.nodes.clear());
+        again.flush().await.unwrap();
+        assert!(!dir.path().join("nodes").exists(), "nothing is left of nothing");
+    }
+}

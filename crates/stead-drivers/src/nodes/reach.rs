@@ -1,0 +1,134 @@
+//! The way to a node: over SSH, with the driver's own key and the host key that was pinned when it was made.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stead_model::node::NodeEntry;
+use stead_model::transport::{SshSpec, TransportSpec};
+use stead_model::{ErrorClass, NodeName};
+use stead_runner::operation::OpError;
+use stead_runner::transport::Transport;
+use tokio::io::AsyncReadExt as _;
+use tokio::time::{Instant, sleep};
+
+use super::{DriverKey, NodesSurroundings};
+
+/// How long one try to connect may take.
+const ONE_TRY: Duration = Duration::from_secs(15);
+/// Between two tries: a machine that comes up is not hammered.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// As much is kept of what a command says.
+const LONGEST_OUTPUT: u64 = 16 << 20;
+
+/// What a command on a node left.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Said {
+    /// Its exit code; none: a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// Its output.
+    pub(crate) stdout: Vec<u8>,
+    /// Its errors.
+    pub(crate) stderr: Vec<u8>,
+}
+
+impl Said {
+    /// Returns the last lines it wrote to its errors, for a message.
+    pub(crate) fn complaint(&self) -> String {
+        let text = String::from_utf8_lossy(&self.stderr);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines.iter().skip(lines.len().saturating_sub(5)).copied().collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl NodesSurroundings {
+    /// Returns the key this level logs in with.
+    pub(crate) async fn key(&self) -> Result<&DriverKey, OpError> {
+        let making = || async {
+            let given = self.parts.site.settings.value.defaults.ssh_key_file.clone();
+            let given =
+                given.map(|file| self.parts.site_dir.join(expand_home(&file, &self.parts.environment)));
+            let state_dir = self.parts.state_dir.clone();
+            let made = tokio::task::spawn_blocking(move || DriverKey::ensure(given.as_deref(), &state_dir));
+            let made = made.await.map_err(|_| OpError::operation("making the driver's key was cut off"))?;
+            made.map_err(|error| OpError::operation(error.to_string()))
+        };
+        self.key.get_or_try_init(making).await
+    }
+
+    /// Returns how the node of `entry` is reached.
+    pub(crate) async fn way_to(&self, name: &NodeName, entry: &NodeEntry) -> Result<TransportSpec, OpError> {
+        let unreached =
+            |what: &str| OpError::new(ErrorClass::Unreachable, format!("{name} has no {what} that is known"));
+        let host = entry.ip.clone().ok_or_else(|| unreached("address"))?;
+        let host_key = entry.host_key.clone().ok_or_else(|| unreached("host key"))?;
+        let key = self.key().await?;
+        Ok(TransportSpec::Ssh(Box::new(SshSpec {
+            user: Some(self.parts.site.settings.value.defaults.vm_user.clone()),
+            host,
+            port: entry.ssh_port,
+            key: Some(key.file.display().to_string()),
+            host_key: Some(host_key),
+            agent: Some(false),
+            connect_timeout: Some(ONE_TRY),
+            ssh_config: Some("none".to_owned()),
+            ..SshSpec::default()
+        })))
+    }
+
+    /// Connects to a node, trying again for as long as its SSH may take to come up.
+    pub(crate) async fn connect(&self, name: &NodeName) -> Result<Arc<dyn Transport>, OpError> {
+        let entry = self.entry(name).ok_or_else(|| OpError::operation(format!("{name} was never made")))?;
+        let way = self.way_to(name, &entry).await?;
+        let limit = self.limit(|limits| limits.ssh);
+        let deadline = Instant::now() + limit;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match self.parts.connect.connect(&way).await {
+                Ok(transport) => return Ok(transport),
+                Err(error) => error,
+            };
+            if !error.may_pass() || Instant::now() + pause > deadline {
+                let within = stead_model::duration::to_exact(limit);
+                let message = match error.may_pass() {
+                    true => format!("{name} was not reached over SSH within {within}: {error}"),
+                    false => format!("{name} was not reached over SSH: {error}"),
+                };
+                return Err(OpError::new(error.class(), message));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Runs a command to its end and returns what it left.
+pub(crate) async fn run(
+    transport: &dyn Transport,
+    command: stead_runner::transport::Command,
+) -> Result<Said, OpError> {
+    use stead_runner::transport::{Exit, TransportError};
+    let lost = |error: TransportError| OpError::new(error.class(), error.to_string());
+    let mut running = transport.exec(command).await.map_err(lost)?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut bounded_out = (&mut running.stdout).take(LONGEST_OUTPUT);
+    let mut bounded_err = (&mut running.stderr).take(LONGEST_OUTPUT);
+    let read = tokio::join!(bounded_out.read_to_end(&mut stdout), bounded_err.read_to_end(&mut stderr));
+    let failed = |error: std::io::Error| {
+        OpError::new(ErrorClass::Unreachable, format!("its output was cut off: {error}"))
+    };
+    read.0.map_err(failed)?;
+    read.1.map_err(failed)?;
+    let code = match running.process.wait().await.map_err(lost)? {
+        Exit::Code(code) => Some(code),
+        Exit::Signal(_) => None,
+    };
+    Ok(Said { code, stdout, stderr })
+}
+
+fn expand_home(path: &str, environment: &std::collections::BTreeMap<String, String>) -> String {
+    match (path.strip_prefix("~/"), environment.get("HOME")) {
+        (Some(rest), Some(home)) => format!("{home}/{rest}"),
+        (Some(_), None) | (None, _) => path.to_owned(),
+    }
+}

@@ -1,0 +1,83 @@
+//! `node.remove`: a machine is gone, with everything of it.
+
+use stead_model::NodeName;
+use stead_model::machine::Machine;
+use stead_model::time::Timestamp;
+use stead_runner::machine::{Changed, MachineDriver, MachineError};
+use stead_runner::operation::{OpContext, OpError, Outcome};
+use tokio::time::timeout;
+
+use super::NodesSurroundings;
+use super::make::refused;
+
+impl NodesSurroundings {
+    /// Removes the machine of a node, and all that is remembered of it and of the nodes in it.
+    ///
+    /// With `made_here` only what this run made: the rest was there before. With `terminate` the node stops itself
+    /// first.
+    pub(super) async fn remove(
+        &self,
+        cx: &OpContext,
+        name: &NodeName,
+        made_here: bool,
+        _terminate: bool,
+    ) -> Result<Outcome, OpError> {
+        let entry = self.entry(name);
+        let node = self.node(name.as_str()).ok();
+        let driver = self.driver(&self.host_of(node.as_ref(), entry.as_ref()))?;
+        let found = self.find_machine(&*driver, name).await?;
+        if made_here
+            && found
+                .as_ref()
+                .is_some_and(|machine| machine.created_at < began(cx).unwrap_or(machine.created_at))
+        {
+            return Ok(Outcome::default());
+        }
+        let mut changed = false;
+        if let Some(machine) = found {
+            let limit = self.limit(|limits| limits.destroy);
+            let gone = timeout(limit, driver.destroy(&machine.id)).await.unwrap_or_else(|_| {
+                let within = stead_model::duration::to_exact(limit);
+                Err(MachineError::Timeout(format!("{name} was not removed within {within}")))
+            });
+            changed = gone.map_err(refused)? == Changed::Yes;
+        }
+        for inner in self.nodes_in(name) {
+            self.forget(&inner, changed).await?;
+        }
+        self.forget(name, changed).await?;
+        Ok(Outcome { changed, ..Outcome::default() })
+    }
+
+    /// Returns the machine of a node, however much of it is there.
+    async fn find_machine(
+        &self,
+        driver: &dyn MachineDriver,
+        name: &NodeName,
+    ) -> Result<Option<Machine>, OpError> {
+        let machines = driver.list(&self.owner_scope()).await.map_err(refused)?;
+        Ok(machines.into_iter().find(|machine| machine.owner.name() == name.as_str()))
+    }
+
+    /// Returns the nodes that are remembered to be in `name`, however deep, innermost first.
+    pub(super) fn nodes_in(&self, name: &NodeName) -> Vec<NodeName> {
+        self.parts.memory.look(|state| {
+            let mut found = vec![name.clone()];
+            let mut next = 0;
+            while let Some(parent) = found.get(next).cloned() {
+                let inner = state.nodes.iter().filter(|(_, entry)| entry.parent.as_ref() == Some(&parent));
+                let inner: Vec<NodeName> = inner.map(|(name, _)| name.clone()).collect();
+                // A damaged file may say that nodes are in each other.
+                found.extend(inner.into_iter().filter(|name| !found.contains(name)).collect::<Vec<_>>());
+                next += 1;
+            }
+            found.into_iter().skip(1).rev().collect()
+        })
+    }
+}
+
+/// Returns when the run of `cx` began.
+fn began(cx: &OpContext) -> Option<Timestamp> {
+    let meta = stead_bundle::load_meta(cx.bundle.as_ref()?).ok()?;
+    Some(meta.started_at)
+}

@@ -1,0 +1,78 @@
+//! What operators ask a server.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use stead_model::node::wire::{Job, JobRequest, LONGEST_WAIT_SECONDS, NodeStatus, SignalKind, SignalRequest};
+use stead_model::{MessageId, NodeName};
+
+use super::{ClientError, PATIENCE, ServerClient, to_body};
+
+#[derive(Deserialize)]
+struct Nodes {
+    nodes: Vec<NodeStatus>,
+}
+
+#[derive(Deserialize)]
+struct Jobs {
+    jobs: Vec<Job>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    id: MessageId,
+}
+
+impl ServerClient {
+    /// Returns what the server knows of its nodes, by name.
+    pub async fn nodes(&self) -> Result<Vec<NodeStatus>, ClientError> {
+        let answer = self.call("GET", "/v1/nodes", None).await?;
+        self.read::<Nodes>(&answer.body).map(|known| known.nodes)
+    }
+
+    /// Returns what the server knows of a node, with its reports after `after`; if there are none it waits for one.
+    pub async fn node(&self, node: &NodeName, after: u64, wait: Duration) -> Result<NodeStatus, ClientError> {
+        let seconds = wait.as_secs().min(LONGEST_WAIT_SECONDS);
+        let path = format!("/v1/nodes/{node}?after={after}&wait={seconds}");
+        let patience = PATIENCE + Duration::from_secs(seconds);
+        let answer = self.accepted(self.send("GET", &path, None, None, patience).await?)?;
+        self.read(&answer.body)
+    }
+
+    /// Sends a node a signal, and returns what it is called.
+    pub async fn signal(
+        &self,
+        node: &NodeName,
+        kind: SignalKind,
+        payload: Map<String, Value>,
+    ) -> Result<MessageId, ClientError> {
+        let body = to_body(&SignalRequest { kind, payload })?;
+        let answer = self.call("POST", &format!("/v1/nodes/{node}/signals"), Some(body)).await?;
+        self.read::<Named>(&answer.body).map(|named| named.id)
+    }
+
+    /// Submits a job, and returns what it is called.
+    pub async fn submit(&self, request: &JobRequest) -> Result<MessageId, ClientError> {
+        let answer = self.call("POST", "/v1/jobs", Some(to_body(request)?)).await?;
+        self.read::<Named>(&answer.body).map(|named| named.id)
+    }
+
+    /// Returns the jobs the server knows, oldest first, without what they wrote.
+    pub async fn jobs(&self) -> Result<Vec<Job>, ClientError> {
+        let answer = self.call("GET", "/v1/jobs", None).await?;
+        self.read::<Jobs>(&answer.body).map(|known| known.jobs)
+    }
+
+    /// Returns a job.
+    pub async fn job(&self, id: &MessageId) -> Result<Job, ClientError> {
+        let answer = self.call("GET", &format!("/v1/jobs/{id}"), None).await?;
+        self.read(&answer.body)
+    }
+
+    /// Ends a job, and returns it as it is then.
+    pub async fn cancel(&self, id: &MessageId) -> Result<Job, ClientError> {
+        let answer = self.call("DELETE", &format!("/v1/jobs/{id}"), None).await?;
+        self.read(&answer.body)
+    }
+}
