@@ -22,7 +22,7 @@ mod process;
 mod supervisor;
 mod tree;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub use names::Names;
 pub use supervisor::supervise;
 
 use crate::transport::ssh::server::ServerKey;
-use home::Home;
+use home::{Found, Home};
 
 /// What a host says of its sandboxes.
 #[derive(Clone, Debug)]
@@ -85,7 +85,8 @@ pub struct SandboxDriver {
 
 impl SandboxDriver {
     /// Returns the driver of these settings. Touches nothing yet.
-    pub fn new(settings: SandboxSettings) -> Self {
+    pub fn new(mut settings: SandboxSettings) -> Self {
+        settings.root_dir = canonical(&settings.root_dir);
         Self { settings: Arc::new(settings), watch: Arc::new(|_| {}) }
     }
 
@@ -104,6 +105,19 @@ impl SandboxDriver {
         }
         Ok(Home::new(&self.settings.root_dir, id.as_str()))
     }
+}
+
+/// Returns the one name of a directory that need not be there yet: by it processes of a machine are known again.
+fn canonical(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let known = absolute.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    known.map_or_else(
+        || absolute.clone(),
+        |(above, real)| {
+            let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+            if rest.as_os_str().is_empty() { real } else { real.join(rest) }
+        },
+    )
 }
 
 /// Refuses what a sandbox has not.
@@ -152,7 +166,7 @@ impl MachineDriver for SandboxDriver {
     }
 
     async fn start(&self, id: &MachineId) -> Result<Changed, MachineError> {
-        control::start(&self.settings, &self.home(id)?).await
+        control::start(&self.settings, &self.watch, &self.home(id)?).await
     }
 
     async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {
@@ -164,7 +178,11 @@ impl MachineDriver for SandboxDriver {
     }
 
     async fn inspect(&self, id: &MachineId) -> Result<Option<Machine>, MachineError> {
-        Ok(self.home(id)?.machine())
+        let home = self.home(id)?;
+        match home.find() {
+            Found::Unreadable(error) => Err(home.unreadable(&error)),
+            Found::Absent | Found::Foreign | Found::Ours(_) => Ok(home.machine()),
+        }
     }
 
     async fn list(&self, scope: &OwnerScope) -> Result<Vec<Machine>, MachineError> {
@@ -181,17 +199,32 @@ impl MachineDriver for SandboxDriver {
 }
 
 /// Strikes with the fault of the sandbox whose root this is, if it has one for `phase`, and counts it.
-pub fn strike(root: &std::path::Path, phase: Phase) -> Option<Struck> {
+pub fn strike(root: &Path, phase: Phase) -> Option<Struck> {
     let directory = stead_runner::machine::sandbox_of(root)?;
     faults::strike(&Home::at(directory), phase)
 }
 
 /// Makes the sandbox whose root this is look again whether its node is to have an agent; no if it is no sandbox that
 /// runs.
-pub fn look_again(root: &std::path::Path) -> bool {
+pub fn look_again(root: &Path) -> bool {
     let process =
         stead_runner::machine::sandbox_of(root).and_then(|directory| Home::at(directory).pid()?.0.open());
     let Some(process) = process else { return false };
     process.signal(rustix::process::Signal::USR1);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_one_name_whoever_names_it() {
+        let place = tempfile::tempdir().unwrap();
+        let real = place.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
+        assert_eq!(canonical(&real.join("link/machines")), real.join("machines"));
+        assert_eq!(canonical(&real.join("link")), real);
+        assert!(canonical(Path::new("not-there/machines")).is_absolute());
+    }
 }
