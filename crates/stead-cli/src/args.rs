@@ -12,26 +12,34 @@ use stead_model::RunId;
 
 mod agent;
 mod bundle;
+mod config;
 mod diff;
 mod doctor;
 mod exec;
 mod intent;
+mod job;
+mod node_verbs;
 mod nodes;
 mod plan;
 mod run;
+mod server;
+mod server_way;
 mod steps;
 mod tui;
 mod value;
 
-pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentStatusArgs};
+pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentRunArgs, AgentSignal, AgentStatusArgs};
 pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs, ConfigObserveArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
+pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
+pub use node_verbs::{NodesArgs, OnErrorWord, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
     TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
@@ -42,6 +50,8 @@ pub use plan::{
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
 pub use run::{RunCommand, RunManifestArgs};
+pub use server::{ServerCommand, ServerStartArgs, ServerStatusArgs, ServerStopArgs};
+pub use server_way::{OperatorArgs, TrustArgs};
 pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
     StepsRunArgs,
@@ -127,7 +137,7 @@ pub enum Command {
     /// Compare what runs left behind
     #[command(subcommand)]
     Diff(DiffCommand),
-    /// Look at this machine and others as places where roles run
+    /// Look at this machine and others as places where roles run; be a node's agent
     #[command(subcommand)]
     Agent(AgentCommand),
     /// Show runs, start them and watch agents on a whole screen
@@ -136,12 +146,32 @@ pub enum Command {
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Make the nodes of a manifest, and make them what they should be
+    #[command(after_long_help = node_verbs::CREATE_EXAMPLES)]
+    Create(Box<NodesArgs>),
+    /// Remove the nodes of a manifest
+    #[command(after_long_help = node_verbs::DESTROY_EXAMPLES)]
+    Destroy(Box<NodesArgs>),
+    /// Make the nodes of a manifest, verify them, and remove them
+    #[command(after_long_help = node_verbs::TEST_EXAMPLES)]
+    Test(Box<TestArgs>),
+    /// Show the nodes of a manifest as they are
+    Status(Box<StatusArgs>),
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
+    /// Make a machine what its spec wants
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Have agents of nodes run commands
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Make, check, rotate and revoke what nodes identify themselves with
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Start, stop and look at the server that nodes talk to
+    #[command(subcommand)]
+    Server(ServerCommand),
     /// Write the files to start with
     #[command(subcommand)]
     Init(InitCommand),
@@ -163,6 +193,37 @@ pub enum Command {
     /// Be the process of a sandbox; started by its driver
     #[command(hide = true)]
     Sandbox(SandboxArgs),
+    /// Do for the level above what it asks with the nodes in this machine; started by it
+    #[command(hide = true, subcommand, name = stead_drivers::errand::COMMAND)]
+    Errand(ErrandCommand),
+}
+
+/// What is done with an errand.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ErrandCommand {
+    /// Begin the errand on standard input
+    Begin,
+    /// Be the process that keeps an errand going
+    Keep(ErrandArgs),
+    /// Print what happens in an errand until it ends
+    Follow {
+        /// Which errand.
+        #[command(flatten)]
+        errand: ErrandArgs,
+        /// The number of the last event that is known
+        #[arg(long, value_name = "SEQ", default_value_t = 0)]
+        after: u64,
+    },
+    /// Ask an errand to stop
+    Stop(ErrandArgs),
+}
+
+/// Which errand.
+#[derive(Clone, Debug, Args)]
+pub struct ErrandArgs {
+    /// The errand's run
+    #[arg(long, value_name = "RUN", value_parser = value::run_id)]
+    pub run: RunId,
 }
 
 /// Arguments of `stead sandbox`.
@@ -296,6 +357,12 @@ impl Command {
             &["steps", "run"]
         } else if matches!(self, Self::Intent(_)) {
             &["intent"]
+        } else if matches!(self, Self::Create(_)) {
+            &["create"]
+        } else if matches!(self, Self::Destroy(_)) {
+            &["destroy"]
+        } else if matches!(self, Self::Test(_)) {
+            &["test"]
         } else {
             &["plan", "run"]
         };
@@ -314,23 +381,30 @@ impl Command {
             Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
+            Self::Create(args) | Self::Destroy(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Test(args) => Some((args.nodes.output.json, args.nodes.output.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
             | Self::Exec(_)
             | Self::Bundle(_)
             | Self::Diff(_)
             | Self::Agent(_)
+            | Self::Job(_)
             | Self::Tui(_)
             | Self::Doctor(_)
+            | Self::Status(_)
             | Self::Validate(_)
+            | Self::Config(_)
             | Self::Token(_)
+            | Self::Server(_)
             | Self::Init(_)
             | Self::Schema(_)
             | Self::Completions(_)
             | Self::Man(_)
             | Self::Executor(_)
             | Self::Supervise
-            | Self::Sandbox(_) => None,
+            | Self::Sandbox(_)
+            | Self::Errand(_) => None,
         }
     }
 
@@ -365,14 +439,38 @@ impl Command {
                 AgentCommand::Status(args) => args.json,
                 AgentCommand::Check(args) => args.json,
                 AgentCommand::List(args) => args.json,
+                AgentCommand::Run(_)
+                | AgentCommand::Signal(_)
+                | AgentCommand::Enable
+                | AgentCommand::Disable
+                | AgentCommand::Link => false,
+            },
+            Self::Job(command) => match command {
+                JobCommand::Submit(args) => args.json,
+                JobCommand::List(args) => args.json,
+                JobCommand::Show(args) => args.json,
+                JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
+            Self::Create(args) | Self::Destroy(args) => args.output.json,
+            Self::Test(args) => args.nodes.output.json,
+            Self::Status(args) => args.json,
             Self::Validate(args) => args.json,
+            Self::Config(command) => match command {
+                ConfigCommand::Apply(args) => args.json,
+                ConfigCommand::Fetch(args) => args.json,
+                ConfigCommand::Observe(_) => true,
+            },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,
                 TokenCommand::Verify(args) => args.json,
                 TokenCommand::Rotate(args) => args.json,
                 TokenCommand::Revoke(args) => args.json,
+            },
+            Self::Server(command) => match command {
+                ServerCommand::Start(args) => args.json,
+                ServerCommand::Stop(args) => args.json,
+                ServerCommand::Status(args) => args.json,
             },
             Self::Init(InitCommand::Nodes(args)) => args.json,
             Self::Tui(_)
@@ -381,7 +479,8 @@ impl Command {
             | Self::Man(_)
             | Self::Executor(_)
             | Self::Supervise
-            | Self::Sandbox(_) => false,
+            | Self::Sandbox(_)
+            | Self::Errand(_) => false,
         }
     }
 }

@@ -3,8 +3,8 @@
 use stead_model::ExitCode;
 
 use crate::args::{
-    AgentCommand, BundleCommand, Command, DiffCommand, InitCommand, PlanCommand, RunCommand, StepsCommand,
-    TokenCommand,
+    AgentCommand, BundleCommand, Command, ConfigCommand, DiffCommand, InitCommand, JobCommand, PlanCommand,
+    RunCommand, ServerCommand, StepsCommand, TokenCommand,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -13,19 +13,25 @@ use crate::settings::Settings;
 pub(crate) mod agent;
 pub(crate) mod bundle;
 mod completions;
+mod config;
 mod diff;
 mod doctor;
+mod errand;
 mod exec;
 mod executor;
 mod init;
 mod intent;
+mod job;
 mod man;
+mod nodes;
 mod plan;
 pub(crate) mod reach;
 mod resume;
 pub(crate) mod run;
 mod sandbox;
 mod schema;
+mod server;
+mod server_way;
 mod site;
 mod steps;
 mod supervise;
@@ -65,16 +71,41 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             AgentCommand::Status(args) => agent::status::run(&args, settings, output),
             AgentCommand::Check(args) => agent::check::run(&args, settings, output),
             AgentCommand::List(args) => agent::list::run(&args, settings, output),
+            AgentCommand::Run(args) => agent::run::run(&args, settings, output),
+            AgentCommand::Signal(signal) => agent::control::signal(signal, settings, output),
+            AgentCommand::Enable => agent::control::enable(settings, output),
+            AgentCommand::Disable => agent::control::disable(settings, output),
+            AgentCommand::Link => agent::control::link(settings, output),
+        },
+        Command::Job(command) => match command {
+            JobCommand::Submit(args) => job::submit::run(&args, settings, output),
+            JobCommand::List(args) => job::list::run(&args, settings, output),
+            JobCommand::Show(args) => job::show::run(&args, settings, output),
+            JobCommand::Cancel(args) => job::cancel::run(&args, settings, output),
         },
         Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
+        Command::Create(args) => nodes::verb::create(&args, settings, output),
+        Command::Destroy(args) => nodes::verb::destroy(&args, settings, output),
+        Command::Test(args) => nodes::verb::test(&args, settings, output),
+        Command::Status(args) => nodes::status::run(&args, settings, output),
         Command::Validate(args) => validate::run(&args, settings, output),
+        Command::Config(command) => match command {
+            ConfigCommand::Apply(args) => config::apply::run(&args, settings, output),
+            ConfigCommand::Fetch(args) => config::fetch::run(&args, settings, output),
+            ConfigCommand::Observe(args) => config::observe::run(&args, settings, output),
+        },
         Command::Token(command) => match command {
             TokenCommand::Mint(args) => token::mint::run(&args, settings, output),
             TokenCommand::Inspect(args) => token::inspect::run(&args, output),
             TokenCommand::Verify(args) => token::verify::run(&args, settings, output),
             TokenCommand::Rotate(args) => token::rotate::run(&args, settings, output),
             TokenCommand::Revoke(args) => token::revoke::run(&args, settings, output),
+        },
+        Command::Server(command) => match command {
+            ServerCommand::Start(args) => server::start::run(&args, settings, output),
+            ServerCommand::Stop(args) => server::stop::run(&args, settings, output),
+            ServerCommand::Status(args) => server::status::run(&args, settings, output),
         },
         Command::Init(InitCommand::Nodes(args)) => init::run(&args, settings, output),
         Command::Schema(command) => schema::run(&command, output),
@@ -83,5 +114,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
         Command::Sandbox(args) => sandbox::run(&args),
+        Command::Errand(command) => errand::run(&command, settings, output),
     }
 }

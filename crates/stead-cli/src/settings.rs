@@ -223,6 +223,41 @@ impl Settings {
         ["STEAD_SITE", "HOMESTAK_SITE_CONFIG", "HOMESTAK_ETC"].into_iter().find_map(named).or_else(older)
     }
 
+    /// Returns below what the files of the node are that this process runs on: `$STEAD_ROOT`, else `/`.
+    pub fn root(&self) -> PathBuf {
+        let given = self.environment.given("STEAD_ROOT").map(PathBuf::from).filter(|root| root.is_absolute());
+        given.unwrap_or_else(|| PathBuf::from("/"))
+    }
+
+    /// Returns the name of the node this process runs on, where its surroundings say it: `$STEAD_NODE`.
+    pub fn node(&self) -> Option<String> {
+        self.environment.given("STEAD_NODE")?.to_str().map(str::to_owned)
+    }
+
+    /// Returns the directory of the sandbox that this process runs in: machines that are made in it end with it.
+    pub fn sandbox(&self) -> Option<PathBuf> {
+        self.environment.given("STEAD_SANDBOX").map(PathBuf::from).filter(|path| path.is_absolute())
+    }
+
+    /// Returns the server that the environment names.
+    pub fn server_url(&self) -> Option<String> {
+        self.first_text(&["STEAD_SERVER", "HOMESTAK_SERVER", "HOMESTAK_SPEC_SERVER"])
+    }
+
+    /// Returns the token that the environment holds.
+    pub fn server_token(&self) -> Option<String> {
+        self.first_text(&["STEAD_TOKEN", "HOMESTAK_TOKEN"])
+    }
+
+    /// Returns the pin of the server that the environment names.
+    pub fn server_pin(&self) -> Option<String> {
+        self.first_text(&["STEAD_FINGERPRINT"])
+    }
+
+    fn first_text(&self, names: &[&str]) -> Option<String> {
+        names.iter().find_map(|name| self.environment.given(name)?.to_str().map(str::to_owned))
+    }
+
     /// Returns how progress is shown, never [`Progress::Auto`].
     pub fn progress(&self, wanted: Progress) -> Progress {
         match wanted {

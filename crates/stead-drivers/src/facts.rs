@@ -30,6 +30,11 @@ pub use account::{binary_sha256, user};
 pub use network::interfaces;
 pub(crate) use os::arch;
 
+/// Returns the network interface of the default route.
+pub(crate) fn primary_interface() -> Option<String> {
+    network::read().1.interface
+}
+
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "facts",
     summary: "Finds out what a host is: system, hardware, addresses, and what it says of itself.",

@@ -1,7 +1,7 @@
 //! What a machine is called and where it is: `hostname`, `hosts.entry`, `timezone`.
 
 pub(crate) mod hostname;
-mod hosts;
+pub(crate) mod hosts;
 mod hosts_entry;
 mod timezone;
 

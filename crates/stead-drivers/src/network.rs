@@ -7,6 +7,7 @@ pub(crate) mod links;
 mod manager;
 mod netplan_file;
 mod ntp;
+pub(crate) mod observed;
 mod prefix;
 mod resolv_conf;
 mod route;

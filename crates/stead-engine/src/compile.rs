@@ -14,6 +14,7 @@ use crate::graph::Graph;
 use crate::target::HostSet;
 
 mod check;
+pub mod config;
 pub mod intents;
 pub mod nodes;
 pub mod plans;

@@ -5,6 +5,8 @@
 //! recursion: a forest may be as deep as memory allows.
 
 mod check;
+mod delegate;
+pub mod drift;
 pub mod drivers;
 mod forest;
 mod hosts;
@@ -14,15 +16,17 @@ mod problems;
 mod references;
 mod select;
 mod self_address;
+pub mod test_report;
 #[cfg(test)]
 mod tests;
 
 pub use check::{Checked, CheckedNode, ForHost, check_manifest, check_site};
+pub use delegate::{Above, context_below, host_below, sub_manifest, sub_site};
 pub use forest::{Forest, ForestNode};
 pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host};
 pub use mode::{Modes, modes};
 pub use pattern::{infer, violation};
-pub use select::{Added, Choice, SelectError, Selection, Verb, select};
+pub use select::{Added, Choice, SelectError, Selection, Verb, means, select};
 pub use self_address::{
     Given as SelfAddressGiven, SelfAddress, SelfAddressError, Source as SelfAddressSource, self_address,
 };

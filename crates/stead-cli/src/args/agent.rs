@@ -19,7 +19,46 @@ pub enum AgentCommand {
     /// List the agents of the registry
     #[command(after_long_help = LIST_EXAMPLES)]
     List(AgentListArgs),
+    /// Be the agent of this node: fetch its spec, become it, heal it, run jobs
+    #[command(after_long_help = RUN_EXAMPLES)]
+    Run(AgentRunArgs),
+    /// Tell the agent of this node something
+    #[command(subcommand)]
+    Signal(AgentSignal),
+    /// Write the bootstrap on standard input and have the agent run by it
+    #[command(hide = true)]
+    Enable,
+    /// Remove the bootstrap and stop the agent
+    #[command(hide = true)]
+    Disable,
+    /// Make this node know the peers on standard input, and no others
+    #[command(hide = true)]
+    Link,
 }
+
+/// What to tell an agent.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub enum AgentSignal {
+    /// Fetch the spec and become it, now
+    #[command(after_long_help = SIGNAL_EXAMPLES)]
+    Converge,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  stead agent run                             as stead-agent.service does
+  stead agent run --once                      fetch, apply, report
+
+Exit codes:
+  0 ended by a signal, or with --once converged   1 refused, or not what its spec wants   3 no bootstrap
+  5 another agent runs on this node   7 with --once: no server";
+
+const SIGNAL_EXAMPLES: &str = "\
+Examples:
+  stead agent signal converge
+
+Exit codes:
+  0 told   1 no agent runs on this node";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
@@ -39,6 +78,14 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   stead agent list
   stead agent list --check                    connect to each, all at once";
+
+/// Arguments of `stead agent run`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct AgentRunArgs {
+    /// Fetch, apply, report, and end
+    #[arg(long)]
+    pub once: bool,
+}
 
 /// Arguments of `stead agent status`.
 #[derive(Clone, Debug, Args)]

@@ -299,7 +299,7 @@ fn moment(text: &str) -> Result<i64, String> {
     }
 }
 
-fn lifetime(text: &str) -> Result<Duration, String> {
+pub(super) fn lifetime(text: &str) -> Result<Duration, String> {
     stead_model::site::settings::parse_lifetime(text)
 }
 
@@ -315,6 +315,6 @@ fn site_key(text: &str) -> Result<SiteKey, String> {
     SiteKey::parse(text).map_err(|error| error.to_string())
 }
 
-fn node_name(text: &str) -> Result<NodeName, String> {
+pub(super) fn node_name(text: &str) -> Result<NodeName, String> {
     NodeName::parse(text).map_err(|error| error.to_string())
 }

@@ -210,7 +210,7 @@ pub struct InventoryArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub struct OutputArgs {
     /// Print the report as one JSON document on standard output
-    #[arg(long, help_heading = "Output")]
+    #[arg(long, alias = "json-output", help_heading = "Output")]
     pub json: bool,
     /// Write the event log here as it happens; `-` is standard output
     #[arg(long, value_name = "FILE", value_parser = value::sink, help_heading = "Output")]

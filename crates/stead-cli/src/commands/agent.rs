@@ -1,11 +1,13 @@
-//! `stead agent …`: this machine and others, as places where roles run.
+//! `stead agent …`: this machine and others, as places where roles run; the agent of a node.
 
 use std::path::PathBuf;
 
 use crate::settings::Settings;
 
 pub(crate) mod check;
+pub(super) mod control;
 pub(super) mod list;
+pub(super) mod run;
 pub(super) mod status;
 
 /// Returns where roles work if nobody says otherwise, the first choice first.

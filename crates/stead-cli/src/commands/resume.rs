@@ -12,6 +12,7 @@ use stead_runner::{CheckedPlan, Provenance, ResumeError, ResumeOptions, Runner};
 
 use crate::args::{InventoryArgs, PlanSource, ResumeArgs};
 use crate::commands::bundle::{run_directories, unreadable, unresolved};
+use crate::commands::nodes;
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{self, Recorded, Shown};
 use crate::commands::plan::source::{self, Given};
@@ -31,7 +32,8 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
         RunKind::Plan => {}
         RunKind::Steps => return steps::resume::recorded(bundle, &meta, args, settings, output),
         RunKind::Run => return run_of_roles::recorded(bundle, &meta, args, settings, output),
-        RunKind::Nodes | RunKind::Fleet | RunKind::Test => {
+        RunKind::Nodes => return nodes::resume::recorded(bundle, &meta, args, settings, output),
+        RunKind::Fleet | RunKind::Test => {
             return Err(Failure::new(
                 FailureKind::Invalid,
                 format!("{} is not a run of a plan", meta.run_id),

@@ -15,7 +15,7 @@ use stead_model::{Diagnostic, Diagnostics, ExitCode, Severity, Site};
 
 use crate::args::{ManifestArgs, ValidateArgs};
 use crate::commands::site::{self, SiteDir};
-use crate::failure::{Failure, FailureKind, Source};
+use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint};
 use crate::render::json as render_json;
 use crate::settings::Settings;
@@ -86,12 +86,12 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     Ok(Validated { site: directory, manifest, host, checked, nodes, notes })
 }
 
-fn has_own(args: &ManifestArgs) -> bool {
+pub(super) fn has_own(args: &ManifestArgs) -> bool {
     args.manifest_file.is_some() || args.manifest_json.is_some()
 }
 
 /// Returns the manifest that was asked for; none: the whole site.
-fn find_manifest(
+pub(super) fn find_manifest(
     args: &ManifestArgs,
     site: &Site,
     names: &[String],
@@ -188,7 +188,7 @@ fn document(result: &Validated, is_valid: bool) -> Value {
 }
 
 /// Returns a problem with all the keys it may have.
-fn row(problem: &Diagnostic) -> Value {
+pub(super) fn row(problem: &Diagnostic) -> Value {
     let mut row = problem.to_json();
     row["candidates"] = json!(problem.candidates);
     row
@@ -196,22 +196,7 @@ fn row(problem: &Diagnostic) -> Value {
 
 /// Returns a failure whose document says that nothing is valid.
 fn with_document(failure: Failure) -> Failure {
-    let message = failure.message();
-    let (code, diagnostics) = match failure.source {
-        Source::Diagnostics(diagnostics) => {
-            (diagnostics.0.first().map_or("node/invalid", |problem| problem.code), diagnostics)
-        }
-        Source::Message(_) | Source::Error(_) => {
-            let place = Place::Named("stead validate".to_owned());
-            ("node/not-found", Diagnostics(vec![Diagnostic::error("node/not-found", place, message.clone())]))
-        }
-    };
-    let kind = failure.kind;
-    let mut shown = Failure::of(kind, diagnostics)
-        .knowing("valid", json!(false))
-        .knowing("error", json!({"code": code, "message": message}));
-    shown.hints = failure.hints;
-    shown
+    site::with_document(failure, "stead validate").knowing("valid", json!(false))
 }
 
 fn to_text(result: &Validated, is_valid: bool) -> String {

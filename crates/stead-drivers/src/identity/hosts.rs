@@ -7,14 +7,14 @@ use crate::file::edit::Lines;
 pub(super) const PATH: &str = "/etc/hosts";
 
 /// The content of `/etc/hosts`.
-pub(super) struct Hosts(Lines);
+pub(crate) struct Hosts(Lines);
 
 impl Hosts {
-    pub(super) fn new(content: &[u8]) -> Self {
+    pub(crate) fn new(content: &[u8]) -> Self {
         Self(Lines::new(content))
     }
 
-    pub(super) fn into_bytes(self) -> Vec<u8> {
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0.into_bytes()
     }
 
@@ -69,8 +69,22 @@ impl Hosts {
         self.0.insert(at, &[line.as_bytes()]);
     }
 
+    /// Makes `names` lead to `address`, and to no other of its family.
+    pub(crate) fn make_known(&mut self, address: IpAddr, names: &[&str]) {
+        if let Some(line) = self.line_of(address) {
+            self.append(line, names);
+        } else {
+            self.insert(None, address, names);
+        }
+        // The line is looked for anew: lines before it may have gone.
+        for name in names {
+            let own = self.line_of(address);
+            self.take_off(name, |i, found| Some(i) != own && found.is_ipv4() == address.is_ipv4());
+        }
+    }
+
     /// Takes `name` off every line that `is_meant`; a line without names goes, its comment stays.
-    pub(super) fn take_off(&mut self, name: &str, is_meant: impl Fn(usize, IpAddr) -> bool) {
+    pub(crate) fn take_off(&mut self, name: &str, is_meant: impl Fn(usize, IpAddr) -> bool) {
         for i in (0..self.0.len()).rev() {
             if !self.address(i).is_some_and(|address| is_meant(i, address))
                 || !self.names(i).iter().any(|known| is_same(known, name))

@@ -50,16 +50,7 @@ fn edit(content: &[u8], params: &Params, absent: bool) -> Result<Vec<u8>, OpErro
         }
         return Ok(hosts.into_bytes());
     }
-    if let Some(line) = hosts.line_of(address) {
-        hosts.append(line, &names);
-    } else {
-        hosts.insert(None, address, &names);
-    }
-    // The line is looked for anew: lines before it may have gone.
-    for name in &names {
-        let own = hosts.line_of(address);
-        hosts.take_off(name, |i, found| Some(i) != own && found.is_ipv4() == address.is_ipv4());
-    }
+    hosts.make_known(address, &names);
     Ok(hosts.into_bytes())
 }
 

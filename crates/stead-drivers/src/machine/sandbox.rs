@@ -34,6 +34,7 @@ use stead_runner::machine::{
 pub(crate) use database::{Sandbox, Service};
 pub use faults::{Fault, Phase, Struck};
 pub use names::Names;
+pub(crate) use process::ProcessMark;
 pub use supervisor::supervise;
 
 use crate::transport::ssh::server::ServerKey;
@@ -207,11 +208,18 @@ pub fn strike(root: &Path, phase: Phase) -> Option<Struck> {
 /// Makes the sandbox whose root this is look again whether its node is to have an agent; no if it is no sandbox that
 /// runs.
 pub fn look_again(root: &Path) -> bool {
-    let process =
-        stead_runner::machine::sandbox_of(root).and_then(|directory| Home::at(directory).pid()?.0.open());
-    let Some(process) = process else { return false };
-    process.signal(rustix::process::Signal::USR1);
-    true
+    signal(root, rustix::process::Signal::USR1)
+}
+
+/// Stops the sandbox whose root this is, from within; no if it is no sandbox that runs.
+pub fn power_off(root: &Path) -> bool {
+    signal(root, rustix::process::Signal::TERM)
+}
+
+fn signal(root: &Path, signal: rustix::process::Signal) -> bool {
+    let directory = stead_runner::machine::sandbox_of(root);
+    let process = directory.and_then(|directory| Home::at(directory).pid()?.0.open());
+    process.inspect(|process| process.signal(signal)).is_some()
 }
 
 #[cfg(test)]

@@ -112,6 +112,12 @@ pub fn select(
     Ok(Selection { selected, added })
 }
 
+/// Whether `only` means the node `name`, which no manifest has. Nothing at all means every node.
+pub fn means(only: &[String], name: &str) -> bool {
+    let mut words = only.iter().flat_map(|words| words.split(',')).map(str::trim);
+    only.is_empty() || words.any(|word| Glob::parse(word).is_ok_and(|glob| glob.matches(name)))
+}
+
 fn mark(forest: &Forest, word: &str, selected: &mut [bool]) -> Result<(), SelectError> {
     if let Some(named) = forest.named(word) {
         selected[named].fill(true);

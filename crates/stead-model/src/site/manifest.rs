@@ -8,6 +8,7 @@ use crate::id::{NodeName, SiteKey};
 
 mod keys;
 mod read;
+mod write;
 
 pub use keys::MANIFEST_KEYS;
 pub(super) use read::read;
@@ -130,6 +131,15 @@ impl OnNodeError {
     /// Every choice with its word.
     pub const WORDS: [(&'static str, Self); 3] =
         [("stop", Self::Stop), ("continue", Self::Continue), ("rollback", Self::Rollback)];
+
+    /// Returns the choice's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Continue => "continue",
+            Self::Rollback => "rollback",
+        }
+    }
 }
 
 /// How a hosting node is told to run its subtree.

@@ -106,7 +106,10 @@ fn ask(asker: &Mutex<Asker>, counts: &watch::Receiver<Signals>, task: &TaskName,
 }
 
 /// Tells the run of every signal.
-async fn forward(mut counts: watch::Receiver<Signals>, canceller: Canceller) -> std::convert::Infallible {
+pub(crate) async fn forward(
+    mut counts: watch::Receiver<Signals>,
+    canceller: Canceller,
+) -> std::convert::Infallible {
     while counts.changed().await.is_ok() {
         canceller.signal(counts.borrow_and_update().count);
     }

@@ -33,11 +33,6 @@ const REBOOT: &str = r#"#!/bin/sh
 read -r pid rest <"$STEAD_SANDBOX/pid" && kill -HUP "$pid"
 "#;
 
-/// Stops the machine.
-const POWEROFF: &str = r#"#!/bin/sh
-read -r pid rest <"$STEAD_SANDBOX/pid" && kill -TERM "$pid"
-"#;
-
 /// Makes the machine's files, below a directory that holds none yet, and plants `program`. `step` is told of each.
 pub(super) fn make(
     home: &Home,
@@ -50,6 +45,7 @@ pub(super) fn make(
     directory(&root, 0o755).map_err(failed)?;
     step("root");
     for (path, mode) in [
+        ("etc/network/interfaces.d", 0o755),
         ("etc/ssh/sshd_config.d", 0o755),
         ("etc/stead/keys", 0o755),
         ("etc/sudoers.d", 0o755),
@@ -81,7 +77,7 @@ pub(super) fn make(
     planted::plant(program, home).map_err(failed)?;
     step("program");
     directory(&home.programs(), 0o755).map_err(failed)?;
-    for (name, text) in [("hostname", HOSTNAME), ("reboot", REBOOT), ("poweroff", POWEROFF)] {
+    for (name, text) in [("hostname", HOSTNAME), ("reboot", REBOOT)] {
         plant(&home.programs(), name, 0o755, text.as_bytes()).map_err(failed)?;
     }
     step("programs");

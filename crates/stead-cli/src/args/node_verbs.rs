@@ -1,0 +1,122 @@
+//! Arguments of what acts on nodes: `create`, `destroy`, `test`, `status`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use stead_model::RunId;
+use stead_model::site::manifest::OnNodeError;
+
+use super::nodes::{ManifestArgs, SelectArgs, SiteArgs};
+use super::plan::OutputArgs;
+use super::value;
+
+pub(super) const CREATE_EXAMPLES: &str = "\
+Examples:
+  stead create -M lab -H local                make the nodes of manifests/lab.yaml here
+  stead create -M lab -H local --dry-run      what would be done, in which order
+  stead create -M lab -H local --only edge    one of them
+
+Exit codes:
+  0 done   1 a node failed   3 invalid input   5 another run works on them   7 unreachable   8 timed out";
+
+pub(super) const DESTROY_EXAMPLES: &str = "\
+Examples:
+  stead destroy -M lab -H local               remove them, after a question
+  stead destroy -M lab -H local --yes         remove them
+
+Exit codes:
+  0 gone   1 a node is left   5 another run works on them   6 nobody said yes";
+
+pub(super) const TEST_EXAMPLES: &str = "\
+Examples:
+  stead test -M lab -H local                  make, verify, remove; a report is written
+
+Exit codes:
+  0 passed   1 failed   6 nodes are there already and nobody said yes";
+
+/// Which nodes, where, and how; shared by all verbs that act.
+#[derive(Clone, Debug, Args)]
+pub struct NodesArgs {
+    /// Which manifest.
+    #[command(flatten)]
+    pub manifest: ManifestArgs,
+    /// The host to work on: NAME or USER@NAME
+    #[arg(short = 'H', long, value_name = "HOST")]
+    pub host: String,
+    /// Which nodes.
+    #[command(flatten)]
+    pub select: SelectArgs,
+    /// Where the site is.
+    #[command(flatten)]
+    pub site: SiteArgs,
+    /// Print what would be done; nothing is written, started or contacted
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Answer every question with yes
+    #[arg(short = 'y', long)]
+    pub yes: bool,
+    /// What a failed node does to the others [default: the manifest's]
+    #[arg(long, value_name = "WHAT")]
+    pub on_error: Option<OnErrorWord>,
+    /// The address that nodes reach this machine by
+    #[arg(long, value_name = "ADDR")]
+    pub self_addr: Option<String>,
+    /// Do not look first whether the host has what is needed
+    #[arg(long)]
+    pub skip_preflight: bool,
+    /// The run's id, made by whoever started it
+    #[arg(long, value_name = "RUN", value_parser = value::run_id, hide = true)]
+    pub run_id: Option<RunId>,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Arguments of `stead test`.
+#[derive(Clone, Debug, Args)]
+pub struct TestArgs {
+    /// Which nodes, where, and how.
+    #[command(flatten)]
+    pub nodes: NodesArgs,
+    /// Where reports go [default: STATE/reports]
+    #[arg(long, value_name = "DIR")]
+    pub report_dir: Option<PathBuf>,
+}
+
+/// Arguments of `stead status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusArgs {
+    /// Which manifest; none: all that are known.
+    #[command(flatten)]
+    pub manifest: ManifestArgs,
+    /// The host: NAME or USER@NAME [default: all]
+    #[arg(short = 'H', long, value_name = "HOST")]
+    pub host: Option<String>,
+    /// Where the site is.
+    #[command(flatten)]
+    pub site: SiteArgs,
+    /// Print one JSON document
+    #[arg(long, alias = "json-output")]
+    pub json: bool,
+}
+
+/// What a failed node does to the others, as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnErrorWord {
+    /// Nothing new is started.
+    Stop,
+    /// What does not depend on it goes on.
+    Continue,
+    /// What this run made is removed.
+    Rollback,
+}
+
+impl From<OnErrorWord> for OnNodeError {
+    fn from(word: OnErrorWord) -> Self {
+        match word {
+            OnErrorWord::Stop => Self::Stop,
+            OnErrorWord::Continue => Self::Continue,
+            OnErrorWord::Rollback => Self::Rollback,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `stead agent run`: the agent of this node.
+
+use std::sync::Arc;
+
+use stead_drivers::node_agent::{self, AgentError, Patience, Tell};
+use stead_model::ExitCode;
+use stead_runner::clock;
+
+use crate::args::AgentRunArgs;
+use crate::commands::reach;
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    args: &AgentRunArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let (root, err) = (settings.root(), output.err.clone());
+    let tell: Tell = Arc::new(move |line: &str| err.print_line(&format!("{} {line}", clock::now())));
+    if args.once {
+        let once = reach::block_on(node_agent::run_once(root, Patience::default(), tell))?;
+        return once.map(node_agent::Once::exit_code).map_err(failure);
+    }
+    reach::block_on(node_agent::run(root, tell))?.map_err(failure)?;
+    Ok(ExitCode::Success)
+}
+
+/// Returns the failure of an agent that does not run.
+pub(super) fn failure(error: AgentError) -> Failure {
+    let kind = match &error {
+        AgentError::Running { .. } => FailureKind::Locked,
+        AgentError::NoBootstrap | AgentError::InvalidBootstrap(_) | AgentError::Server(_) => {
+            FailureKind::Invalid
+        }
+        AgentError::Files { .. } | AgentError::Service(_) | AgentError::Broken(_) => FailureKind::Work,
+    };
+    Failure::caused_by(kind, error)
+}

@@ -1,0 +1,77 @@
+//! `stead job submit`.
+
+use std::time::Duration;
+
+use serde_json::json;
+use stead_drivers::server_client::{ClientError, ServerClient};
+use stead_model::node::wire::{Job, JobRequest};
+use stead_model::{ExitCode, MessageId};
+
+use crate::args::JobSubmitArgs;
+use crate::commands::{reach, server_way};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::render::json as render_json;
+use crate::settings::Settings;
+
+/// How often a job is looked at that is waited for: at first, and at last.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+pub(crate) fn run(
+    args: &JobSubmitArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let request = JobRequest {
+        node: args.node.clone(),
+        argv: args.command.clone(),
+        ttl: args.ttl.as_secs().max(1),
+        timeout: args.timeout.map(|timeout| timeout.as_secs().max(1)),
+        idempotent: args.idempotent,
+    };
+    let job = reach::block_on(async {
+        let client = server_way::operator(&args.operator, settings, output).await?;
+        let id = client.submit(&request).await.map_err(|error| refused(error, &request))?;
+        if args.wait { ended(&client, &id).await.map(Ok) } else { Ok(Err(id)) }
+    })??;
+    match job {
+        Ok(job) => {
+            super::print(&job, args.json, output);
+            Ok(super::exit_code(job.state))
+        }
+        Err(id) if args.json => {
+            output.out.print(&render_json::document(&json!({"id": id, "node": args.node})));
+            Ok(ExitCode::Success)
+        }
+        Err(id) => {
+            output.out.print_line(id.as_str());
+            Ok(ExitCode::Success)
+        }
+    }
+}
+
+/// A node that no agent answers for is reached another way.
+fn refused(error: ClientError, request: &JobRequest) -> Failure {
+    let has_no_agent = matches!(error, ClientError::Refused { status: 404 | 409, .. });
+    let failure = server_way::failure(error);
+    if has_no_agent {
+        return failure.hint(format!("a node in push mode has no agent: stead exec {} -- …", request.node));
+    }
+    failure
+}
+
+/// Waits for the end of a job. A server that restarts meanwhile is waited for.
+async fn ended(client: &ServerClient, id: &MessageId) -> Result<Job, Failure> {
+    let (mut pause, longest) = LOOK_AGAIN;
+    let mut failures = 0;
+    loop {
+        match client.job(id).await {
+            Ok(job) if job.state.is_final() => return Ok(job),
+            Ok(_) => failures = 0,
+            Err(error) if error.may_pass() && failures < 30 => failures += 1,
+            Err(error) => return Err(server_way::failure(error)),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(longest);
+    }
+}

@@ -1,0 +1,317 @@
+//! What is printed of a run of nodes: one document for programs, a table for people.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use stead_engine::compile::nodes::NodesVerb;
+use stead_model::diagnostic::Place;
+use stead_model::node::{NodeChange, NodeStatus};
+use stead_model::report::TaskRow;
+use stead_model::{Diagnostic, Diagnostics, ExitCode, NodeName, Report, Status};
+
+use super::act::Prepared;
+use super::load::Loaded;
+use super::seen::Seen;
+use crate::commands::validate;
+use crate::failure::{Failure, Source};
+use crate::output::{Paint, Style};
+
+/// What became of a node.
+pub(super) struct NodeRow {
+    name: NodeName,
+    status: NodeStatus,
+    error: Option<String>,
+    change: Option<NodeChange>,
+    mode: &'static str,
+    parent: Option<NodeName>,
+    depth: usize,
+    spec_digest: Option<String>,
+}
+
+/// Returns a row for every node, in the order of creation; for destroy in the reverse.
+pub(super) fn rows(prepared: &Prepared, report: Option<&Report>, seen: &Seen) -> Vec<NodeRow> {
+    let loaded = &prepared.loaded;
+    let tasks: BTreeMap<&str, &TaskRow> =
+        report.iter().flat_map(|report| &report.tasks).map(|row| (row.name.as_str(), row)).collect();
+    let trees = loaded.forest.trees();
+    let mut rows: Vec<NodeRow> = Vec::new();
+    for &index in loaded.forest.order() {
+        let node = &loaded.forest.nodes[index];
+        let known = &loaded.checked.nodes[index];
+        let root = &loaded.forest.nodes[trees[index]].name;
+        let change = seen.of(&node.name);
+        let (status, error) = match (loaded.selection.selected[index], node.parent) {
+            (false, _) => (NodeStatus::Skipped, Some("not selected".to_owned())),
+            (true, None) => level_status(prepared.verb, &node.name, &tasks),
+            (true, Some(_)) => inner_status(prepared.verb, root, change.as_ref(), &tasks),
+        };
+        rows.push(NodeRow {
+            name: node.name.clone(),
+            status,
+            error,
+            change,
+            mode: known.modes.config.word(),
+            parent: node.parent.map(|parent| loaded.forest.nodes[parent].name.clone()),
+            depth: node.depth,
+            spec_digest: known.spec_digest.clone(),
+        });
+    }
+    if prepared.verb == NodesVerb::Destroy {
+        for orphan in &prepared.orphans {
+            let (status, error) = level_status(prepared.verb, orphan, &tasks);
+            let change = seen.of(orphan);
+            let mode = change.as_ref().map_or("push", |change| change.entry.mode.word());
+            let (name, parent) = (orphan.clone(), None);
+            rows.push(NodeRow { name, status, error, change, mode, parent, depth: 0, spec_digest: None });
+        }
+        rows.reverse();
+    }
+    rows
+}
+
+type Ending = (NodeStatus, Option<String>);
+
+/// Returns how a node of this level ended, by its tasks.
+fn level_status(verb: NodesVerb, name: &NodeName, tasks: &BTreeMap<&str, &TaskRow>) -> Ending {
+    let phases: &[&str] = match verb {
+        NodesVerb::Create => &["create", "config", "hosting"],
+        NodesVerb::Destroy => &["destroy"],
+        NodesVerb::Test => &["create", "config", "hosting", "verify", "destroy"],
+    };
+    let own: Vec<&TaskRow> =
+        phases.iter().filter_map(|phase| tasks.get(format!("{name}.{phase}").as_str()).copied()).collect();
+    let ended = match verb {
+        NodesVerb::Create => NodeStatus::Completed,
+        NodesVerb::Destroy | NodesVerb::Test => NodeStatus::Destroyed,
+    };
+    if own.is_empty() {
+        return (NodeStatus::Pending, None);
+    }
+    let broken = own.iter().find(|row| matches!(row.status, Status::Failed | Status::Cancelled));
+    if let Some(row) = broken {
+        let error = match row.status {
+            Status::Cancelled => Some("cancelled".to_owned()),
+            _ => row.error.clone(),
+        };
+        return (NodeStatus::Failed, error);
+    }
+    if own.first().is_some_and(|row| row.undo == Some(Status::Changed)) {
+        return (NodeStatus::Destroyed, None);
+    }
+    if let Some(row) = own.iter().find(|row| row.status == Status::Skipped) {
+        return (NodeStatus::Skipped, row.reason.clone());
+    }
+    let unstarted = own.iter().filter(|row| row.status == Status::NotRun).count();
+    match unstarted {
+        0 => (ended, None),
+        all if all == own.len() => (NodeStatus::Pending, None),
+        _ => (NodeStatus::Failed, Some("cancelled".to_owned())),
+    }
+}
+
+/// Returns how a node below this level ended: as its own run said, or as the task that had it done.
+fn inner_status(
+    verb: NodesVerb,
+    root: &NodeName,
+    change: Option<&NodeChange>,
+    tasks: &BTreeMap<&str, &TaskRow>,
+) -> Ending {
+    if let Some(change) = change {
+        return (change.entry.status, change.entry.error.clone());
+    }
+    let task = match verb {
+        NodesVerb::Create | NodesVerb::Test => format!("{root}.children.create"),
+        NodesVerb::Destroy => format!("{root}.children.destroy"),
+    };
+    let Some(row) = tasks.get(task.as_str()) else { return (NodeStatus::Pending, None) };
+    match row.status {
+        Status::NotRun | Status::Unknown => (NodeStatus::Pending, None),
+        Status::Skipped => (NodeStatus::Skipped, row.reason.clone()),
+        Status::Failed | Status::Cancelled => {
+            (NodeStatus::Skipped, row.error.clone().or_else(|| Some("cancelled".to_owned())))
+        }
+        Status::Changed | Status::Unchanged => match verb {
+            NodesVerb::Create => (NodeStatus::Completed, None),
+            NodesVerb::Destroy | NodesVerb::Test => (NodeStatus::Destroyed, None),
+        },
+    }
+}
+
+impl NodeRow {
+    fn to_json(&self) -> Value {
+        let entry = self.change.as_ref().map(|change| &change.entry);
+        let mut row = json!({
+            "name": self.name, "status": self.status,
+            "changed": self.change.as_ref().is_some_and(|change| change.changed),
+            "mode": self.mode, "parent": self.parent, "depth": self.depth,
+        });
+        let duration = self.change.as_ref().and_then(|change| change.duration_ms);
+        let spec_digest =
+            entry.and_then(|entry| entry.spec_digest.clone()).or_else(|| self.spec_digest.clone());
+        let optional = [
+            ("vm_id", entry.and_then(|entry| entry.vm_id).map(|id| json!(id))),
+            ("ip", entry.and_then(|entry| entry.ip.clone()).map(|ip| json!(ip))),
+            ("spec_digest", spec_digest.map(|digest| json!(digest))),
+            ("state_digest", entry.and_then(|entry| entry.state_digest.clone()).map(|digest| json!(digest))),
+            ("duration", duration.map(|millis| json!(seconds(millis)))),
+            ("error", self.error.as_ref().map(|error| json!(error))),
+        ];
+        for (key, value) in optional {
+            if let Some(value) = value {
+                row[key] = value;
+            }
+        }
+        row
+    }
+}
+
+fn seconds(millis: u64) -> f64 {
+    // Milliseconds of a run are far below what a float counts exactly.
+    #[allow(clippy::cast_precision_loss)]
+    let seconds = millis as f64 / 1000.0;
+    seconds
+}
+
+/// Returns the document of a run that has ended.
+pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value {
+    let success = report.exit_code == ExitCode::Success;
+    let nodes: Vec<Value> = rows(prepared, Some(report), seen).iter().map(NodeRow::to_json).collect();
+    let mut document = head(prepared.verb, &prepared.loaded, success, false);
+    document["run"] = json!(report.run_id);
+    document["bundle"] = json!(report.bundle);
+    document["duration_seconds"] = json!(seconds(report.duration_ms));
+    document["nodes"] = Value::Array(nodes);
+    let warnings: Vec<Value> = report
+        .warnings
+        .iter()
+        .map(|warning| json!({"code": warning.code, "severity": "warning", "message": warning.text}))
+        .collect();
+    document["diagnostics"] = Value::Array(warnings);
+    if !success {
+        let first = report.errors.first().map(|error| error.message.clone());
+        let message = first.unwrap_or_else(|| format!("the run ended as {}", report.status));
+        document["error"] = json!({"code": code_of(report.exit_code), "message": message});
+        if let Some(list) = document["diagnostics"].as_array_mut() {
+            list.extend(report.errors.iter().map(|error| {
+                json!({"code": "node/failed", "severity": "error", "path": error.task, "message": error.message})
+            }));
+        }
+    }
+    document
+}
+
+/// Returns the document of a dry run.
+pub(super) fn of_plan(prepared: &Prepared) -> Value {
+    let nodes: Vec<Value> = rows(prepared, None, &Seen::default()).iter().map(NodeRow::to_json).collect();
+    let mut document = head(prepared.verb, &prepared.loaded, true, true);
+    document["nodes"] = Value::Array(nodes);
+    document["plan"] = prepared.loaded.rows.to_json(&prepared.loaded.forest);
+    let warnings = prepared.loaded.notes.iter();
+    document["diagnostics"] =
+        warnings.map(|(code, text)| json!({"code": code, "severity": "warning", "message": text})).collect();
+    document
+}
+
+fn head(verb: NodesVerb, loaded: &Loaded, success: bool, dry_run: bool) -> Value {
+    json!({
+        "verb": verb.word(), "success": success, "dry_run": dry_run, "manifest": loaded.name,
+        "host": loaded.host.name, "run": null, "bundle": null, "duration_seconds": 0.0, "nodes": [],
+    })
+}
+
+/// Returns the document of a command that failed before anything began.
+pub(super) fn of_failure(
+    verb: &str,
+    manifest: Option<&str>,
+    host: Option<&str>,
+    dry_run: bool,
+    failure: &Failure,
+) -> Value {
+    let message = failure.message();
+    let diagnostics = match &failure.source {
+        Source::Diagnostics(diagnostics) => diagnostics.clone(),
+        Source::Message(_) | Source::Error(_) => {
+            let place = Place::Named(format!("stead {verb}"));
+            Diagnostics(vec![Diagnostic::error(code_of(failure.exit_code()), place, message.clone())])
+        }
+    };
+    let first = diagnostics.iter().find(|problem| problem.severity == stead_model::Severity::Error);
+    let code = first.map_or(code_of(failure.exit_code()), |problem| problem.code);
+    let rows: Vec<Value> = diagnostics.iter().map(validate::row).collect();
+    let mut document = json!({
+        "verb": verb, "success": false, "dry_run": dry_run, "manifest": manifest, "host": host, "run": null,
+        "bundle": null, "duration_seconds": 0.0, "nodes": [], "diagnostics": rows,
+        "error": {"code": code, "message": message},
+    });
+    for (key, value) in &failure.known {
+        document[*key] = value.clone();
+    }
+    document
+}
+
+/// Returns the code of an error that has none of its own.
+fn code_of(exit_code: ExitCode) -> &'static str {
+    match exit_code {
+        ExitCode::Success | ExitCode::Failed => "node/failed",
+        ExitCode::Usage => "node/usage",
+        ExitCode::Invalid => "node/invalid",
+        ExitCode::Verification => "node/verification",
+        ExitCode::Locked => "node/locked",
+        ExitCode::Confirmation => "node/confirmation",
+        ExitCode::Unreachable => "node/unreachable",
+        ExitCode::TimedOut => "node/timeout",
+        ExitCode::Cancelled => "node/cancelled",
+    }
+}
+
+/// Returns the nodes for people, and how it all ended.
+pub(super) fn to_text(prepared: &Prepared, report: &Report, seen: &Seen, paint: Paint) -> String {
+    let mut text = String::new();
+    for row in rows(prepared, Some(report), seen) {
+        let style = match row.status {
+            NodeStatus::Completed | NodeStatus::Destroyed => Style::Good,
+            NodeStatus::Failed => Style::Bad,
+            NodeStatus::Pending | NodeStatus::Running | NodeStatus::Skipped => Style::Strong,
+        };
+        let mut line = format!("  {} {}", row.name, paint.apply(style, row.status.word()));
+        if row.change.as_ref().is_some_and(|change| change.changed) {
+            line.push_str(", changed");
+        }
+        if let Some(ip) = row.change.as_ref().and_then(|change| change.entry.ip.as_ref())
+            && row.status == NodeStatus::Completed
+        {
+            line.push_str(&format!(", {ip}"));
+        }
+        if let Some(error) = &row.error {
+            line.push_str(&format!(": {}", crate::render::one_line(error)));
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    let status = paint.apply(Style::of_run(report.status), report.status.as_str());
+    text.push_str(&format!(
+        "{} {} on {}: {status}\n",
+        prepared.verb.word(),
+        prepared.loaded.name,
+        prepared.loaded.host.name
+    ));
+    text
+}
+
+/// Returns the rows of a dry run for people.
+pub(super) fn plan_to_text(prepared: &Prepared) -> String {
+    let rows = prepared.loaded.rows.to_json(&prepared.loaded.forest);
+    let mut text = String::new();
+    for row in rows.as_array().into_iter().flatten() {
+        let field = |key: &str| row[key].as_str().unwrap_or_default();
+        text.push_str(&format!(
+            "  {} {} {} at {}\n",
+            field("task"),
+            field("action"),
+            field("mode"),
+            field("at")
+        ));
+    }
+    text.push_str("Dry run: nothing was done.\n");
+    text
+}

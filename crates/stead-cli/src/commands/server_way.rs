@@ -1,0 +1,114 @@
+//! The way to a site's server, for every command that needs one.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use stead_drivers::server_client::{ClientError, ServerClient};
+use stead_model::node::wire::Pins;
+use stead_model::site::secrets::Secret;
+use stead_model::token::MAX_BYTES;
+
+use crate::args::{OperatorArgs, TrustArgs};
+use crate::commands::site;
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::settings::Settings;
+
+/// The most of a file of certificates.
+const MOST_CERTIFICATES: u64 = 1 << 20;
+
+/// Returns the failure of a request.
+pub(super) fn failure(error: ClientError) -> Failure {
+    Failure::caused_by(FailureKind::of(error.exit_code()), error)
+}
+
+/// Returns the client of the server at `url`; without flags it is known by `pins`, else by this machine's certificates.
+pub(super) fn trusted(
+    url: &str,
+    trust: &TrustArgs,
+    pins: Option<Pins>,
+    settings: &Settings,
+    output: &Output,
+) -> Result<ServerClient, Failure> {
+    let client = if trust.insecure {
+        output
+            .err
+            .print_line("[warning] server/insecure: whoever answers is trusted; others may read the token");
+        ServerClient::insecure(url)
+    } else if let Some(file) = &trust.ca_cert {
+        ServerClient::vouched_for(url, read(&settings.current_dir.join(file), MOST_CERTIFICATES)?)
+    } else {
+        match trust.fingerprint.as_deref().map(pin).or(pins) {
+            Some(pins) => ServerClient::pinned(url, &pins),
+            None => ServerClient::public(url),
+        }
+    };
+    client.map_err(failure)
+}
+
+/// Returns the pin that somebody typed: of a certificate, or of a key.
+pub(super) fn pin(text: &str) -> Pins {
+    if text.starts_with("sha256:") {
+        Pins { fingerprints: Vec::new(), spki_pin: text.to_owned() }
+    } else {
+        Pins { fingerprints: vec![text.to_owned()], spki_pin: String::new() }
+    }
+}
+
+/// Returns the token in a file; `-` is standard input.
+pub(super) fn token(file: &Path, settings: &Settings) -> Result<Secret, Failure> {
+    let bytes = if file == Path::new("-") {
+        site::read_stdin()?
+    } else {
+        read(&settings.current_dir.join(file), 2 * MAX_BYTES as u64)?
+    };
+    let text = String::from_utf8(bytes).ok().map(|text| text.trim().to_owned());
+    match text.filter(|text| !text.is_empty() && text.len() <= MAX_BYTES) {
+        Some(text) => Ok(Secret::new(text)),
+        None => Err(Failure::new(FailureKind::Invalid, format!("{} holds no token", file.display()))),
+    }
+}
+
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
+    match read {
+        Ok(_) if bytes.len() as u64 <= most => Ok(bytes),
+        Ok(_) => Err(Failure::new(FailureKind::Invalid, format!("{} is too large", path.display()))),
+        Err(error) => Err(Failure::caused_by(FailureKind::Invalid, error)
+            .hint(format!("{} cannot be read", path.display()))),
+    }
+}
+
+/// Returns the client of an operator: of the server that is named, else of the one of this site that runs here.
+pub(super) async fn operator(
+    args: &OperatorArgs,
+    settings: &Settings,
+    output: &Output,
+) -> Result<ServerClient, Failure> {
+    if let (Some(url), Some(file)) = (&args.server, &args.token_file) {
+        let pins = settings.server_pin().as_deref().map(pin);
+        return Ok(trusted(url, &args.trust, pins, settings, output)?.with_token(token(file, settings)?));
+    }
+    let directory = site::find(&args.site, settings)?;
+    let state = settings.state_dir.from(&directory.path).path.join("server");
+    for socket in sockets(&state) {
+        let client = ServerClient::socket(socket);
+        if client.health().await.is_ok() {
+            return Ok(client);
+        }
+    }
+    Err(Failure::new(
+        FailureKind::Unreachable,
+        format!("no server of {} runs here", directory.shown.display()),
+    )
+    .hint("`stead server start` starts one; one elsewhere: --server URL --token-file FILE"))
+}
+
+fn sockets(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_socket = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sock");
+    let mut sockets: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_socket).collect();
+    sockets.sort();
+    sockets
+}

@@ -1,0 +1,105 @@
+//! Where a server keeps its files, and what it is started with.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Of which site a server is, and where its files are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerPlace {
+    /// The site directory.
+    pub site: PathBuf,
+    /// The state directory.
+    pub state: PathBuf,
+}
+
+impl ServerPlace {
+    /// Returns the directory of the server's files.
+    pub fn directory(&self) -> PathBuf {
+        self.state.join("server")
+    }
+
+    fn of_port(&self, port: u16, extension: &str) -> PathBuf {
+        self.directory().join(format!("server-{port}.{extension}"))
+    }
+
+    /// Returns the file that holds the server's process id, once it answers.
+    pub fn pid_file(&self, port: u16) -> PathBuf {
+        self.of_port(port, "pid")
+    }
+
+    /// Returns the socket for operators of the same account.
+    pub fn socket(&self, port: u16) -> PathBuf {
+        self.of_port(port, "sock")
+    }
+
+    /// Returns where the server says what it was asked, unless it is told otherwise.
+    pub fn log(&self, port: u16) -> PathBuf {
+        self.of_port(port, "log")
+    }
+
+    pub(crate) fn lock(&self, port: u16) -> PathBuf {
+        self.of_port(port, "lock")
+    }
+
+    pub(crate) fn journal(&self, port: u16) -> PathBuf {
+        self.of_port(port, "journal")
+    }
+
+    pub(crate) fn outputs(&self, port: u16) -> PathBuf {
+        self.of_port(port, "outputs")
+    }
+
+    pub(crate) fn repos(&self, port: u16) -> PathBuf {
+        self.of_port(port, "repos")
+    }
+
+    pub(crate) fn audit(&self) -> PathBuf {
+        self.directory().join("audit.log")
+    }
+
+    /// Returns the file that holds the port that was found when any would do.
+    pub(crate) fn kept_port(&self) -> PathBuf {
+        self.directory().join("port")
+    }
+}
+
+/// What a server is started with; what is not given is what the site says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Its port; 0 is any that is free, the same again while it stays free.
+    pub port: Option<u16>,
+    /// The address it listens at.
+    pub bind: Option<IpAddr>,
+    /// A certificate and its key, in PEM, instead of the one it makes.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Whether to make a new certificate.
+    pub new_certificate: bool,
+    /// Where to say what it was asked.
+    pub log: Option<PathBuf>,
+}
+
+/// What clients need to know of a server that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerFacts {
+    /// How it is reached on its own machine.
+    pub url: String,
+    /// Its port.
+    pub port: u16,
+    /// Its process.
+    pub pid: u32,
+    /// SHA-256 of its certificate, `AB:CD:…`.
+    pub fingerprint: String,
+    /// That of the certificate before, if this start has replaced it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced_fingerprint: Option<String>,
+    /// SHA-256 of its key, `sha256:…`.
+    pub spki_pin: String,
+    /// The socket for operators of the same account.
+    pub socket: PathBuf,
+    /// How many specs it serves.
+    pub specs: usize,
+    /// How many repositories.
+    pub repos: usize,
+}

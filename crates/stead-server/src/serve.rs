@@ -1,0 +1,377 @@
+//! The server's process: binds, says that it is ready, and answers until it is told to stop.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, json};
+use stead_drivers::site::{Manifests, load};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::certificate::CertificateError;
+use crate::connection;
+use crate::daemon::kept_port;
+use crate::handle::Peer;
+use crate::lock;
+use crate::log::{Destination, Log};
+use crate::place::{ServerFacts, ServerOptions, ServerPlace};
+use crate::repos::Repos;
+use crate::server::{Parts, Server};
+use crate::snapshot::{SnapshotError, Sources};
+use crate::store::{JournalError, Store};
+
+/// How long connections may take to end once the server stops: it ends within a second.
+const LEAVE: Duration = Duration::from_millis(500);
+
+/// How long is waited when no connection can be taken.
+const BREATHER: Duration = Duration::from_millis(50);
+
+/// Who the server belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// Who started it watches it: requests are logged to standard error unless a file is named.
+    Foreground,
+    /// Nobody: it leaves the session that it was started in, and logs to a file.
+    Detached,
+}
+
+/// Why a server did not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The site, certificate or repositories cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// What it remembers cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A file could not be used.
+    #[error("failed to {what} {}", path.display())]
+    File {
+        /// What was done.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Another program has the port.
+    #[error("port {} at {} is held by another program", address.port(), address.ip())]
+    Held {
+        /// Which.
+        address: SocketAddr,
+    },
+    /// The address cannot be used.
+    #[error("failed to listen at {address}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A server of this site has the port.
+    #[error("a server of this site is running on port {port}")]
+    Running {
+        /// Which.
+        port: u16,
+    },
+    /// The runtime or its signals cannot be set up.
+    #[error("failed to set up the process")]
+    Process(#[source] io::Error),
+}
+
+impl From<CertificateError> for ServeError {
+    fn from(error: CertificateError) -> Self {
+        Self::Snapshot(SnapshotError::Certificate(error))
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ServeError {
+    let path = path.to_owned();
+    move |source| ServeError::File { what, path, source }
+}
+
+/// Serves a site until the process is told to stop (SIGTERM, SIGINT). `ready` is called once it answers.
+pub fn serve(
+    place: &ServerPlace,
+    options: &ServerOptions,
+    attachment: Attachment,
+    ready: impl FnOnce(&ServerFacts),
+) -> Result<(), ServeError> {
+    if attachment == Attachment::Detached {
+        // Started by a shell, it would get that shell's signals.
+        rustix::process::setsid().ok();
+    }
+    raise_open_files();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().build().map_err(ServeError::Process)?;
+    let result = runtime.block_on(run(place, options, attachment, ready));
+    // What still reads a file is not waited for.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+/// Lets this process have as many connections as the system allows it.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Without it fewer connections are taken, which is said when it happens.
+        setrlimit(Resource::RLIMIT_NOFILE, most, most).ok();
+    }
+}
+
+async fn run(
+    place: &ServerPlace,
+    options: &ServerOptions,
+    attachment: Attachment,
+    ready: impl FnOnce(&ServerFacts),
+) -> Result<(), ServeError> {
+    let directory = place.directory();
+    let mut make = fs::DirBuilder::new();
+    make.recursive(true).mode(0o700).create(&directory).map_err(failed("make", &directory))?;
+    let signals = Signals::listen().map_err(ServeError::Process)?;
+    let settings =
+        load(&place.site, &place.site, Manifests::None).map_err(SnapshotError::Load)?.site.settings;
+    if settings.is_broken() {
+        return Err(SnapshotError::Site(settings.diagnostics).into());
+    }
+    let bind = options.bind.unwrap_or(settings.value.server.bind);
+    let wanted = options.port.unwrap_or(settings.value.server.port);
+    let (listener, port) = listen(place, bind, wanted).await?;
+    let lock_file = place.lock(port);
+    let lock = lock::take(&lock_file).map_err(failed("lock", &lock_file))?;
+    let Some(_lock) = lock else { return Err(ServeError::Running { port }) };
+    if wanted == 0 {
+        let kept = place.kept_port();
+        fs::write(&kept, format!("{port}\n")).map_err(failed("write", &kept))?;
+    }
+    let repos = place.repos(port);
+    Repos::tidy(&repos).map_err(failed("tidy", &repos))?;
+    let sources = Sources { place: place.clone(), options: options.clone(), port, bind };
+    let chosen = sources.certificate()?;
+    let snapshot = sources.read(chosen.certificate)?;
+    let (stop, stopping) = watch::channel(false);
+    let store = Store::open(place, port, stopping.clone())?;
+    let log = open_log(place, options, attachment, port)?;
+    let audit_file = place.audit();
+    let audit = Log::open(&Destination::File(audit_file.clone())).map_err(failed("write", &audit_file))?;
+    let facts = ServerFacts {
+        url: format!("https://{}", SocketAddr::new(own_address(bind), port)),
+        port,
+        pid: std::process::id(),
+        fingerprint: snapshot.certificate.fingerprint().to_owned(),
+        replaced_fingerprint: chosen.replaced,
+        spki_pin: snapshot.certificate.pins().spki_pin.clone(),
+        socket: place.socket(port),
+        specs: snapshot.site.specs.len(),
+        repos: snapshot.repos.len(),
+    };
+    for (file, problem) in &snapshot.broken {
+        let known = [("file".to_owned(), json!(file)), ("problem".to_owned(), json!(problem))];
+        log.say("unusable", known.into_iter().collect());
+    }
+    let socket = listen_locally(&facts.socket).map_err(failed("listen at", &facts.socket))?;
+    log.say(
+        "start",
+        Map::from_iter([("port".to_owned(), json!(port)), ("pid".to_owned(), json!(facts.pid))]),
+    );
+    let parts = Parts { sources, snapshot, store, log, audit, stopping, facts: facts.clone() };
+    let server = Server::new(parts);
+    let pid_file = place.pid_file(port);
+    let mut serving =
+        Serving { server, listener, socket, tasks: JoinSet::new(), connections: Arc::default() };
+    write_pid(&pid_file).map_err(failed("write", &pid_file))?;
+    ready(&facts);
+    serving.run(signals).await;
+    // From here on nobody finds this server, and nobody waits for it.
+    for left in [&pid_file, &facts.socket] {
+        fs::remove_file(left).ok();
+    }
+    stop.send_replace(true);
+    serving.server.log.say("stop", Map::new());
+    serving.leave().await;
+    Ok(())
+}
+
+fn open_log(
+    place: &ServerPlace,
+    options: &ServerOptions,
+    attachment: Attachment,
+    port: u16,
+) -> Result<Log, ServeError> {
+    let destination = match (&options.log, attachment) {
+        (Some(path), _) => Destination::File(path.clone()),
+        (None, Attachment::Detached) => Destination::File(place.log(port)),
+        (None, Attachment::Foreground) => Destination::Stderr,
+    };
+    let path = match &destination {
+        Destination::File(path) => path.clone(),
+        Destination::Stderr => PathBuf::from("standard error"),
+    };
+    Log::open(&destination).map_err(failed("write", &path))
+}
+
+/// Binds the port; if any would do, the one of the last time while it is free.
+async fn listen(place: &ServerPlace, bind: IpAddr, port: u16) -> Result<(TcpListener, u16), ServeError> {
+    let kept = if port == 0 { kept_port(place) } else { None };
+    if let Some(kept) = kept
+        && let Ok(listener) = TcpListener::bind((bind, kept)).await
+    {
+        return Ok((listener, kept));
+    }
+    let address = SocketAddr::new(bind, port);
+    match TcpListener::bind(address).await {
+        Ok(listener) => {
+            let bound = listener.local_addr().map_err(|source| ServeError::Listen { address, source })?;
+            Ok((listener, bound.port()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let lock_file = place.lock(port);
+            match lock::holder(&lock_file).map_err(failed("look at", &lock_file))? {
+                Some(_) => Err(ServeError::Running { port }),
+                None => Err(ServeError::Held { address }),
+            }
+        }
+        Err(source) => Err(ServeError::Listen { address, source }),
+    }
+}
+
+/// Binds the socket, which is there for this account alone from its first moment.
+fn listen_locally(path: &Path) -> io::Result<UnixListener> {
+    let new = path.with_extension("new");
+    for old in [&new, path] {
+        match fs::remove_file(old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let listener = UnixListener::bind(&new)?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
+    fs::rename(&new, path)?;
+    Ok(listener)
+}
+
+fn write_pid(path: &Path) -> io::Result<()> {
+    let new = path.with_extension("pid.new");
+    let mut file = fs::File::create(&new)?;
+    writeln!(file, "{}", std::process::id())?;
+    fs::rename(&new, path)
+}
+
+/// Returns the address at which this machine reaches what listens at `bind`.
+fn own_address(bind: IpAddr) -> IpAddr {
+    match bind {
+        IpAddr::V4(four) if four.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(six) if six.is_unspecified() => IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]),
+        IpAddr::V4(_) | IpAddr::V6(_) => bind,
+    }
+}
+
+/// The signals that mean something to a server.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
+/// What happens to a server.
+enum Input {
+    Remote(io::Result<(TcpStream, SocketAddr)>),
+    Local(io::Result<UnixStream>),
+    Ended,
+    Reload,
+    Stop,
+}
+
+struct Serving {
+    server: Arc<Server>,
+    listener: TcpListener,
+    socket: UnixListener,
+    tasks: JoinSet<()>,
+    /// One for this, and one for every connection over TLS.
+    connections: Arc<()>,
+}
+
+impl Serving {
+    async fn run(&mut self, mut signals: Signals) {
+        let server = Arc::clone(&self.server);
+        self.tasks.spawn(async move { server.index().await });
+        loop {
+            let input = tokio::select! {
+                accepted = self.listener.accept() => Input::Remote(accepted),
+                accepted = self.socket.accept() => Input::Local(accepted.map(|(stream, _)| stream)),
+                Some(_) = self.tasks.join_next() => Input::Ended,
+                _ = signals.hangup.recv() => Input::Reload,
+                _ = signals.terminate.recv() => Input::Stop,
+                _ = signals.interrupt.recv() => Input::Stop,
+            };
+            match input {
+                Input::Remote(Ok((stream, peer))) => self.take(stream, peer),
+                Input::Local(Ok(stream)) => self.take_local(stream),
+                Input::Remote(Err(_)) | Input::Local(Err(_)) => {
+                    self.server.log.say("exhausted", Map::new());
+                    tokio::time::sleep(BREATHER).await;
+                }
+                Input::Ended => {}
+                Input::Reload => {
+                    let server = Arc::clone(&self.server);
+                    self.tasks.spawn(async move { server.reload().await });
+                }
+                Input::Stop => return,
+            }
+        }
+    }
+
+    fn take(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let snapshot = self.server.snapshot();
+        let most = snapshot.limits().connections;
+        if Arc::strong_count(&self.connections) as u64 > most {
+            // One more would be one too many: it is closed at once.
+            return;
+        }
+        let (server, counted) = (Arc::clone(&self.server), Arc::clone(&self.connections));
+        let patience = Duration::from_secs(snapshot.limits().header_seconds);
+        self.tasks.spawn(async move {
+            let _counted = counted;
+            // Answers are small and go out at once.
+            stream.set_nodelay(true).ok();
+            let handshake = Box::pin(tokio::time::timeout(patience, snapshot.tls.accept(stream)));
+            drop(snapshot);
+            if let Ok(Ok(stream)) = handshake.await {
+                connection::serve(server, Peer::Remote(peer.ip()), stream).await;
+            }
+        });
+    }
+
+    fn take_local(&mut self, stream: UnixStream) {
+        let Ok(credentials) = stream.peer_cred() else { return };
+        let server = Arc::clone(&self.server);
+        let peer = Peer::Local { uid: credentials.uid() };
+        self.tasks.spawn(connection::serve(server, peer, stream));
+    }
+
+    /// Lets connections end, for a moment.
+    async fn leave(&mut self) {
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        tokio::time::timeout(LEAVE, all).await.ok();
+        self.tasks.abort_all();
+    }
+}
