@@ -22,7 +22,7 @@ mod process;
 mod supervisor;
 mod tree;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(crate) use process::ProcessMark;
 pub use supervisor::supervise;
 
 use crate::transport::ssh::server::ServerKey;
-use home::Home;
+use home::{Found, Home};
 
 /// What a host says of its sandboxes.
 #[derive(Clone, Debug)]
@@ -86,7 +86,8 @@ pub struct SandboxDriver {
 
 impl SandboxDriver {
     /// Returns the driver of these settings. Touches nothing yet.
-    pub fn new(settings: SandboxSettings) -> Self {
+    pub fn new(mut settings: SandboxSettings) -> Self {
+        settings.root_dir = canonical(&settings.root_dir);
         Self { settings: Arc::new(settings), watch: Arc::new(|_| {}) }
     }
 
@@ -105,6 +106,19 @@ impl SandboxDriver {
         }
         Ok(Home::new(&self.settings.root_dir, id.as_str()))
     }
+}
+
+/// Returns the one name of a directory that need not be there yet: by it processes of a machine are known again.
+fn canonical(path: &Path) -> PathBuf {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let known = absolute.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    known.map_or_else(
+        || absolute.clone(),
+        |(above, real)| {
+            let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
+            if rest.as_os_str().is_empty() { real } else { real.join(rest) }
+        },
+    )
 }
 
 /// Refuses what a sandbox has not.
@@ -153,7 +167,7 @@ impl MachineDriver for SandboxDriver {
     }
 
     async fn start(&self, id: &MachineId) -> Result<Changed, MachineError> {
-        control::start(&self.settings, &self.home(id)?).await
+        control::start(&self.settings, &self.watch, &self.home(id)?).await
     }
 
     async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {
@@ -165,7 +179,11 @@ impl MachineDriver for SandboxDriver {
     }
 
     async fn inspect(&self, id: &MachineId) -> Result<Option<Machine>, MachineError> {
-        Ok(self.home(id)?.machine())
+        let home = self.home(id)?;
+        match home.find() {
+            Found::Unreadable(error) => Err(home.unreadable(&error)),
+            Found::Absent | Found::Foreign | Found::Ours(_) => Ok(home.machine()),
+        }
     }
 
     async fn list(&self, scope: &OwnerScope) -> Result<Vec<Machine>, MachineError> {
@@ -182,24 +200,39 @@ impl MachineDriver for SandboxDriver {
 }
 
 /// Strikes with the fault of the sandbox whose root this is, if it has one for `phase`, and counts it.
-pub fn strike(root: &std::path::Path, phase: Phase) -> Option<Struck> {
+pub fn strike(root: &Path, phase: Phase) -> Option<Struck> {
     let directory = stead_runner::machine::sandbox_of(root)?;
     faults::strike(&Home::at(directory), phase)
 }
 
 /// Makes the sandbox whose root this is look again whether its node is to have an agent; no if it is no sandbox that
 /// runs.
-pub fn look_again(root: &std::path::Path) -> bool {
+pub fn look_again(root: &Path) -> bool {
     signal(root, rustix::process::Signal::USR1)
 }
 
 /// Stops the sandbox whose root this is, from within; no if it is no sandbox that runs.
-pub fn power_off(root: &std::path::Path) -> bool {
+pub fn power_off(root: &Path) -> bool {
     signal(root, rustix::process::Signal::TERM)
 }
 
-fn signal(root: &std::path::Path, signal: rustix::process::Signal) -> bool {
+fn signal(root: &Path, signal: rustix::process::Signal) -> bool {
     let directory = stead_runner::machine::sandbox_of(root);
     let process = directory.and_then(|directory| Home::at(directory).pid()?.0.open());
     process.inspect(|process| process.signal(signal)).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_one_name_whoever_names_it() {
+        let place = tempfile::tempdir().unwrap();
+        let real = place.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
+        assert_eq!(canonical(&real.join("link/machines")), real.join("machines"));
+        assert_eq!(canonical(&real.join("link")), real);
+        assert!(canonical(Path::new("not-there/machines")).is_absolute());
+    }
 }

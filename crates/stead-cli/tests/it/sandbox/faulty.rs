@@ -206,3 +206,77 @@ async fn another_list_of_packages_reaches_a_machine_that_is_there() {
     assert!(sheet.contains(r#""packages":["curl"],"services":"any""#), "{sheet}");
     place.sandboxes().destroy(&made.id).await.unwrap();
 }
+
+/// A start that is dropped half-way keeps the machine to itself until its work is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_start_lets_go_of_the_machine_only_when_its_work_is_over() {
+    let place = Place::new();
+    let (reached, is_there) = std::sync::mpsc::channel();
+    let (go_on, gate) = std::sync::mpsc::channel::<()>();
+    let (reached, gate) = (std::sync::Mutex::new(reached), std::sync::Mutex::new(gate));
+    let watch = move |step: &str| {
+        if step == "quiet" {
+            reached.lock().unwrap().send(()).unwrap();
+            // Until the test lets it go on, or is over.
+            gate.lock().unwrap().recv().ok();
+        }
+    };
+    let slow = place.sandboxes().watched(std::sync::Arc::new(watch));
+    let machine = place.sandboxes().ensure_created(&place.spec(node("dropped"))).await.unwrap().machine;
+    let id = machine.id.clone();
+    let starting = tokio::spawn(async move { slow.start(&id).await });
+    tokio::task::spawn_blocking(move || is_there.recv().unwrap()).await.unwrap();
+    starting.abort();
+    assert!(starting.await.unwrap_err().is_cancelled());
+    let (driver, id) = (place.sandboxes(), machine.id.clone());
+    let mut next = tokio::spawn(async move { driver.start(&id).await });
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut next).await;
+    assert!(early.is_err(), "it waits for the lock: {early:?}");
+    go_on.send(()).unwrap();
+    assert_eq!(next.await.unwrap(), Ok(Changed::Yes));
+    place.up(&machine).await;
+    assert_eq!(place.sandboxes().destroy(&machine.id).await, Ok(Changed::Yes));
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// What has emptied its environment is found by where it is, when the supervisor cannot tell any more.
+#[tokio::test]
+async fn what_hides_from_its_mark_goes_with_the_machine() {
+    let place = Place::new();
+    let machine = place.start("hiding").await;
+    let home = place.home(&machine.owner);
+    let hidden = place.run(&machine, "env -i setsid sleep 7771 >/dev/null 2>&1 & sleep 0.2");
+    assert!(hidden.status.success(), "{hidden:?}");
+    let inside = || {
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let is_in = |path: std::path::PathBuf| {
+            fs::read_link(path.join("cwd")).is_ok_and(|cwd| cwd.starts_with(&home))
+        };
+        all.filter(|entry| is_in(entry.path())).count()
+    };
+    assert!(inside() > 0, "it runs in the machine");
+    signal(machine.pid.unwrap(), Signal::KILL);
+    assert_eq!(place.sandboxes().destroy(&machine.id).await, Ok(Changed::Yes));
+    assert_eq!(inside(), 0);
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// Those who never log in are turned away once there are many, and the others get in again when they have gone.
+#[tokio::test]
+async fn silent_connections_are_limited() {
+    use std::io::Read as _;
+    let place = Place::new();
+    let machine = place.start("besieged").await;
+    let ssh = machine.ssh.clone().unwrap();
+    let connect = || std::net::TcpStream::connect((ssh.host.as_str(), ssh.port)).unwrap();
+    let mut silent: Vec<std::net::TcpStream> = (0..64).map(|_| connect()).collect();
+    // All of them are at the door when the last one has been greeted.
+    let mut greeting = [0; 4];
+    silent.iter_mut().for_each(|stream| stream.read_exact(&mut greeting).unwrap());
+    let mut late = connect();
+    late.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(late.read(&mut greeting).unwrap(), 0, "it is turned away");
+    drop(silent);
+    until("others get in again", || place.run(&machine, "true").status.success());
+    assert_eq!(place.sandboxes().destroy(&machine.id).await, Ok(Changed::Yes));
+}

@@ -136,19 +136,29 @@ async fn made(home: &Home) -> Result<Option<(Held, Record)>, MachineError> {
     Ok(home.lock().await?.filter(|(_, record)| record.made))
 }
 
-pub(super) async fn start(settings: &SandboxSettings, home: &Home) -> Result<Changed, MachineError> {
+pub(super) async fn start(
+    settings: &SandboxSettings,
+    watch: &StepWatch,
+    home: &Home,
+) -> Result<Changed, MachineError> {
     let Some((held, record)) = made(home).await? else { return Err(home.not_found()) };
-    if home.pid().is_some_and(|(mark, _)| mark.open().is_some()) {
-        return Ok(Changed::No);
-    }
     let failed = |error: io::Error| home.failed("start", &error);
+    if let Some(running) = home.pid().and_then(|(mark, _)| mark.open()) {
+        if !home.file("stopping").exists() {
+            return Ok(Changed::No);
+        }
+        // Somebody asked it to stop and did not see it through.
+        running.ended().await.map_err(failed)?;
+    }
     home.set_sheet(&sheet(settings, record.spec.owner.name())).map_err(failed)?;
     let ticket = home::random_hex().map_err(failed)?;
     let place = home.clone();
-    let given = ticket.clone();
-    blocking(move || {
+    let (given, watch) = (ticket.clone(), Arc::clone(watch));
+    // The lock goes along: a call that is dropped here still works in the machine's directory.
+    let held = blocking(move || {
         // What a killed supervisor left would be in the way of the next one.
         end_all(&place)?;
+        watch("quiet");
         let failed = |error: io::Error| place.failed("start", &error);
         for stale in ["pid", "door.json", "exit.json", "stopping"] {
             match std::fs::remove_file(place.file(stale)) {
@@ -156,8 +166,11 @@ pub(super) async fn start(settings: &SandboxSettings, home: &Home) -> Result<Cha
                 Ok(()) | Err(_) => {}
             }
         }
+        watch("fresh");
         // A process that was started for an earlier call and only now comes to life sees that it is not meant.
-        home::write_text(&place.file("ticket"), &given, 0o600).map_err(failed)
+        home::write_text(&place.file("ticket"), &given, 0o600).map_err(failed)?;
+        watch("ticket");
+        Ok(held)
     })
     .await?;
     spawn(settings, home, &ticket).await?;
@@ -271,6 +284,7 @@ pub(super) async fn wait(home: &Home) -> Result<MachineExit, MachineError> {
         Found::Ours(_) => {}
         Found::Absent => return Err(home.not_found()),
         Found::Foreign => return Err(home.foreign()),
+        Found::Unreadable(error) => return Err(home.unreadable(&error)),
     }
     let run = home.pid().map(|(mark, _)| mark);
     if let Some(handle) = run.as_ref().and_then(super::process::ProcessMark::open) {
@@ -285,6 +299,7 @@ pub(super) async fn console(home: &Home, from: u64) -> Result<ConsoleStream, Mac
         Found::Ours(_) => {}
         Found::Absent => return Err(home.not_found()),
         Found::Foreign => return Err(home.foreign()),
+        Found::Unreadable(error) => return Err(home.unreadable(&error)),
     }
     let start = from.max(super::supervisor::console_start(home));
     let (ours, theirs) = tokio::io::duplex(BUFFER);
@@ -298,7 +313,7 @@ pub(super) async fn console(home: &Home, from: u64) -> Result<ConsoleStream, Mac
 async fn follow(home: &Home, mut place: u64, mut to: tokio::io::DuplexStream) {
     loop {
         let live = home.machine().is_some_and(|machine| machine.state.is_live());
-        let piece = super::supervisor::console_piece(home, place);
+        let (found, piece) = super::supervisor::console_piece(home, place);
         if piece.is_empty() {
             if !live {
                 return;
@@ -306,7 +321,7 @@ async fn follow(home: &Home, mut place: u64, mut to: tokio::io::DuplexStream) {
             tokio::time::sleep(MORE).await;
             continue;
         }
-        place += piece.len() as u64;
+        place = found + piece.len() as u64;
         if to.write_all(&piece).await.is_err() {
             return;
         }

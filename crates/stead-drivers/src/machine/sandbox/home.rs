@@ -90,6 +90,8 @@ pub(super) enum Found {
     Absent,
     Foreign,
     Ours(Box<Record>),
+    /// It cannot be told: this process may not look, or has too many files open.
+    Unreadable(io::Error),
 }
 
 /// A held lock. Dropping it lets go.
@@ -146,6 +148,10 @@ impl Home {
         MachineError::Foreign { what: self.directory.display().to_string(), owner: self.id().to_string() }
     }
 
+    pub(super) fn unreadable(&self, error: &io::Error) -> MachineError {
+        MachineError::Unavailable(format!("{} cannot be looked at: {error}", self.directory.display()))
+    }
+
     /// Looks at what is there.
     pub(super) fn find(&self) -> Found {
         if !fs::symlink_metadata(&self.directory).is_ok_and(|found| found.is_dir()) {
@@ -155,9 +161,15 @@ impl Home {
                 Found::Absent
             };
         }
-        match read::<Record>(&self.file(RECORD)) {
+        let record = match fs::read(self.file(RECORD)) {
+            Ok(bytes) => serde_json::from_slice::<Record>(&bytes).ok(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Found::Unreadable(error),
+        };
+        match record {
             Some(record)
-                if record.driver == "sandbox"
+                if record.schema == SCHEMA
+                    && record.driver == "sandbox"
                     && record.uuid == self.id().as_str()
                     && record.spec.owner.uuid() == record.uuid =>
             {
@@ -175,7 +187,9 @@ impl Home {
             let record = match self.find() {
                 Found::Absent => return Ok(None),
                 Found::Foreign => return Err(self.foreign()),
-                Found::Ours(_) => match File::options().read(true).write(true).open(self.file(LOCK)) {
+                Found::Unreadable(error) => return Err(self.unreadable(&error)),
+                // A lock that somebody removed is made anew: all look at the same file.
+                Found::Ours(_) => match open_lock(&self.file(LOCK)) {
                     Ok(file) => self.try_hold(file)?,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                     Err(error) => return Err(self.failed("lock", &error)),
@@ -202,7 +216,7 @@ impl Home {
             .is_some_and(|(held, there)| (held.dev(), held.ino()) == (there.dev(), there.ino()));
         match self.find() {
             Found::Ours(record) if same => Ok(Some((Held { _file: file }, *record))),
-            Found::Ours(_) | Found::Foreign | Found::Absent => Ok(None),
+            Found::Ours(_) | Found::Foreign | Found::Absent | Found::Unreadable(_) => Ok(None),
         }
     }
 
@@ -346,7 +360,7 @@ impl Home {
     pub(super) fn machine(&self) -> Option<Machine> {
         let record = match self.find() {
             Found::Ours(record) => record,
-            Found::Absent | Found::Foreign => return None,
+            Found::Absent | Found::Foreign | Found::Unreadable(_) => return None,
         };
         let run = self.pid();
         let live = run.as_ref().map(|(mark, _)| mark).filter(|mark| mark.open().is_some());
@@ -395,6 +409,10 @@ impl Home {
     }
 }
 
+fn open_lock(path: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)
+}
+
 /// Returns the machines below `root_dir` that are of `scope`, by scope and name.
 pub(super) fn list(root_dir: &Path, scope: &OwnerScope) -> Result<Vec<Machine>, MachineError> {
     let entries = match fs::read_dir(root_dir) {
@@ -414,8 +432,7 @@ pub(super) fn list(root_dir: &Path, scope: &OwnerScope) -> Result<Vec<Machine>, 
 /// Removes what was being made or removed by somebody who is gone.
 pub(super) fn sweep(root_dir: &Path) {
     for entry in fs::read_dir(root_dir).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with(".new-") && !name.starts_with(".gone-") {
+        if !is_aside(&entry.file_name().to_string_lossy()) {
             continue;
         }
         let lock = File::options().write(true).open(entry.path().join(LOCK));
@@ -427,6 +444,16 @@ pub(super) fn sweep(root_dir: &Path) {
             fs::remove_dir_all(entry.path()).ok();
         }
     }
+}
+
+/// Whether a directory has the name of one that is being made or removed: `.new-UUID-HEX`, `.gone-UUID-HEX`.
+fn is_aside(name: &str) -> bool {
+    let rest = name.strip_prefix(".new-").or_else(|| name.strip_prefix(".gone-"));
+    let parts = rest.and_then(|rest| rest.rsplit_once('-'));
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    parts.is_some_and(|(uuid, random)| {
+        (uuid.len(), random.len()) == (36, 32) && is_hex(uuid) && is_hex(random)
+    })
 }
 
 /// Returns 32 hex digits that nobody can guess.
@@ -482,4 +509,48 @@ pub(super) fn write_text(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of somebody else in the place for machines is nobody's leftover.
+    #[test]
+    fn only_what_was_put_aside_is_swept() {
+        let place = tempfile::tempdir().unwrap();
+        let uuid = "b8ca0a97-6f03-56c9-ab24-2f428cb4ff94";
+        let ours = [format!(".new-{uuid}-{}", "0".repeat(32)), format!(".gone-{uuid}-{}", "f".repeat(32))];
+        let others =
+            [".new-photos".to_owned(), format!(".gone-{uuid}"), format!(".old-{uuid}-{}", "0".repeat(32))];
+        for name in ours.iter().chain(&others) {
+            fs::create_dir(place.path().join(name)).unwrap();
+        }
+        sweep(place.path());
+        assert!(ours.iter().all(|name| !place.path().join(name).exists()));
+        assert!(others.iter().all(|name| place.path().join(name).exists()));
+    }
+
+    /// A machine's directory whose lock somebody removed is locked all the same.
+    #[tokio::test]
+    async fn a_lost_lock_is_made_anew() {
+        let place = tempfile::tempdir().unwrap();
+        let owner = stead_model::machine::Owner::new("lab/m/local", "quay").unwrap();
+        let spec = MachineSpec::new(owner, stead_model::machine::MachineKind::Vm);
+        let home = Home::new(place.path(), &spec.owner.uuid());
+        let record = Record::new(&spec, stead_runner::clock::now());
+        drop(home.reserve(&record).unwrap().unwrap());
+        fs::remove_file(home.file(LOCK)).unwrap();
+        let held = tokio::time::timeout(Duration::from_secs(10), home.lock()).await.unwrap().unwrap();
+        assert!(held.is_some() && home.file(LOCK).exists());
+    }
+
+    /// A record that cannot be read for now says nothing of whose the machine is.
+    #[tokio::test]
+    async fn what_cannot_be_looked_at_is_not_foreign() {
+        let place = tempfile::tempdir().unwrap();
+        let home = Home::new(place.path(), "b8ca0a97-6f03-56c9-ab24-2f428cb4ff94");
+        fs::create_dir_all(home.file(RECORD)).unwrap();
+        assert!(matches!(home.lock().await, Err(MachineError::Unavailable(_))));
+    }
 }

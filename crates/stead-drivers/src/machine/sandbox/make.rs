@@ -86,7 +86,9 @@ pub(super) fn make(
         None => ServerKey::generate().map_err(failed)?,
     };
     let text = key.to_text().map_err(failed)?;
-    plant(home.directory(), "host_key", 0o600, text.as_bytes()).map_err(failed)?;
+    plant(home.directory(), "host_key", 0o600, text.as_bytes())
+        .and_then(|file| file.sync_all())
+        .map_err(failed)?;
     step("host key");
     Ok(())
 }
@@ -140,7 +142,7 @@ fn directory(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-fn plant(root: &Path, path: impl AsRef<Path>, mode: u32, content: &[u8]) -> io::Result<()> {
+fn plant(root: &Path, path: impl AsRef<Path>, mode: u32, content: &[u8]) -> io::Result<File> {
     let path = root.join(path);
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -149,7 +151,8 @@ fn plant(root: &Path, path: impl AsRef<Path>, mode: u32, content: &[u8]) -> io::
     let mut options = File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(mode & 0o700).open(&path)?;
     file.write_all(content)?;
-    file.set_permissions(fs::Permissions::from_mode(mode))
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    Ok(file)
 }
 
 #[cfg(test)]

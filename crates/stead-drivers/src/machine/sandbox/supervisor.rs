@@ -36,6 +36,8 @@ const PIECE: usize = 32 << 10;
 const GRACE: Duration = Duration::from_secs(2);
 /// How often ending processes are looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long a machine that cannot take a connection waits for the next one.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// How long an orphan may wait to be buried.
 const BURY: Duration = Duration::from_millis(200);
 
@@ -88,10 +90,11 @@ fn live(home: &Home, console: &Arc<Console>) -> io::Result<()> {
     let key = ServerKey::parse(&key).map_err(io::Error::other)?;
     let mark =
         ProcessMark::of(std::process::id()).ok_or_else(|| io::Error::other("/proc does not show it"))?;
-    home.set_pid(&mark, clock::now())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let reason = runtime.block_on(async {
-        let house = House::new(home, sheet, console, mark, key)?;
+        // From the moment others can find this process it hears their signals.
+        let house = House::new(home, sheet, console, mark.clone(), key)?;
+        home.set_pid(&mark, clock::now())?;
         house.run(parent).await
     });
     runtime.shutdown_background();
@@ -187,8 +190,12 @@ impl<'a> House<'a> {
                 End::Stop => {
                     // What a driver sees of it while it goes down.
                     fs::write(self.home.file("stopping"), "")?;
-                    self.ask_all_to_go(None).await;
-                    return Ok("stopped");
+                    tokio::select! {
+                        () = self.ask_all_to_go(None) => return Ok("stopped"),
+                        () = &mut orphaned => {}
+                    }
+                    self.ask_all_to_go(Some(Duration::ZERO)).await;
+                    return Ok("the sandbox it ran in ended");
                 }
                 End::Restart => {
                     fs::remove_file(self.home.file("door.json")).ok();
@@ -246,6 +253,10 @@ impl<'a> House<'a> {
                 () = agent.turn() => {}
                 Some(()) = self.look_again.recv(), if is_up => agent.look(),
                 accepted = accept(listener.as_ref()), if is_up => {
+                    if accepted.is_err() {
+                        // Out of descriptors, say: what others let go of is waited for.
+                        tokio::time::sleep(ACCEPT_AGAIN).await;
+                    }
                     if let Ok(stream) = accepted {
                         let (home, server, console) =
                             (self.home.clone(), Arc::clone(&self.server), Arc::clone(self.console));
@@ -370,6 +381,7 @@ impl Console {
             let mut file = File::options().create(true).append(true).open(&path)?;
             if file.metadata()?.len() >= ROTATE {
                 let start = console_start(&self.home) + file.metadata()?.len();
+                // Readers find nothing there until they can know where it begins.
                 fs::rename(&path, path.with_extension("log.1"))?;
                 super::home::write_text(&self.home.file("console.start"), &start.to_string(), 0o600)?;
                 file = File::options().create(true).append(true).open(&path)?;
@@ -386,15 +398,39 @@ pub(super) fn console_start(home: &Home) -> u64 {
     text.trim().parse().unwrap_or_default()
 }
 
-/// Returns what the console has at `place`; nothing if there is no more.
-pub(super) fn console_piece(home: &Home, place: u64) -> Vec<u8> {
-    let offset = place.saturating_sub(console_start(home));
-    let mut piece = vec![0; PIECE];
-    let read = (|| {
-        let mut file = File::open(home.console())?;
-        file.seek(SeekFrom::Start(offset))?;
-        file.read(&mut piece)
-    })();
-    piece.truncate(read.unwrap_or_default());
-    piece
+/// Returns what the console has at `place`, or at the first place after it that it still has, and which that is;
+/// nothing if there is no more.
+pub(super) fn console_piece(home: &Home, place: u64) -> (u64, Vec<u8>) {
+    loop {
+        let start = console_start(home);
+        let place = place.max(start);
+        let mut piece = vec![0; PIECE];
+        let read = (|| {
+            let mut file = File::open(home.console())?;
+            file.seek(SeekFrom::Start(place - start))?;
+            file.read(&mut piece)
+        })();
+        piece.truncate(read.unwrap_or_default());
+        // A console that was begun anew meanwhile had other bytes there.
+        if console_start(home) == start {
+            return (place, piece);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader that was left behind goes on where the console now begins, and reads nothing twice.
+    #[test]
+    fn a_console_that_began_anew_is_read_from_its_beginning() {
+        let place = tempfile::tempdir().unwrap();
+        let home = Home::at(place.path().to_owned());
+        fs::write(home.console(), "new lines").unwrap();
+        fs::write(home.file("console.start"), "1000").unwrap();
+        assert_eq!(console_piece(&home, 3), (1000, b"new lines".to_vec()));
+        assert_eq!(console_piece(&home, 1004), (1004, b"lines".to_vec()));
+        assert_eq!(console_piece(&home, 1009).1, Vec::<u8>::new());
+    }
 }

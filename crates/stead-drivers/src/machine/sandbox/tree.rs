@@ -49,15 +49,19 @@ pub(super) fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Returns the live processes that carry the mark of the sandbox in `directory` or of one inside it, or run a program
-/// that lies in it.
+/// Returns the live processes that carry the mark of the sandbox in `directory` or of one inside it, run a program
+/// that lies in it, or have emptied their environment and are in it.
 fn marked(directory: &Path) -> BTreeSet<u32> {
     let is_marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let mut variables = environment.split(|byte| *byte == 0);
         let place = variables.find_map(|variable| variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"="));
         let by_mark = place.is_some_and(|place| Path::new(OsStr::from_bytes(place)).starts_with(directory));
-        by_mark || fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(directory))
+        let is_in = |link: &str| {
+            fs::read_link(format!("/proc/{pid}/{link}")).is_ok_and(|place| place.starts_with(directory))
+        };
+        // Whoever looks around in the directory from a shell has an environment.
+        by_mark || is_in("exe") || (environment.is_empty() && is_in("cwd"))
     };
     let lives = |pid: &u32| Stat::read(*pid).is_some_and(|stat| !stat.is_dead);
     let own = ancestors(std::process::id());

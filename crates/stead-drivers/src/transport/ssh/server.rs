@@ -19,6 +19,7 @@ use russh::server::{
 use russh::{Channel, ChannelOpenFailure, MethodKind, MethodSet, Preferred, SshId, kex};
 use stead_runner::transport::Endpoint;
 use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 
 use super::forwarding::carry;
@@ -29,6 +30,11 @@ pub(crate) use key::{ServerKey, opens};
 
 /// How long a client may be silent before it is asked whether it is there; after three times it is gone.
 const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// How long a client may take to log in.
+const LOGIN_GRACE: Duration = Duration::from_secs(30);
+/// Clients that have not logged in yet, at once; more are turned away.
+const STRANGERS: usize = 64;
 
 /// What a server lets people into.
 pub(crate) trait SshHost: Send + Sync + 'static {
@@ -51,6 +57,7 @@ pub(crate) trait SshHost: Send + Sync + 'static {
 pub(crate) struct SshServer {
     config: Arc<Config>,
     host: Arc<dyn SshHost>,
+    strangers: Semaphore,
 }
 
 impl SshServer {
@@ -75,28 +82,48 @@ impl SshServer {
             nodelay: true,
             ..Config::default()
         };
-        Self { config: Arc::new(config), host }
+        Self { config: Arc::new(config), host, strangers: Semaphore::new(STRANGERS) }
     }
 
     /// Serves one connection to its end. Dropping the future ends it.
     pub(crate) async fn serve(&self, stream: TcpStream) {
+        // Whoever knows this answer tries again, as with any server that has too many at its door.
+        let Ok(stranger) = self.strangers.try_acquire() else { return };
+        let (logged_in, login) = oneshot::channel();
         let connection = Connection {
             host: Arc::clone(&self.host),
             user: String::new(),
+            logged_in: Some(logged_in),
             tasks: JoinSet::new(),
             forwards: BTreeMap::new(),
             carrying: Arc::default(),
         };
         // Without it small answers wait for each other; a socket that refuses is as good as gone.
         stream.set_nodelay(true).ok();
-        if let Ok(session) = russh::server::run_stream(Arc::clone(&self.config), stream, connection).await {
+        let serving = async {
+            let Ok(session) = russh::server::run_stream(Arc::clone(&self.config), stream, connection).await
+            else {
+                return;
+            };
             let end = OnDrop(session.handle());
             match session.await {
                 Ok(()) | Err(russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_)) => {}
                 Err(error) => self.host.note(&format!("a connection ended: {error}")),
             }
             drop(end);
+        };
+        tokio::pin!(serving);
+        tokio::select! {
+            () = &mut serving => return,
+            login = tokio::time::timeout(LOGIN_GRACE, login) => {
+                if !matches!(login, Ok(Ok(()))) {
+                    self.host.note("a connection ended: it did not log in in time");
+                    return;
+                }
+            }
         }
+        drop(stranger);
+        serving.await;
     }
 }
 
@@ -127,6 +154,8 @@ impl Drop for OnDrop {
 struct Connection {
     host: Arc<dyn SshHost>,
     user: String,
+    /// Told once, when somebody has logged in.
+    logged_in: Option<oneshot::Sender<()>>,
     tasks: JoinSet<()>,
     /// Sockets that listen for the client, by what it calls them.
     forwards: BTreeMap<String, JoinSet<()>>,
@@ -216,6 +245,10 @@ impl Handler for Connection {
         }
         self.host.note(&format!("login of {user} with {shown}"));
         user.clone_into(&mut self.user);
+        if let Some(logged_in) = self.logged_in.take() {
+            // Whoever waited for it has gone with the connection.
+            logged_in.send(()).ok();
+        }
         Ok(Auth::Accept)
     }
 
