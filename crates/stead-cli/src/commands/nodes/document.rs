@@ -98,12 +98,16 @@ fn level_status(verb: NodesVerb, name: &NodeName, tasks: &BTreeMap<&str, &TaskRo
     if own.first().is_some_and(|row| row.undo == Some(Status::Changed)) {
         return (NodeStatus::Destroyed, None);
     }
-    if let Some(row) = own.iter().find(|row| row.status == Status::Skipped) {
+    let skipped = own.iter().find(|row| row.status == Status::Skipped);
+    if let Some(row) = skipped.filter(|_| verb != NodesVerb::Test) {
         return (NodeStatus::Skipped, row.reason.clone());
     }
     let unstarted = own.iter().filter(|row| row.status == Status::NotRun).count();
+    let is_gone = own.last().is_some_and(|row| matches!(row.status, Status::Changed | Status::Unchanged));
     match unstarted {
         0 => (ended, None),
+        // A test removes what was made, however far it came.
+        _ if verb == NodesVerb::Test && is_gone => (ended, None),
         all if all == own.len() => (NodeStatus::Pending, None),
         _ => (NodeStatus::Failed, Some("cancelled".to_owned())),
     }
