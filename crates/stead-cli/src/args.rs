@@ -305,7 +305,7 @@ pub struct ManArgs {
 impl Cli {
     /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
     pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
-        let cli = Self::try_parse_from(argv)?;
+        let cli = Self::try_parse_from(with_verbs(argv))?;
         if let Some((true, Some(Sink::Stdout))) = cli.command.output() {
             let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
                            tip: write the events to a file: --events FILE";
@@ -313,6 +313,17 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Returns the arguments with the verb of `config --fetch`, as agents before Stead were called.
+fn with_verbs(argv: &[OsString]) -> Vec<OsString> {
+    let mut argv = argv.to_vec();
+    let flags = argv.iter().take_while(|argument| *argument != "--").count();
+    let config = argv.iter().take(flags).position(|argument| argument == "config");
+    if let Some(verb) = config.and_then(|at| argv.get_mut(at + 1)).filter(|verb| *verb == "--fetch") {
+        *verb = "fetch".into();
+    }
+    argv
 }
 
 impl Command {

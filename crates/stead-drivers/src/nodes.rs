@@ -46,7 +46,7 @@ use tokio::sync::OnceCell;
 
 pub use hosts::{HostError, machine_driver};
 pub use keys::{DriverKey, KeyError};
-pub use memory::{Memory, state_file};
+pub use memory::{Memory, known_mode, state_file};
 
 /// What a level of nodes is made of.
 pub struct NodesParts {

@@ -1,7 +1,11 @@
 //! Sites, manifests and tokens: the commands that need no machine.
 
+mod agents;
 mod applying;
 mod discovering;
+mod fetching;
+mod jobs;
+mod pulled;
 mod starting;
 mod tokens;
 mod validating;
