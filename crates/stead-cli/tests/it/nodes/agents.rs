@@ -111,12 +111,10 @@ fn a_hybrid_node_waits_for_a_signal() {
     assert_eq!((reports[1].report.changed, reports[1].report.status), (0, ReportStatus::Complete));
     let peers = json!({"peers": [{"name": "far", "address": "10.9.9.9"}]});
     block_on(pulled.client().signal(&edge(), SignalKind::Link, peers.as_object().unwrap().clone())).unwrap();
-    wait_for_with(
-        "it knows its peer",
-        || pulled.read("etc/hosts").contains("10.9.9.9\tfar"),
-        || pulled.log(),
-    );
+    let known = || pulled.root().join("etc/stead/peers.json").exists();
+    wait_for_with("it knows its peer", known, || pulled.log());
     assert_eq!(json_of(&pulled.read("etc/stead/peers.json")), peers["peers"]);
+    assert!(pulled.read("etc/hosts").contains("10.9.9.9\tfar"));
 }
 
 /// Case 37: an agent comes to a node that was made without one, and goes again.

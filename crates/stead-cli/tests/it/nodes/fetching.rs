@@ -36,7 +36,7 @@ fn what_is_missing_is_named_and_a_server_that_is_away_is_tried_again() {
     let pin = "ab".repeat(32);
     let args = ["--identity", "edge", "--attempts", "3", "--backoff", "0.1", "--fingerprint", &pin];
     let ended = fetch(&lab, &args, &around).exits(7).says("E501");
-    assert_eq!(ended.stderr.matches("attempt ").count(), 4, "three attempts and their sum: {}", ended.stderr);
+    assert_eq!(ended.stderr.matches("attempt ").count(), 3, "{}", ended.stderr);
     assert!(!ended.stderr.contains("a.b"), "the token is not shown");
     let marker = failed(&lab);
     assert_eq!((&marker["code"], &marker["attempts"]), (&"E501".into(), &3.into()));
@@ -52,7 +52,9 @@ fn a_refusal_ends_at_once_and_the_spec_before_is_kept() {
     let lab = &pulled.lab;
     let asking = ["--server", pulled.url(), "--fingerprint", pulled.fingerprint()];
     let token = pulled.token(&[]);
-    let foreign = format!("{}x.{}", &token[..10], token.split_once('.').unwrap().1);
+    let (payload, signature) = token.split_once('.').unwrap();
+    let other = if signature.starts_with('A') { "B" } else { "A" };
+    let foreign = format!("{payload}.{other}{}", &signature[1..]);
     let ended = fetch(lab, &[&asking[..], &["--identity", "edge"]].concat(), &[("STEAD_TOKEN", &foreign)]);
     ended.exits(1).says("E301").says("attempt 1 of 5");
     assert_eq!((&failed(lab)["code"], &failed(lab)["attempts"]), (&"E301".into(), &1.into()));
