@@ -11,6 +11,7 @@
 
 mod act;
 mod delegate;
+mod drifted;
 mod hosting;
 mod hosts;
 mod keys;
@@ -22,6 +23,7 @@ mod reach;
 mod remove;
 mod report;
 mod serve;
+mod test_files;
 mod verify;
 
 use std::collections::BTreeMap;
@@ -44,9 +46,11 @@ use stead_runner::operation::{OpError, Registry};
 use stead_runner::transport::Connect;
 use tokio::sync::OnceCell;
 
+pub use drifted::{Drifted, NodeDrift};
 pub use hosts::{HostError, machine_driver};
 pub use keys::{DriverKey, KeyError};
 pub use memory::{Memory, state_file};
+pub use test_files::write_test_report;
 
 /// What a level of nodes is made of.
 pub struct NodesParts {
