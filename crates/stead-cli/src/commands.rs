@@ -4,7 +4,7 @@ use stead_model::ExitCode;
 
 use crate::args::{
     AgentCommand, BundleCommand, Command, ConfigCommand, DiffCommand, InitCommand, JobCommand, PlanCommand,
-    RunCommand, StepsCommand, TokenCommand,
+    RunCommand, ServerCommand, StepsCommand, TokenCommand,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -16,6 +16,7 @@ mod completions;
 mod config;
 mod diff;
 mod doctor;
+mod errand;
 mod exec;
 mod executor;
 mod init;
@@ -29,6 +30,7 @@ mod resume;
 pub(crate) mod run;
 mod sandbox;
 mod schema;
+mod server;
 mod server_way;
 mod site;
 mod steps;
@@ -87,11 +89,13 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Destroy(args) => nodes::verb::destroy(&args, settings, output),
         Command::Test(args) => nodes::verb::test(&args, settings, output),
         Command::Status(args) => nodes::status::run(&args, settings, output),
+        Command::Drift(args) => nodes::drift::run(&args, settings, output),
         Command::Validate(args) => validate::run(&args, settings, output),
         Command::Config(command) => match command {
             ConfigCommand::Apply(args) => config::apply::run(&args, settings, output),
             ConfigCommand::Fetch(args) => config::fetch::run(&args, settings, output),
             ConfigCommand::Observe(args) => config::observe::run(&args, settings, output),
+            ConfigCommand::Confirm(args) => config::observe::confirm(&args),
         },
         Command::Token(command) => match command {
             TokenCommand::Mint(args) => token::mint::run(&args, settings, output),
@@ -100,6 +104,11 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             TokenCommand::Rotate(args) => token::rotate::run(&args, settings, output),
             TokenCommand::Revoke(args) => token::revoke::run(&args, settings, output),
         },
+        Command::Server(command) => match command {
+            ServerCommand::Start(args) => server::start::run(&args, settings, output),
+            ServerCommand::Stop(args) => server::stop::run(&args, settings, output),
+            ServerCommand::Status(args) => server::status::run(&args, settings, output),
+        },
         Command::Init(InitCommand::Nodes(args)) => init::run(&args, settings, output),
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
@@ -107,5 +116,6 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
         Command::Sandbox(args) => sandbox::run(&args),
+        Command::Errand(command) => errand::run(&command, settings, output),
     }
 }

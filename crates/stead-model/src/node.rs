@@ -3,6 +3,7 @@
 pub mod applied;
 pub mod bootstrap;
 pub mod entry;
+pub mod errand;
 pub mod marker;
 pub mod observed;
 pub mod operations;
@@ -13,6 +14,7 @@ pub mod wire;
 pub use applied::{Applied, ApplyFailure, Change};
 pub use bootstrap::Bootstrap;
 pub use entry::{NodeChange, NodeEntry, NodeStatus, NodesState, ServerEntry};
+pub use errand::{Errand, ErrandBegun, ErrandEnd, ErrandNote, ErrandVerb};
 pub use marker::{ConfigComplete, ConfigFailed};
 pub use observed::{Drift, NodeState, Observation};
 pub use test_report::{Check, TestReport};

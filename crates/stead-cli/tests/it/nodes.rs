@@ -1,10 +1,15 @@
 //! Sites, manifests and tokens: the commands that need no machine.
 
 mod applying;
+mod creating;
+mod delegating;
+mod destroying;
 mod discovering;
 mod starting;
+mod system;
 mod tokens;
 mod validating;
+mod world;
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,7 +1,6 @@
 //! `node.push`: the driver applies a node's spec over one SSH connection.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use stead_model::node::{Applied, NodeStatus, path};
 use stead_model::site::ResolvedSpec;
@@ -45,6 +44,16 @@ impl NodesSurroundings {
                 let message = format!("{name} was not configured within {within}");
                 Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) })
             })?;
+        let transport = match applied.unconfirmed {
+            None => transport,
+            Some(_) => {
+                // Reached anew, through the network as it is now.
+                drop(transport);
+                let again = self.connect(name).await?;
+                self.confirm_network(&*again, &applied).await?;
+                again
+            }
+        };
         let stopped = self.leave_pull(&*transport, name).await?;
         let changed = applied.changed > 0 || stopped;
         let is_done = !node.known.is_hosting;
@@ -161,6 +170,3 @@ pub(crate) fn start(sha256: &str, argv: &[&str], input: Vec<u8>) -> Command {
     words.extend(argv);
     Command { stdin: Stdin::Bytes(input), ..Command::new(words) }
 }
-
-/// How long a short question to a node may take.
-pub(crate) const SHORT: Duration = Duration::from_secs(60);

@@ -15,6 +15,8 @@ use crate::id::SiteKey;
 use crate::schema::{boolean, full_text, integer, object};
 use crate::yaml::{Fields, Key, Keys, Node, Value as Written, Walk};
 
+mod write;
+
 /// The keys of `site.yaml`.
 pub const SITE_KEYS: Keys = Keys {
     what: "site.yaml",
@@ -30,7 +32,7 @@ pub const SITE_KEYS: Keys = Keys {
 pub const SERVER_KEYS: Keys = Keys {
     what: "`server`",
     keys: &[
-        Key::new("port", || integer(1, 65535), "default 44443"),
+        Key::new("port", || integer(0, 65535), "default 44443; 0 is any that is free"),
         Key::new("bind", ip_schema, "the address it listens at; default `0.0.0.0`"),
         Key::new("public_specs", boolean, "whether the list of specs needs no token; default `false`"),
         Key::new("repos", repos, "Git repositories that nodes may clone: name and path"),
@@ -136,7 +138,7 @@ pub(super) fn known_key(text: &str) -> SiteKey {
 /// The server of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Its port.
+    /// Its port; 0 is any that is free.
     pub port: u16,
     /// The address it listens at.
     pub bind: IpAddr,
@@ -284,7 +286,7 @@ pub(super) fn read(walk: &mut Walk<'_>, root: Node<'_>) -> SiteSettings {
 fn read_server(walk: &mut Walk<'_>, fields: Fields<'_>) -> ServerSettings {
     let default = ServerSettings::default();
     ServerSettings {
-        port: read::number(walk, fields, "port", 1..=65535).unwrap_or(default.port),
+        port: read::number(walk, fields, "port", 0..=65535).unwrap_or(default.port),
         bind: read::ip(walk, fields, "bind").unwrap_or(default.bind),
         public_specs: read::flag(walk, fields, "public_specs").unwrap_or(default.public_specs),
         repos: read_repos(walk, fields),
