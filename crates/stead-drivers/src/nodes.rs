@@ -146,6 +146,8 @@ impl fmt::Debug for NodesSurroundings {
 /// A node of the manifest, with everything known of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeView<'a> {
+    /// Its place in the forest.
+    pub(crate) index: usize,
     /// How it hangs together with others.
     pub(crate) node: &'a ForestNode,
     /// As it is written.
@@ -176,7 +178,7 @@ impl NodesSurroundings {
             let index = range.start;
             let node = parts.forest.nodes.get(index)?;
             let written = parts.manifest.nodes.get(node.written)?;
-            Some(NodeView { node, written, known: parts.checked.nodes.get(index)? })
+            Some(NodeView { index, node, written, known: parts.checked.nodes.get(index)? })
         });
         found.ok_or_else(|| OpError::invalid(format!("the manifest has no node `{name}`")))
     }
@@ -231,7 +233,7 @@ impl NodesSurroundings {
     }
 
     /// Reads again what is remembered, once per run: another run may have changed it before this one had the lock.
-    pub(crate) async fn begin(&self, run: Option<&RunId>) -> Result<(), OpError> {
+    pub(crate) async fn begin_run(&self, run: Option<&RunId>) -> Result<(), OpError> {
         let beginning = || async {
             let path = self.parts.memory.path().display();
             self.parts
