@@ -9,6 +9,7 @@ mod starting;
 mod system;
 mod tokens;
 mod validating;
+mod verifying;
 mod world;
 
 use std::os::unix::fs::PermissionsExt as _;
