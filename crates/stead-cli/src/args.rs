@@ -33,13 +33,13 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
-pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs};
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigConfirmArgs, ConfigFetchArgs, ConfigObserveArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
 pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
-pub use node_verbs::{NodesArgs, OnErrorWord, StatusArgs, TestArgs};
+pub use node_verbs::{DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
     TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
@@ -157,6 +157,9 @@ pub enum Command {
     Test(Box<TestArgs>),
     /// Show the nodes of a manifest as they are
     Status(Box<StatusArgs>),
+    /// Show what of the nodes is not as their specs want it any more
+    #[command(after_long_help = node_verbs::DRIFT_EXAMPLES)]
+    Drift(Box<DriftArgs>),
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
@@ -193,6 +196,37 @@ pub enum Command {
     /// Be the process of a sandbox; started by its driver
     #[command(hide = true)]
     Sandbox(SandboxArgs),
+    /// Do for the level above what it asks with the nodes in this machine; started by it
+    #[command(hide = true, subcommand, name = stead_drivers::errand::COMMAND)]
+    Errand(ErrandCommand),
+}
+
+/// What is done with an errand.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ErrandCommand {
+    /// Begin the errand on standard input
+    Begin,
+    /// Be the process that keeps an errand going
+    Keep(ErrandArgs),
+    /// Print what happens in an errand until it ends
+    Follow {
+        /// Which errand.
+        #[command(flatten)]
+        errand: ErrandArgs,
+        /// The number of the last event that is known
+        #[arg(long, value_name = "SEQ", default_value_t = 0)]
+        after: u64,
+    },
+    /// Ask an errand to stop
+    Stop(ErrandArgs),
+}
+
+/// Which errand.
+#[derive(Clone, Debug, Args)]
+pub struct ErrandArgs {
+    /// The errand's run
+    #[arg(long, value_name = "RUN", value_parser = value::run_id)]
+    pub run: RunId,
 }
 
 /// Arguments of `stead sandbox`.
@@ -373,6 +407,7 @@ impl Command {
             | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Status(_)
+            | Self::Drift(_)
             | Self::Validate(_)
             | Self::Config(_)
             | Self::Token(_)
@@ -383,7 +418,8 @@ impl Command {
             | Self::Man(_)
             | Self::Executor(_)
             | Self::Supervise
-            | Self::Sandbox(_) => None,
+            | Self::Sandbox(_)
+            | Self::Errand(_) => None,
         }
     }
 
@@ -434,10 +470,13 @@ impl Command {
             Self::Create(args) | Self::Destroy(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
+            Self::Drift(args) => args.json,
             Self::Validate(args) => args.json,
             Self::Config(command) => match command {
                 ConfigCommand::Apply(args) => args.json,
                 ConfigCommand::Fetch(args) => args.json,
+                ConfigCommand::Observe(_) => true,
+                ConfigCommand::Confirm(_) => false,
             },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,
@@ -457,7 +496,8 @@ impl Command {
             | Self::Man(_)
             | Self::Executor(_)
             | Self::Supervise
-            | Self::Sandbox(_) => false,
+            | Self::Sandbox(_)
+            | Self::Errand(_) => false,
         }
     }
 }

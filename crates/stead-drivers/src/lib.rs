@@ -13,6 +13,7 @@ pub mod config;
 mod container;
 mod disk;
 pub mod doctor;
+pub mod errand;
 pub mod examine;
 pub mod executor;
 pub mod facts;

@@ -5,6 +5,7 @@
 //! recursion: a forest may be as deep as memory allows.
 
 mod check;
+mod delegate;
 pub mod drift;
 pub mod drivers;
 mod forest;
@@ -15,10 +16,12 @@ mod problems;
 mod references;
 mod select;
 mod self_address;
+pub mod test_report;
 #[cfg(test)]
 mod tests;
 
 pub use check::{Checked, CheckedNode, ForHost, check_manifest, check_site};
+pub use delegate::{Above, context_below, host_below, sub_manifest, sub_site};
 pub use forest::{Forest, ForestNode};
 pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host};
 pub use mode::{Modes, modes};

@@ -16,6 +16,7 @@ pub mod address;
 pub mod host;
 pub mod keyring;
 pub mod manifest;
+pub mod parcel;
 pub mod posture;
 pub mod preset;
 mod read;
@@ -30,6 +31,7 @@ mod tests;
 pub use host::Host;
 pub use keyring::Keyring;
 pub use manifest::Manifest;
+pub use parcel::Parcel;
 pub use posture::Posture;
 pub use preset::Preset;
 pub use resolve::{ResolveError, ResolvedSpec, resolve};
@@ -87,6 +89,19 @@ impl FileKind {
             Self::Spec => "specs",
             Self::Manifest => "manifests",
         }
+    }
+
+    /// Returns what the file at `path` below a site is, and its name without `.yaml`; none if no site has such a file.
+    pub fn of_path(path: &str) -> Option<(Self, &str)> {
+        let (folder, name) = path.split_once('/').map_or((None, path), |(folder, name)| (Some(folder), name));
+        let stem = name.strip_suffix(".yaml")?;
+        let kind = match folder {
+            Some(folder) => Self::FOLDERS.into_iter().find(|kind| kind.place() == folder)?,
+            None => {
+                [Self::Site, Self::Secrets, Self::Keyring].into_iter().find(|kind| kind.place() == path)?
+            }
+        };
+        SiteKey::parse(stem).is_ok().then_some((kind, stem))
     }
 
     /// Returns the path below the site of the file of this kind that is called `key`.

@@ -87,6 +87,8 @@ pub struct Jump {
     pub host: String,
     /// Where it listens.
     pub port: Option<u16>,
+    /// The key it must show, where this program knows it; no text names it.
+    pub host_key: Option<String>,
 }
 
 /// What happens with the key of a host nobody knows. A changed key is refused either way.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use stead_model::NodeName;
+use stead_model::{NodeName, RunId};
 
 use super::TrustArgs;
 use super::nodes::{ModeWord, SiteArgs, node_name};
@@ -19,6 +19,31 @@ pub enum ConfigCommand {
     /// Fetch this node's spec from its server
     #[command(after_long_help = FETCH_EXAMPLES)]
     Fetch(Box<ConfigFetchArgs>),
+    /// Look at this machine for a driver elsewhere; asked by it
+    #[command(hide = true)]
+    Observe(ConfigObserveArgs),
+    /// Keep the changes that an apply made to the network: its driver has reached the machine since; asked by it
+    #[command(hide = true)]
+    Confirm(ConfigConfirmArgs),
+}
+
+/// Arguments of `stead config confirm`.
+#[derive(Clone, Debug, Args)]
+pub struct ConfigConfirmArgs {
+    /// The apply
+    #[arg(value_name = "RUN", value_parser = value::run_id)]
+    pub run: RunId,
+}
+
+/// Arguments of `stead config observe`.
+#[derive(Clone, Debug, Args)]
+pub struct ConfigObserveArgs {
+    /// The resolved spec to look by: a file, or `-` for standard input
+    #[arg(long, value_name = "SPEC")]
+    pub spec: String,
+    /// Whether this is reached from here
+    #[arg(long, value_name = "HOST:PORT")]
+    pub reach: Vec<String>,
 }
 
 const APPLY_EXAMPLES: &str = "\

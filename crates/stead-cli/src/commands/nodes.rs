@@ -2,8 +2,12 @@
 
 mod act;
 mod document;
+pub(super) mod drift;
+pub(super) mod hosts;
 mod load;
+mod meant;
 pub(super) mod resume;
 mod seen;
+mod server;
 pub(super) mod status;
 pub(super) mod verb;

@@ -2,13 +2,19 @@
 
 mod agents;
 mod applying;
+mod creating;
+mod delegating;
+mod destroying;
 mod discovering;
 mod fetching;
 mod jobs;
 mod pulled;
 mod starting;
+mod system;
 mod tokens;
 mod validating;
+mod verifying;
+mod world;
 
 use std::os::unix::fs::PermissionsExt as _;
 

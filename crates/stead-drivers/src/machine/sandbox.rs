@@ -34,6 +34,7 @@ use stead_runner::machine::{
 pub(crate) use database::{Sandbox, Service};
 pub use faults::{Fault, Phase, Struck};
 pub use names::Names;
+pub(crate) use process::ProcessMark;
 pub use supervisor::supervise;
 
 use crate::transport::ssh::server::ServerKey;

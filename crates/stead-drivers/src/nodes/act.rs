@@ -37,14 +37,17 @@ impl Action for NodeOperation {
 
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         let nodes = &self.nodes;
+        nodes.begin_run(cx.run_id.as_ref()).await?;
         let name = params.text("node").map(node_name).transpose()?;
         if let Some(name) = &name {
             nodes.touch(name);
         }
+        // What is delegated is asked to stop where it runs, and waited for.
+        let stop = if self.descriptor.name == op::NODE_DELEGATE { Stop::Kill } else { Stop::Ask };
         let done = tokio::select! {
             biased;
             done = self.act(cx, params, name.as_ref()) => done,
-            () = cx.cancel.at_least(Stop::Ask) => Err(OpError { changed: true, ..OpError::operation(CANCELLED) }),
+            () = cx.cancel.at_least(stop) => Err(OpError { changed: true, ..OpError::operation(CANCELLED) }),
         };
         if let (Err(error), Some(name)) = (&done, &name)
             && self.fails_node()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stead_model::node::NodeEntry;
-use stead_model::transport::{SshSpec, TransportSpec};
+use stead_model::transport::{Jump, SshSpec, TransportSpec};
 use stead_model::{ErrorClass, NodeName};
 use stead_runner::operation::OpError;
 use stead_runner::transport::Transport;
@@ -18,6 +18,8 @@ const ONE_TRY: Duration = Duration::from_secs(15);
 /// Between two tries: a machine that comes up is not hammered.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The deepest node that is reached. A damaged file may say that nodes are in each other.
+const MOST_HOPS: usize = 16;
 /// As much is kept of what a command says.
 const LONGEST_OUTPUT: u64 = 16 << 20;
 
@@ -71,9 +73,34 @@ impl NodesSurroundings {
             host_key: Some(host_key),
             agent: Some(false),
             connect_timeout: Some(ONE_TRY),
+            jump: self.hops_to(entry)?,
             ssh_config: Some("none".to_owned()),
             ..SshSpec::default()
         })))
+    }
+
+    /// Returns the nodes on the way to the node of `entry`, outermost first: those it is in.
+    ///
+    /// Each of them knows the keys of all levels above it.
+    fn hops_to(&self, entry: &NodeEntry) -> Result<Vec<Jump>, OpError> {
+        let user = &self.parts.site.settings.value.defaults.vm_user;
+        let mut hops = Vec::new();
+        let mut above = entry.parent.clone();
+        while let Some(name) = above {
+            let known = self.entry(&name).filter(|_| hops.len() < MOST_HOPS);
+            let hop = known.as_ref().and_then(|hop| {
+                let (user, host) = (Some(user.clone()), hop.ip.clone()?);
+                Some(Jump { user, host, port: hop.ssh_port, host_key: Some(hop.host_key.clone()?) })
+            });
+            let Some(hop) = hop else {
+                let message = format!("the way leads through {name}, of which too little is known");
+                return Err(OpError::new(ErrorClass::Unreachable, message));
+            };
+            hops.push(hop);
+            above = known.and_then(|hop| hop.parent);
+        }
+        hops.reverse();
+        Ok(hops)
     }
 
     /// Connects to a node, trying again for as long as its SSH may take to come up.

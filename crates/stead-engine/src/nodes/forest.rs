@@ -70,6 +70,15 @@ impl Forest {
         roots
     }
 
+    /// Returns for every node whether it is in `node`, at any depth.
+    pub fn below(&self, node: usize) -> Vec<bool> {
+        let mut below = vec![false; self.nodes.len()];
+        for &index in &self.order {
+            below[index] = self.nodes[index].parent.is_some_and(|parent| parent == node || below[parent]);
+        }
+        below
+    }
+
     /// Returns the links, each once, the first in the file first.
     pub fn links(&self) -> impl Iterator<Item = (usize, usize)> {
         let both = self.nodes.iter().enumerate();

@@ -5,6 +5,7 @@ use stead_model::site::{Entry, FileKind, Manifest, Site, SiteFile};
 
 use super::*;
 
+mod delegating;
 mod properties;
 
 pub(super) fn file(kind: FileKind, stem: &str, text: &str) -> SiteFile {

@@ -13,6 +13,7 @@ use crate::yaml::{Fields, Node, Walk};
 
 mod fault;
 mod keys;
+mod write;
 
 pub use fault::{Fault, FaultPhase};
 pub(super) use keys::VMIDS;

@@ -8,6 +8,7 @@ use crate::id::{NodeName, SiteKey};
 
 mod keys;
 mod read;
+mod write;
 
 pub use keys::MANIFEST_KEYS;
 pub(super) use read::read;

@@ -1,6 +1,8 @@
-//! What the readers of all site files share: one value of one key, or why there is none.
+//! What the readers and writers of all site files share: one value of one key, or why there is none.
 
 use core::net::IpAddr;
+
+use serde_json::{Map, Value};
 
 use super::Located;
 use super::address::{Cidr, CidrError, NodeAddress};
@@ -170,4 +172,14 @@ pub(super) fn refuse_repeated(walk: &mut Walk<'_>, node: Option<Node<'_>>, what:
             walk.report(item.error("node/duplicate-name", format!("the {what} `{text}` is there twice")));
         }
     }
+}
+
+/// Returns an object with the keys that have a value.
+pub(super) fn without_absent<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+/// Returns the word that stands for `value`.
+pub(super) fn word_of<T: Copy + PartialEq>(value: T, words: &[(&'static str, T)]) -> Option<&'static str> {
+    words.iter().find(|(_, other)| *other == value).map(|(word, _)| *word)
 }

@@ -15,6 +15,8 @@ use crate::id::SiteKey;
 use crate::schema::{boolean, full_text, integer, object};
 use crate::yaml::{Fields, Key, Keys, Node, Value as Written, Walk};
 
+mod write;
+
 /// The keys of `site.yaml`.
 pub const SITE_KEYS: Keys = Keys {
     what: "site.yaml",

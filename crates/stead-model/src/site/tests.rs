@@ -1,5 +1,7 @@
 //! Site files that are right and wrong, and what they resolve to.
 
+use serde_json::{Value, json};
+
 use super::manifest::{Mode, Origin, Pattern};
 use super::*;
 use crate::id::NodeName;
@@ -192,7 +194,7 @@ fn every_kind_of_file_tells_all_its_problems() {
         (
             FileKind::Site,
             "site",
-            "name: A\nserver: {port: 0, bind: x, token_ttl: soon, limits: {header_seconds: 0}, repos: [a]}\ndefaults: {gateway: 1.2.3, dns_servers: x, timezone: Vienna, server_url: http://a, colour: red, posture: '..'}\n",
+            "name: A\nserver: {port: 65536, bind: x, token_ttl: soon, limits: {header_seconds: 0}, repos: [a]}\ndefaults: {gateway: 1.2.3, dns_servers: x, timezone: Vienna, server_url: http://a, colour: red, posture: '..'}\n",
         ),
         (
             FileKind::Host,
@@ -362,6 +364,64 @@ fn a_manifest_in_a_file_has_its_name_and_no_context() {
     let given = Site::read_manifest("--manifest-json", text.as_bytes().to_vec(), Origin::Given);
     assert_eq!(given.diagnostics.to_string(), "");
     assert_eq!(given.value.context.unwrap().path, [NodeName::parse("a").unwrap()]);
+}
+
+/// Every key that can be written is written, and reads as what it was.
+#[test]
+fn manifests_hosts_and_settings_are_written_as_they_are_read() {
+    let hosting: Value = serde_json::from_str(
+        r#"{
+        "driver": "sandbox", "host": "h", "domain": "d", "ip": "10.0.0.1", "arch": "x86_64", "self_addr": "10.0.0.1",
+        "parallel": 3, "timeouts": {"create": 1, "address": 2, "ssh": 3, "config": 4, "delegate": 5, "destroy": 6},
+        "labels": {"a": "b"}, "become": "sudo:ops",
+        "access": {"host_user": "u", "ssh_port": 2222, "authorized_keys": ["ann"], "host_key": "k"},
+        "network": {"interfaces": {"vmbr0": {"address": "10.0.0.1/24"}}}, "storage": "overlay", "hardware": {"cpu": 1},
+        "ssh": {"a": 1}, "node": "pve", "parent_node": "p", "api_endpoint": "https://h:8006", "api_token": "t",
+        "datastore": "zfs", "packages": ["htop"], "services": "any", "boot_delay_ms": 7,
+        "faults": [{"node": "a*", "phase": "boot", "times": 1, "error": "e", "delay_ms": 2, "crash": true}],
+        "root_dir": "r", "runtime": "crun", "image_dir": "i", "subnet": "10.1.0.0/16", "bridge": "br0", "binary": "b",
+        "machine": "q35", "accel": "kvm", "kernel": "k", "initrd": "i", "cmdline": "c", "firmware": "f",
+        "iso_storage": "iso", "method": "import", "images": {"d12": 100}, "vmid_range": [100, 200], "fingerprint": "AB"
+        }"#,
+    )
+    .unwrap();
+    let manifest = json!({
+        "schema_version": 2, "name": "m", "description": "d", "pattern": "tiered", "execution": {"default_mode": "pull"},
+        "nodes": [
+            {"name": "a", "type": "pve", "spec": "s", "preset": "p", "image": "i", "template": "t", "peers": ["b"],
+             "depends_on": ["b"], "count": 1, "host": "h", "hosting": hosting.clone(), "vmid": 100, "disk": 3,
+             "ip": "10.0.0.5/24", "execution": {"mode": "push", "phases": {"config": "pull", "run": "push", "destroy": "hybrid"}}},
+            {"name": "b", "type": "ct", "parent": "a-1", "ip": "dhcp"},
+        ],
+        "settings": {"verify_ssh": false, "cleanup_on_failure": false, "timeout_buffer": 1, "on_error": "rollback",
+            "parallel": 2, "delegation": "job"},
+        "context": {"run": "r", "path": ["q"], "host": "local"},
+    });
+    let read = Site::read_manifest("m", manifest.to_string().into_bytes(), Origin::Given);
+    assert_eq!(read.diagnostics.to_string(), "");
+    assert_eq!(read.value.to_json(), manifest);
+    let settings = json!({
+        "name": "s",
+        "server": {"port": 0, "bind": "127.0.0.1", "public_specs": true, "repos": {"r": "/r"}, "token_ttl": "1m30s", "accept_v1": false,
+            "limits": {"header_seconds": 1, "header_bytes": 2, "body_seconds": 3, "body_bytes": 4, "connections": 5,
+                "auth_failures_per_minute": 6, "anonymous_per_second": 7, "token_per_second": 8}},
+        "defaults": {"gateway": "10.0.0.1", "dns_servers": ["1.1.1.1"], "domain": "d", "timezone": "Europe/Vienna", "host_user": "h",
+            "vm_user": "v", "ssh_key_file": "k", "packages": ["p"], "posture": "prod", "image": "i", "bridge": "b",
+            "image_release": "r", "server_url": "https://s:1", "pve_remove_subscription_nag": false},
+    });
+    let read = site(&[(FileKind::Site, "site", &settings.to_string())]);
+    assert_eq!(problems(&read), "");
+    assert_eq!(read.settings.value.to_json(), settings);
+    // No key of a table is forgotten above.
+    let named = |keys: &crate::yaml::Keys, written: &Value| {
+        let missing = keys.keys.iter().filter(|key| written.get(key.name).is_none());
+        missing.map(|key| key.name).collect::<Vec<_>>()
+    };
+    assert_eq!(named(&host::HOSTING_KEYS, &hosting), [""; 0]);
+    assert_eq!(named(&manifest::MANIFEST_KEYS, &manifest), [""; 0]);
+    let older = ["ssh_user", "automation_user", "packer_release", "spec_server"];
+    assert_eq!(named(&settings::DEFAULTS_KEYS, &settings["defaults"]), older);
+    assert_eq!(named(&settings::SERVER_KEYS, &settings["server"]), [""; 0]);
 }
 
 #[test]

@@ -229,7 +229,7 @@ pub(super) fn jumps(part: Part<'_>, value: &str) -> Result<Vec<Jump>, Fault> {
             None => (None, whole),
         };
         let (host, port) = host_and_port(place, true)?;
-        Ok(Jump { user, host, port })
+        Ok(Jump { user, host, port, host_key: None })
     };
     value.split(',').map(|text| one(text).map_err(refuse)).collect()
 }

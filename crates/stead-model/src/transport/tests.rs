@@ -99,7 +99,10 @@ fn every_option_is_read_and_written_in_order() {
     assert_eq!(spec.agent, Some(false));
     assert_eq!(spec.host_keys, Some(HostKeys::AcceptNew));
     assert!(spec.insecure);
-    assert_eq!(spec.jump, [Jump { user: Some("a".into()), host: "b".into(), port: Some(2022) }]);
+    assert_eq!(
+        spec.jump,
+        [Jump { user: Some("a".into()), host: "b".into(), port: Some(2022), host_key: None }]
+    );
     assert_eq!(spec.connect_timeout, Some(Duration::from_secs(5)));
     assert_eq!(spec.keepalive, Some(Duration::from_secs(2)));
     assert_eq!(spec.become_user, Some(Become { method: BecomeMethod::Doas, user: Some("web".into()) }));
@@ -294,7 +297,7 @@ fn time(default: Duration) -> impl Strategy<Value = Option<Duration>> {
 
 prop_compose! {
     fn any_jump()(user in prop::option::of("[a-z][a-z@._]{0,4}"), host in host(), port in port()) -> Jump {
-        Jump { user, host, port }
+        Jump { user, host, port, host_key: None }
     }
 }
 

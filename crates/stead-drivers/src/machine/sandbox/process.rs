@@ -12,7 +12,7 @@ use tokio::io::unix::AsyncFd;
 
 /// A process of this machine, in this boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ProcessMark {
+pub(crate) struct ProcessMark {
     pub(super) pid: u32,
     /// In clock ticks since this machine booted, from `/proc/PID/stat`.
     start: u64,
@@ -28,13 +28,13 @@ impl fmt::Display for ProcessMark {
 
 impl ProcessMark {
     /// Returns the mark of the live process `pid`.
-    pub(super) fn of(pid: u32) -> Option<Self> {
+    pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = Stat::read(pid).filter(|stat| !stat.is_dead)?;
         Some(Self { pid, start: stat.start, boot: boot_id()? })
     }
 
     /// Returns the mark that a line holds.
-    pub(super) fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
         let mark = Self {
             pid: words.next()?.parse().ok()?,
@@ -50,7 +50,7 @@ impl ProcessMark {
     }
 
     /// Returns a handle on the process, if it lives.
-    pub(super) fn open(&self) -> Option<Handle> {
+    pub(crate) fn open(&self) -> Option<Handle> {
         let fd = pidfd_open(Pid::from_raw(i32::try_from(self.pid).ok()?)?, PidfdFlags::empty()).ok()?;
         // Looked at with the handle in hand: from here the number cannot change its owner unnoticed.
         (Self::of(self.pid).as_ref() == Some(self)).then_some(Handle(fd))
@@ -59,11 +59,11 @@ impl ProcessMark {
 
 /// A hold on a process.
 #[derive(Debug)]
-pub(super) struct Handle(OwnedFd);
+pub(crate) struct Handle(OwnedFd);
 
 impl Handle {
     /// Sends a signal; one that is gone needs none.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         pidfd_send_signal(&self.0, signal).ok();
     }
 

@@ -262,6 +262,7 @@ fn hop_spec(spec: &SshSpec, hop: &Jump) -> SshSpec {
         user: hop.user.clone(),
         host: hop.host.clone(),
         port: hop.port,
+        host_key: hop.host_key.clone(),
         key: spec.key.clone(),
         passphrase: spec.passphrase.clone(),
         known_hosts: spec.known_hosts.clone(),

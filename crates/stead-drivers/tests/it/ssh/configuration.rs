@@ -304,8 +304,12 @@ async fn jumps_of_the_spec_lead_there_and_a_dead_end_is_named() {
     let mut keys = std::fs::read_to_string(hop.file("authorized_keys")).unwrap();
     keys.push_str(&std::fs::read_to_string(last.file("authorized_keys")).unwrap());
     std::fs::write(hop.file("authorized_keys"), keys).unwrap();
-    let jump =
-        Jump { user: Some(hop.user().to_owned()), host: "127.0.0.1".to_owned(), port: Some(hop.port()) };
+    let jump = Jump {
+        user: Some(hop.user().to_owned()),
+        host: "127.0.0.1".to_owned(),
+        port: Some(hop.port()),
+        host_key: None,
+    };
     let spec = SshSpec { jump: vec![jump], known_hosts: Some(known.display().to_string()), ..last.spec() };
     let host = Account::new().connect(spec.clone()).await.unwrap();
     assert_eq!(output(&*host, &["echo", "there"]).await, "there\n");

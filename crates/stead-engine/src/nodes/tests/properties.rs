@@ -6,7 +6,7 @@ use stead_model::site::manifest::{Mode, NodeExecution, Pattern};
 use super::*;
 
 /// A random forest as a manifest: parents come from earlier or later in the file, links and dependencies at random.
-fn forests() -> impl Strategy<Value = String> {
+pub(super) fn forests() -> impl Strategy<Value = String> {
     let node =
         (any::<prop::sample::Index>(), 0..4u8, prop::collection::vec(any::<prop::sample::Index>(), 0..3));
     (prop::collection::vec(node, 1..24), any::<u64>()).prop_map(|(nodes, shuffle)| {

@@ -26,7 +26,7 @@ fn parse_one(text: &str) -> Option<Jump> {
     };
     let port =
         port.map(|port| port.parse::<u16>().ok().filter(|port| *port > 0).ok_or(())).transpose().ok()?;
-    (!host.is_empty()).then(|| Jump { user, host: host.to_owned(), port })
+    (!host.is_empty()).then(|| Jump { user, host: host.to_owned(), port, host_key: None })
 }
 
 #[cfg(test)]

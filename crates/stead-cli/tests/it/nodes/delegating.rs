@@ -1,0 +1,358 @@
+//! Subtrees: a hosting node runs what is in it, and the run above knows all of it. On sandboxes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use stead_model::SiteKey;
+use stead_model::token::SigningKey;
+
+use super::{manifest, site};
+use crate::cases_17_32::lab::{Ended, Lab};
+
+/// How long something may take to come; a test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A place with a site whose nodes go when the test ends, however it does.
+struct Tree {
+    lab: Lab,
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let left = self.lab.run(["destroy", "-M", "m", "-H", "local", "--yes", "--json"]);
+        if left.code != 0 && !std::thread::panicking() {
+            panic!("nodes are left: {left:?}");
+        }
+    }
+}
+
+impl Tree {
+    fn new(nodes: &str) -> Self {
+        Self::with(nodes, &[])
+    }
+
+    fn with(nodes: &str, files: &[(&str, &str)]) -> Self {
+        let text = manifest(nodes);
+        let files: Vec<(&str, &str)> =
+            files.iter().copied().chain([("manifests/m.yaml", text.as_str())]).collect();
+        Self { lab: site(&files) }
+    }
+
+    fn run(&self, verb: &str, args: &[&str]) -> Ended {
+        let words = [verb, "-M", "m", "-H", "local", "--yes", "--json"];
+        self.lab.run(words.into_iter().chain(args.iter().copied()))
+    }
+
+    /// Starts a command without waiting for it.
+    fn start(&self, verb: &str) -> Child {
+        let mut command = self.lab.stead([verb, "-M", "m", "-H", "local", "--yes", "--json"]);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    fn state(&self) -> Value {
+        serde_json::from_str(&self.lab.read("state/nodes/local/m/state.json")).unwrap_or_default()
+    }
+
+    /// Returns the root directory of a node, below the roots of those it is in.
+    fn root(&self, path: &[&str]) -> PathBuf {
+        let state = self.state();
+        let mut machines = self.lab.path("state/machines");
+        let mut root = PathBuf::new();
+        for name in path {
+            let id = state["nodes"][name]["machine_id"].as_str().unwrap_or_else(|| panic!("{name}: {state}"));
+            root = machines.join(id).join("root");
+            machines = root.join("var/lib/stead/machines");
+        }
+        root
+    }
+
+    /// Returns the process of a sandbox.
+    fn pid(&self, path: &[&str]) -> Pid {
+        let file = self.root(path).with_file_name("pid");
+        let text = fs::read_to_string(&file).unwrap();
+        let pid = text.split_ascii_whitespace().next().unwrap().parse().unwrap();
+        Pid::from_raw(pid).unwrap()
+    }
+
+    /// Returns the processes of this place whose command line has these words.
+    fn processes(&self, words: &[&str]) -> Vec<Pid> {
+        let found = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let line: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+            let environment = fs::read(entry.path().join("environ")).ok()?;
+            let own = self.lab.root().to_str().unwrap().as_bytes();
+            let is_own = environment.windows(own.len()).any(|window| window == own);
+            let has = |word: &&str| line.iter().any(|part| *part == word.as_bytes());
+            (is_own && words.iter().all(has)).then(|| Pid::from_raw(pid))?
+        });
+        found.collect()
+    }
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Returns name and status of every node of a document.
+fn statuses(document: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let rows = document["nodes"].as_array().unwrap_or_else(|| panic!("{document}"));
+    rows.iter().map(|row| (text(&row["name"]), text(&row["status"]))).collect()
+}
+
+fn all(status: &str, names: &[&str]) -> Vec<(String, String)> {
+    names.iter().map(|name| ((*name).to_owned(), status.to_owned())).collect()
+}
+
+/// Returns the events of a run below as the journal above has them.
+fn delegated<'a>(events: &'a [Value], task: &str, origin: &[&str]) -> Vec<&'a Value> {
+    let of = |event: &&Value| {
+        event["ev"] == "delegated" && event["task"] == task && event["origin"] == json!(origin)
+    };
+    events.iter().filter(of).map(|event| &event["event"]).collect()
+}
+
+/// Whether every event of a run is there, once and in order, from the first to the last.
+#[track_caller]
+fn assert_whole(events: &[&Value]) {
+    let numbers: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
+    let expected: Vec<u64> = (1..=numbers.len() as u64).collect();
+    assert_eq!(numbers, expected);
+    assert_eq!(events.first().unwrap()["ev"], "run_started");
+    assert_eq!(events.last().unwrap()["ev"], "run_finished");
+}
+
+/// Returns where the first event is that says this of a task.
+#[track_caller]
+fn place(events: &[Value], ev: &str, task: &str) -> usize {
+    let is = |event: &Value| event["ev"] == ev && event["task"] == task;
+    let found = events.iter().position(|event| is(event) || is(&event["event"]));
+    found.unwrap_or_else(|| panic!("no {ev} of {task}"))
+}
+
+/// ST-3: a parent is ready before its child is made, and stays until it is gone; the run above has all events.
+#[test]
+fn two_levels_are_made_top_down_and_removed_bottom_up() {
+    let tree = Tree::new(
+        "  - {name: host, type: vm, spec: base}\n  - {name: test-vm, type: vm, spec: base, parent: host}\n",
+    );
+    let made = tree.run("create", &[]).exits(0).document();
+    assert_eq!(statuses(&made), all("completed", &["host", "test-vm"]));
+    let events = tree.lab.events(made["run"].as_str().unwrap());
+    assert!(
+        place(&events, "task_finished", "host.hosting") < place(&events, "task_started", "test-vm.create")
+    );
+    assert_whole(&delegated(&events, "host.children.create", &["host"]));
+    let state = tree.state();
+    assert_eq!(state["nodes"]["test-vm"]["parent"], "host");
+    for (name, path) in [("host", &["host"][..]), ("test-vm", &["host", "test-vm"])] {
+        assert_eq!(state["nodes"][name]["status"], "completed");
+        let marker = tree.root(path).join("var/lib/stead/config/config-complete.json");
+        let marker: Value = serde_json::from_str(&fs::read_to_string(marker).unwrap()).unwrap();
+        assert_eq!(marker["spec_digest"], state["nodes"][name]["spec_digest"]);
+    }
+    // The run below is recorded where it ran, and is whole.
+    let runs = fs::read_dir(tree.root(&["host"]).join("var/lib/stead/runs")).unwrap().flatten();
+    assert_eq!(runs.filter(|run| run.path().join("report.json").is_file()).count(), 1);
+
+    let again = tree.run("create", &[]).exits(0).document();
+    let changed: Vec<&Value> = again["nodes"].as_array().unwrap().iter().map(|row| &row["changed"]).collect();
+    assert_eq!(changed, [false, false]);
+    let gone = tree.run("destroy", &[]).exits(0).document();
+    assert_eq!(statuses(&gone), all("destroyed", &["test-vm", "host"]));
+    let events = tree.lab.events(gone["run"].as_str().unwrap());
+    assert!(
+        place(&events, "task_finished", "test-vm.destroy") < place(&events, "task_started", "host.destroy")
+    );
+    assert!(tree.state().is_null());
+    assert_eq!(fs::read_dir(tree.lab.path("state/machines")).map_or(0, |left| left.count()), 0);
+}
+
+/// ST-4, push: three levels in order both ways, a key per level, nothing of a level above on a level below.
+#[test]
+fn three_levels_have_keys_of_their_own() {
+    let secrets = format!(
+        "api_tokens: {{pve: 'root@pam!stead=top-secret-token'}}\nssh_keys:\n  ann@desk: {}\nauth: {{signing_key: '{}'}}\n",
+        super::KEY,
+        "ab".repeat(32)
+    );
+    let nodes = "  - {name: a, type: vm, spec: base}\n  - {name: b, type: vm, spec: base, parent: a}\n  - {name: c, type: vm, spec: base, parent: b}\n";
+    let tree = Tree::with(nodes, &[("secrets.yaml", &secrets)]);
+    let made = tree.run("create", &[]).exits(0).document();
+    assert_eq!(statuses(&made), all("completed", &["a", "b", "c"]));
+    let events = tree.lab.events(made["run"].as_str().unwrap());
+    assert!(place(&events, "task_finished", "a.hosting") < place(&events, "task_started", "b.create"));
+    assert!(place(&events, "task_finished", "b.hosting") < place(&events, "task_started", "c.create"));
+    assert_whole(&delegated(&events, "a.children.create", &["a", "b"]));
+
+    let name = SiteKey::parse("m").unwrap();
+    let top = SigningKey::parse(&"ab".repeat(32)).unwrap();
+    let level =
+        |key: &SigningKey, node: &str| key.derive(&name, &stead_model::NodeName::parse(node).unwrap());
+    let (first, second) = (level(&top, "a"), level(&level(&top, "a"), "b"));
+    for (path, own, others) in [
+        (&["a"][..], &first, [top.to_hex(), "top-secret-token".to_owned()]),
+        (&["a", "b"], &second, [top.to_hex(), first.to_hex()]),
+    ] {
+        let root = tree.root(path);
+        let secrets = fs::read_to_string(root.join("var/lib/stead/delegated/m/secrets.yaml")).unwrap();
+        assert!(secrets.contains(&own.to_hex()), "{path:?}");
+        for other in others {
+            assert!(!holds(&root, other.as_bytes()), "{path:?} holds a secret of a level above");
+        }
+    }
+    // Every key above opens every level below, and private keys stay where they were made.
+    let keys = fs::read_to_string(tree.root(&["a", "b", "c"]).join("etc/stead/keys/stead")).unwrap();
+    assert_eq!(keys.lines().count(), 3, "{keys}");
+    let own = tree.lab.read("state/ssh/id_ed25519");
+    assert!(!own.is_empty() && !holds(&tree.root(&["a"]), own.as_bytes()));
+
+    let gone = tree.run("destroy", &[]).exits(0).document();
+    assert_eq!(statuses(&gone), all("destroyed", &["c", "b", "a"]));
+}
+
+/// Whether a file below `directory` holds these bytes. Programs are not looked into.
+fn holds(directory: &Path, bytes: &[u8]) -> bool {
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).unwrap().flatten() {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                open.push(entry.path());
+            } else if kind.is_file() && entry.file_name() != "stead" {
+                let content = fs::read(entry.path()).unwrap_or_default();
+                if content.windows(bytes.len()).any(|window| window == bytes) {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Case 18: the derived key works where the subtree is run, and is good for that level alone.
+#[test]
+fn tokens_of_a_hosting_node_are_good_for_its_level() {
+    let tree = Tree::new(
+        "  - {name: inner, type: vm, spec: base}\n  - {name: leaf, type: vm, spec: base, parent: inner}\n",
+    );
+    tree.run("create", &[]).exits(0);
+    let below = tree.root(&["inner"]).join("var/lib/stead/delegated/m");
+    let below = below.to_str().unwrap();
+    let mint = ["token", "mint", "--node", "leaf", "--spec", "base", "--site", below];
+    let token = tree.lab.run(mint).exits(0).stdout;
+    let token = token.trim();
+    tree.lab.run(["token", "verify", token, "--node", "leaf", "--site", below]).exits(0);
+    tree.lab.run(["token", "verify", token, "--node", "leaf"]).exits(4).says("E301");
+    let key = SigningKey::parse(&"ab".repeat(32)).unwrap();
+    let node = stead_model::NodeName::parse("inner").unwrap();
+    let derived = key.derive(&SiteKey::parse("m").unwrap(), &node);
+    assert!(tree.lab.run(["token", "inspect", token]).exits(0).stdout.contains(&derived.kid()));
+}
+
+/// Case 29: what a sandbox holds ends with it, and comes back with it.
+#[test]
+fn a_subtree_dies_with_its_host_and_comes_back() {
+    let tree = Tree::new(
+        "  - {name: host, type: vm, spec: base}\n  - {name: leaf, type: vm, spec: base, parent: host}\n",
+    );
+    tree.run("create", &[]).exits(0);
+    let (host, leaf) = (tree.pid(&["host"]), tree.pid(&["host", "leaf"]));
+    let ids = |state: &Value| {
+        [state["nodes"]["host"]["machine_id"].clone(), state["nodes"]["leaf"]["machine_id"].clone()]
+    };
+    let before = ids(&tree.state());
+    kill_process(host, Signal::KILL).unwrap();
+    wait_for("the end of the leaf", || rustix::process::test_kill_process(leaf).is_err());
+    let again = tree.run("create", &[]).exits(0).document();
+    assert_eq!(statuses(&again), all("completed", &["host", "leaf"]));
+    assert_eq!(ids(&tree.state()), before);
+    assert_ne!(tree.pid(&["host", "leaf"]), leaf);
+}
+
+/// Case 32: whoever listens is cut off again and again; nothing is missed, nothing comes twice.
+#[test]
+fn a_cut_connection_loses_no_event() {
+    let nodes = "  - {name: host, type: vm, hosting: {boot_delay_ms: 1500}}\n  - {name: leaf, type: vm, spec: base, parent: host}\n";
+    let tree = Tree::new(nodes);
+    let child = tree.start("create");
+    let mut cuts = 0;
+    while cuts < 3 {
+        wait_for("somebody who listens", || !tree.processes(&["errand", "follow"]).is_empty());
+        for listener in tree.processes(&["errand", "follow"]) {
+            cuts += usize::from(kill_process(listener, Signal::KILL).is_ok());
+        }
+    }
+    let ended: Ended = child.wait_with_output().unwrap().into();
+    let made = ended.exits(0).document();
+    let events = tree.lab.events(made["run"].as_str().unwrap());
+    assert_whole(&delegated(&events, "host.children.create", &["host"]));
+}
+
+/// Nodes keep what the run below said of them; the others are left out, and why is said.
+#[test]
+fn a_failure_below_is_told_above() {
+    let nodes = "  - {name: host, type: vm, hosting: {faults: [{node: bad, phase: create, error: no room}]}}\n  - {name: good, type: vm, parent: host}\n  - {name: bad, type: vm, parent: host, depends_on: [good]}\n  - {name: late, type: vm, parent: host, depends_on: [bad]}\n";
+    let tree = Tree::new(nodes);
+    let made = tree.run("create", &[]).exits(1).document();
+    let expected = [("host", "completed"), ("good", "completed"), ("bad", "failed"), ("late", "skipped")];
+    assert_eq!(statuses(&made), expected.map(|(name, status)| (name.to_owned(), status.to_owned())));
+    let error = |index: usize| made["nodes"][index]["error"].as_str().unwrap_or_default().to_owned();
+    assert!(error(2).contains("no room"), "{made}");
+    assert!(error(3).contains("bad") && error(3).contains("no room"), "{made}");
+    assert_eq!(tree.state()["nodes"]["good"]["status"], "completed");
+}
+
+/// A hosting node that does not answer does not keep its nodes.
+#[test]
+fn nodes_are_destroyed_with_a_host_that_is_not_reached() {
+    let tree = Tree::new("  - {name: host, type: vm}\n  - {name: leaf, type: vm, parent: host}\n");
+    tree.run("create", &[]).exits(0);
+    kill_process(tree.pid(&["host"]), Signal::KILL).unwrap();
+    let gone = tree.run("destroy", &[]).exits(0).document();
+    assert_eq!(statuses(&gone), all("destroyed", &["leaf", "host"]));
+    let events = tree.lab.events(gone["run"].as_str().unwrap());
+    let said = events.iter().any(|event| event["ev"] == "warning" && event["code"] == "node/unreachable");
+    assert!(said, "{events:?}");
+    assert!(tree.state().is_null());
+    assert_eq!(fs::read_dir(tree.lab.path("state/machines")).map_or(0, |left| left.count()), 0);
+}
+
+/// Cancel travels down: the run below ends by itself, and all bundles are complete.
+#[test]
+fn an_interrupt_travels_down() {
+    let nodes = "  - {name: host, type: vm, hosting: {boot_delay_ms: 20000}}\n  - {name: leaf, type: vm, parent: host}\n";
+    let tree = Tree::new(nodes);
+    let child = tree.start("create");
+    wait_for("the run below", || !tree.processes(&["errand", "follow"]).is_empty());
+    let runs = tree.root(&["host"]).join("var/lib/stead/runs");
+    wait_for("its journal", || {
+        fs::read_dir(&runs).is_ok_and(|mut runs| {
+            runs.any(|run| {
+                let journal = run.unwrap().path().join("events.jsonl");
+                fs::read_to_string(journal).is_ok_and(|text| text.contains("\"task_started\""))
+            })
+        })
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ended: Ended = child.wait_with_output().unwrap().into();
+    let made = ended.exits(130).document();
+    let run = fs::read_dir(&runs).unwrap().next().unwrap().unwrap().path();
+    let report: Value = serde_json::from_str(&fs::read_to_string(run.join("report.json")).unwrap()).unwrap();
+    assert_eq!(report["status"], "cancelled");
+    assert_whole(&delegated(
+        &tree.lab.events(made["run"].as_str().unwrap()),
+        "host.children.create",
+        &["host"],
+    ));
+}

@@ -1,0 +1,192 @@
+//! Hands on what happens in an errand: the lines of its run's journal as they are written, then its end.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use stead_model::RunId;
+use stead_model::node::{ErrandEnd, ErrandNote};
+
+use super::{ErrandError, Errands, failed};
+
+/// How often a journal is looked at that is being written.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long nothing is said before that is said: who listens knows that the connection lives, and this process whether
+/// anybody listens.
+const SILENCE: Duration = Duration::from_secs(5);
+/// The longest line that is handed on. Events are bounded by far less.
+const LONGEST_LINE: u64 = 64 << 20;
+
+/// Writes every event of `run` after the number `after` to `out`, a line each, until the errand ends, then its end.
+///
+/// Whole lines only, in order, each once. Fails early if nobody listens.
+pub fn follow(errands: &Errands, run: &RunId, after: u64, out: &mut dyn Write) -> Result<(), ErrandError> {
+    let home = errands.home(run);
+    if !home.directory.is_dir() {
+        return Err(ErrandError::Unknown(run.clone()));
+    }
+    let mut lines = Lines { path: errands.journal(run), offset: 0, after };
+    let mut spoke = Instant::now();
+    loop {
+        // Asked before the journal is read: what was written until then is read.
+        let end = match home.end()? {
+            Some(end) => Some(end),
+            None if home.is_alive()? => None,
+            // It may have ended between the two questions.
+            None => Some(home.end()?.unwrap_or_else(lost)),
+        };
+        if lines.copy(out)? {
+            spoke = Instant::now();
+        }
+        if let Some(end) = end {
+            return say(out, &ErrandNote::End(end));
+        }
+        if spoke.elapsed() >= SILENCE {
+            say(out, &ErrandNote::Waiting {})?;
+            spoke = Instant::now();
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// How an errand ended that nobody works on any more.
+fn lost() -> ErrandEnd {
+    ErrandEnd { complaint: "it was killed".to_owned(), ..ErrandEnd::default() }
+}
+
+fn say(out: &mut dyn Write, note: &ErrandNote) -> Result<(), ErrandError> {
+    let mut line = serde_json::to_vec(note).unwrap_or_default();
+    line.push(b'\n');
+    out.write_all(&line).and_then(|()| out.flush()).map_err(ErrandError::Unheard)
+}
+
+/// A journal that is being written.
+struct Lines {
+    path: PathBuf,
+    /// Where the first line begins that was not looked at.
+    offset: u64,
+    /// The last number that was handed on, or need not be.
+    after: u64,
+}
+
+impl Lines {
+    /// Hands on the whole lines that are there now; returns whether there were any.
+    fn copy(&mut self, out: &mut dyn Write) -> Result<bool, ErrandError> {
+        let mut reader = match File::open(&self.path) {
+            Ok(file) => BufReader::new(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(failed("read", &self.path)(error)),
+        };
+        reader.seek(SeekFrom::Start(self.offset)).map_err(failed("read", &self.path))?;
+        let mut line = Vec::new();
+        let mut any = false;
+        loop {
+            line.clear();
+            let bounded = &mut io::Read::take(&mut reader, LONGEST_LINE);
+            let length = bounded.read_until(b'\n', &mut line).map_err(failed("read", &self.path))?;
+            if line.last() != Some(&b'\n') {
+                break;
+            }
+            self.offset += length as u64;
+            let Some(seq) = number_of(&line).filter(|seq| *seq > self.after) else { continue };
+            out.write_all(&line).map_err(ErrandError::Unheard)?;
+            self.after = seq;
+            any = true;
+        }
+        if any {
+            out.flush().map_err(ErrandError::Unheard)?;
+        }
+        Ok(any)
+    }
+}
+
+/// Returns the number of the event in a line. Who gets the line checks it whole.
+fn number_of(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(b"{\"seq\":")?;
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    std::str::from_utf8(rest.get(..digits)?).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::errand::Home;
+
+    fn journal(state: &Path, text: &str) {
+        let directory = stead_bundle::runs_directory(state).join("r");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join(stead_bundle::EVENTS), text).unwrap();
+    }
+
+    fn errand(state: &Path, end: Option<&ErrandEnd>) -> (Errands, RunId) {
+        let (errands, run) = (Errands::of(state), RunId::parse("r").unwrap());
+        let home: Home = errands.home(&run);
+        std::fs::create_dir_all(&home.directory).unwrap();
+        home.write("manifest.json", b"{}").unwrap();
+        if let Some(end) = end {
+            home.write("end.json", &serde_json::to_vec(end).unwrap()).unwrap();
+        }
+        (errands, run)
+    }
+
+    fn followed(errands: &Errands, run: &RunId, after: u64) -> Vec<String> {
+        let mut out = Vec::new();
+        follow(errands, run, after, &mut out).unwrap();
+        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn events_after_a_number_come_once_and_then_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        journal(dir.path(), "{\"seq\":1,\"a\":1}\n{\"seq\":2}\n{\"seq\":3}\n{\"seq\":4,\"cut");
+        let end = ErrandEnd { code: Some(1), ..ErrandEnd::default() };
+        let (errands, run) = errand(dir.path(), Some(&end));
+        let note = "{\"end\":{\"code\":1}}";
+        assert_eq!(followed(&errands, &run, 0), ["{\"seq\":1,\"a\":1}", "{\"seq\":2}", "{\"seq\":3}", note]);
+        assert_eq!(followed(&errands, &run, 2), ["{\"seq\":3}", note]);
+        assert_eq!(followed(&errands, &run, 9), [note]);
+    }
+
+    #[test]
+    fn an_errand_that_nobody_keeps_was_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (errands, run) = errand(dir.path(), None);
+        assert_eq!(
+            followed(&errands, &run, 0),
+            ["{\"end\":{\"code\":null,\"complaint\":\"it was killed\"}}"]
+        );
+        let other = RunId::parse("other").unwrap();
+        assert!(matches!(follow(&errands, &other, 0, &mut Vec::new()), Err(ErrandError::Unknown(_))));
+    }
+
+    #[test]
+    fn what_is_written_meanwhile_is_handed_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (errands, run) = errand(dir.path(), None);
+        let home = errands.home(&run);
+        let manifest = home.open_manifest().unwrap().unwrap();
+        rustix::fs::flock(&manifest, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let path = stead_bundle::runs_directory(dir.path()).join("r").join(stead_bundle::EVENTS);
+        journal(dir.path(), "");
+        let writer = std::thread::spawn(move || {
+            let mut file = File::options().append(true).open(path).unwrap();
+            for seq in 1..=50 {
+                // In two pieces: what is not whole is not handed on.
+                write!(file, "{{\"seq\":").unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+                writeln!(file, "{seq}}}").unwrap();
+            }
+            let end = ErrandEnd { code: Some(0), ..ErrandEnd::default() };
+            home.write("end.json", &serde_json::to_vec(&end).unwrap()).unwrap();
+            drop(manifest);
+        });
+        let found = followed(&errands, &run, 0);
+        writer.join().unwrap();
+        let expected: Vec<String> = (1..=50).map(|seq| format!("{{\"seq\":{seq}}}")).collect();
+        assert_eq!(found[..50], expected);
+        assert_eq!(found[50..], ["{\"end\":{\"code\":0}}"]);
+    }
+}
