@@ -144,6 +144,32 @@ fn an_agent_comes_and_goes() {
     assert!(pulled.root().join(COMPLETE).exists(), "what the node is stays");
 }
 
+/// Case 37: pull over a node that was made by push brings its agent, push takes it away, and the node stays the same.
+#[test]
+fn a_node_made_by_push_is_pulled_and_pushed_again() {
+    let one = super::manifest("  - {name: edge, type: vm, spec: base}\n");
+    let pulled = Pulled::new(&[("manifests/m.yaml", &one)]);
+    let create = |mode: &str| {
+        let args = ["create", "-M", "m", "-H", "local", "--mode", mode, "--json", "--yes"];
+        let document = pulled.lab.run(args).exits(0).document();
+        document["nodes"][0].clone()
+    };
+    let first = create("push");
+    assert_eq!((&first["mode"], pulled.agent()), (&"push".into(), None));
+    let why = ["job", "submit", "--node", "edge", "--", "true"];
+    pulled.lab.run(why).exits(1).says("the mode of edge is push").says("stead exec edge");
+    let second = create("pull");
+    assert!(second["mode"] == "pull" && pulled.agent().is_some(), "{second}");
+    pulled.lab.run(["job", "submit", "--node", "edge", "--wait", "--", "true"]).exits(0);
+    let third = create("push");
+    assert_eq!((&third["mode"], pulled.agent()), (&"push".into(), None));
+    for node in [&second, &third] {
+        assert_eq!(node["state_digest"], first["state_digest"]);
+        assert!(node["state_digest"].is_string());
+    }
+    pulled.lab.run(["destroy", "-M", "m", "-H", "local", "--yes"]).exits(0);
+}
+
 /// Case 37: a node that is to stop for good says so, and stops.
 #[test]
 fn a_terminated_node_reports_and_stops() {

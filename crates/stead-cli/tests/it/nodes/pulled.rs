@@ -148,15 +148,21 @@ impl Pulled {
         self.on_node(args).output().unwrap().into()
     }
 
-    /// The agent's process, if it has one.
+    /// The process of the one agent that runs here, if it does.
     pub(super) fn agent(&self) -> Option<u32> {
-        let mark = [b"STEAD_SANDBOX=", self.home().as_os_str().as_bytes()].concat();
+        let mark = self.mark();
         let processes = fs::read_dir("/proc").unwrap().flatten();
         processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            line.ends_with(b"\0agent\0run\0") && environment.split(|byte| *byte == 0).any(|one| one == mark)
+            line.ends_with(b"\0agent\0run\0")
+                && environment.split(|byte| *byte == 0).any(|one| one.starts_with(&mark))
         })
+    }
+
+    /// By what everything is known that runs in a sandbox here.
+    fn mark(&self) -> Vec<u8> {
+        [b"STEAD_SANDBOX=", self.lab.root().as_os_str().as_bytes()].concat()
     }
 
     pub(super) fn client(&self) -> ServerClient {
@@ -194,7 +200,7 @@ impl Pulled {
 
 impl Drop for Pulled {
     fn drop(&mut self) {
-        let mark = [b"STEAD_SANDBOX=", self.machines().as_os_str().as_bytes()].concat();
+        let mark = self.mark();
         // Until none is left: a supervisor may be about to start an agent.
         loop {
             let mut left = 0;
