@@ -33,13 +33,13 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
-pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs, ConfigObserveArgs};
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigConfirmArgs, ConfigFetchArgs, ConfigObserveArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
 pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
-pub use node_verbs::{NodesArgs, OnErrorWord, StatusArgs, TestArgs};
+pub use node_verbs::{DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
     TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
@@ -157,6 +157,9 @@ pub enum Command {
     Test(Box<TestArgs>),
     /// Show the nodes of a manifest as they are
     Status(Box<StatusArgs>),
+    /// Show what of the nodes is not as their specs want it any more
+    #[command(after_long_help = node_verbs::DRIFT_EXAMPLES)]
+    Drift(Box<DriftArgs>),
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
@@ -336,7 +339,7 @@ pub struct ManArgs {
 impl Cli {
     /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
     pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
-        let cli = Self::try_parse_from(argv)?;
+        let cli = Self::try_parse_from(with_verbs(argv))?;
         if let Some((true, Some(Sink::Stdout))) = cli.command.output() {
             let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
                            tip: write the events to a file: --events FILE";
@@ -344,6 +347,17 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Returns the arguments with the verb of `config --fetch`, as agents before Stead were called.
+fn with_verbs(argv: &[OsString]) -> Vec<OsString> {
+    let mut argv = argv.to_vec();
+    let flags = argv.iter().take_while(|argument| *argument != "--").count();
+    let config = argv.iter().take(flags).position(|argument| argument == "config");
+    if let Some(verb) = config.and_then(|at| argv.get_mut(at + 1)).filter(|verb| *verb == "--fetch") {
+        *verb = "fetch".into();
+    }
+    argv
 }
 
 impl Command {
@@ -393,6 +407,7 @@ impl Command {
             | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Status(_)
+            | Self::Drift(_)
             | Self::Validate(_)
             | Self::Config(_)
             | Self::Token(_)
@@ -455,11 +470,13 @@ impl Command {
             Self::Create(args) | Self::Destroy(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
+            Self::Drift(args) => args.json,
             Self::Validate(args) => args.json,
             Self::Config(command) => match command {
                 ConfigCommand::Apply(args) => args.json,
                 ConfigCommand::Fetch(args) => args.json,
                 ConfigCommand::Observe(_) => true,
+                ConfigCommand::Confirm(_) => false,
             },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,

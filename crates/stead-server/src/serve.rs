@@ -149,7 +149,9 @@ async fn run(
     let (listener, port) = listen(place, bind, wanted).await?;
     let lock_file = place.lock(port);
     let lock = lock::take(&lock_file).map_err(failed("lock", &lock_file))?;
-    let Some(_lock) = lock else { return Err(ServeError::Running { port }) };
+    let Some(lock) = lock else { return Err(ServeError::Running { port }) };
+    // Held until the process has ended: who waits for the lock waits for all of it.
+    std::mem::forget(lock);
     if wanted == 0 {
         let kept = place.kept_port();
         fs::write(&kept, format!("{port}\n")).map_err(failed("write", &kept))?;

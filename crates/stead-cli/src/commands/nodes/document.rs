@@ -185,6 +185,9 @@ pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value
     document["bundle"] = json!(report.bundle);
     document["duration_seconds"] = json!(seconds(report.duration_ms));
     document["nodes"] = Value::Array(nodes);
+    if let Some(path) = seen.report() {
+        document["report"] = json!(path);
+    }
     let warnings: Vec<Value> = report
         .warnings
         .iter()
