@@ -22,6 +22,7 @@ mod node_verbs;
 mod nodes;
 mod plan;
 mod run;
+mod server;
 mod server_way;
 mod steps;
 mod tui;
@@ -49,6 +50,7 @@ pub use plan::{
     PlanShowArgs, Progress, ResumeArgs, VarArgs,
 };
 pub use run::{RunCommand, RunManifestArgs};
+pub use server::{ServerCommand, ServerStartArgs, ServerStatusArgs, ServerStopArgs};
 pub use server_way::{OperatorArgs, TrustArgs};
 pub use steps::{
     StepValueArgs, StepsCheckArgs, StepsCommand, StepsExplainArgs, StepsHistoryArgs, StepsListArgs,
@@ -167,6 +169,9 @@ pub enum Command {
     /// Make, check, rotate and revoke what nodes identify themselves with
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Start, stop and look at the server that nodes talk to
+    #[command(subcommand)]
+    Server(ServerCommand),
     /// Write the files to start with
     #[command(subcommand)]
     Init(InitCommand),
@@ -391,6 +396,7 @@ impl Command {
             | Self::Validate(_)
             | Self::Config(_)
             | Self::Token(_)
+            | Self::Server(_)
             | Self::Init(_)
             | Self::Schema(_)
             | Self::Completions(_)
@@ -459,6 +465,11 @@ impl Command {
                 TokenCommand::Verify(args) => args.json,
                 TokenCommand::Rotate(args) => args.json,
                 TokenCommand::Revoke(args) => args.json,
+            },
+            Self::Server(command) => match command {
+                ServerCommand::Start(args) => args.json,
+                ServerCommand::Stop(args) => args.json,
+                ServerCommand::Status(args) => args.json,
             },
             Self::Init(InitCommand::Nodes(args)) => args.json,
             Self::Tui(_)

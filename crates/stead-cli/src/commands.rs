@@ -4,7 +4,7 @@ use stead_model::ExitCode;
 
 use crate::args::{
     AgentCommand, BundleCommand, Command, ConfigCommand, DiffCommand, InitCommand, JobCommand, PlanCommand,
-    RunCommand, StepsCommand, TokenCommand,
+    RunCommand, ServerCommand, StepsCommand, TokenCommand,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -30,6 +30,7 @@ mod resume;
 pub(crate) mod run;
 mod sandbox;
 mod schema;
+mod server;
 mod server_way;
 mod site;
 mod steps;
@@ -99,6 +100,11 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             TokenCommand::Verify(args) => token::verify::run(&args, settings, output),
             TokenCommand::Rotate(args) => token::rotate::run(&args, settings, output),
             TokenCommand::Revoke(args) => token::revoke::run(&args, settings, output),
+        },
+        Command::Server(command) => match command {
+            ServerCommand::Start(args) => server::start::run(&args, settings, output),
+            ServerCommand::Stop(args) => server::stop::run(&args, settings, output),
+            ServerCommand::Status(args) => server::status::run(&args, settings, output),
         },
         Command::Init(InitCommand::Nodes(args)) => init::run(&args, settings, output),
         Command::Schema(command) => schema::run(&command, output),

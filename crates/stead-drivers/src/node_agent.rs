@@ -705,10 +705,10 @@ fn signalled_path() -> String {
     format!("{AGENT}/signalled")
 }
 
-/// Returns what tells one server from another.
+/// Returns what tells one server from another: one of the same key at another port counts for itself.
 fn server_key(bootstrap: &Bootstrap) -> String {
     let pin = bootstrap.spki_pin.as_ref().or_else(|| bootstrap.fingerprints.first());
-    pin.unwrap_or(&bootstrap.server).clone()
+    format!("{} {}", bootstrap.server, pin.map_or("", String::as_str))
 }
 
 /// Returns when half of a token's life is over; none for one that does not end.

@@ -26,7 +26,7 @@ mod verify;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ use stead_model::plan::Digest;
 use stead_model::site::host::Timeouts;
 use stead_model::site::manifest::{ManifestNode, Mode, NodeType, OnNodeError};
 use stead_model::site::{Manifest, ResolvedSpec, Site, resolve};
-use stead_model::{NodeName, Value};
+use stead_model::NodeName;
 use stead_runner::Announcer;
 use stead_runner::machine::MachineDriver;
 use stead_runner::operation::{OpError, Registry};
@@ -47,6 +47,7 @@ use tokio::sync::OnceCell;
 pub use hosts::{HostError, machine_driver};
 pub use keys::{DriverKey, KeyError};
 pub use memory::{Memory, state_file};
+pub use serve::{LevelServer, Serving};
 
 /// What a level of nodes is made of.
 pub struct NodesParts {
@@ -82,6 +83,8 @@ pub struct NodesParts {
     pub memory: Arc<Memory>,
     /// Makes machines, by host; the host of the run is among them.
     pub drivers: BTreeMap<String, Arc<dyn MachineDriver>>,
+    /// Starts, asks and stops the server of the level.
+    pub server: Option<Arc<dyn LevelServer>>,
     /// The environment, for what is found by it.
     pub environment: BTreeMap<String, String>,
 }
@@ -106,6 +109,10 @@ pub struct NodesSurroundings {
     key: OnceCell<DriverKey>,
     /// The hash of this program, computed once.
     program_sha256: OnceCell<Digest>,
+    /// The server of this level, once it answers.
+    serving: OnceCell<Serving>,
+    /// Who tells a node of its peers: one at a time.
+    link_turns: Mutex<BTreeMap<NodeName, Arc<tokio::sync::Mutex<()>>>>,
     /// What this run did to nodes.
     touched: Mutex<BTreeMap<NodeName, Touched>>,
 }
@@ -147,6 +154,8 @@ impl NodesSurroundings {
             parts,
             key: OnceCell::new(),
             program_sha256: OnceCell::new(),
+            serving: OnceCell::new(),
+            link_turns: Mutex::default(),
             touched: Mutex::default(),
         })
     }
@@ -300,10 +309,6 @@ impl NodesSurroundings {
         self.program_sha256.get_or_try_init(hashing).await.copied()
     }
 
-    /// Returns the driver's directory of the level below `node`, on that node.
-    pub(crate) fn state_dir(&self) -> &Path {
-        &self.parts.state_dir
-    }
 }
 
 impl Touched {
@@ -321,6 +326,3 @@ pub fn add_to(registry: &mut Registry, surroundings: &Arc<NodesSurroundings>) {
 pub fn manifest_digest(text: &[u8]) -> String {
     format!("sha256:{}", Digest::of(text))
 }
-
-/// What an operation leaves in its result.
-pub(crate) type Data = Option<Value>;

@@ -5,5 +5,6 @@ mod document;
 mod load;
 pub(super) mod resume;
 mod seen;
+mod server;
 pub(super) mod status;
 pub(super) mod verb;

@@ -4,8 +4,12 @@ mod applying;
 mod delegating;
 mod discovering;
 mod starting;
+mod system;
 mod tokens;
+mod creating;
+mod destroying;
 mod validating;
+mod world;
 
 use std::os::unix::fs::PermissionsExt as _;
 

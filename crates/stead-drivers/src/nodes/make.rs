@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use stead_model::machine::{Boot, Machine, MachineKind, MachineSpec, SshDoor};
-use stead_model::node::{NodeEntry, NodeStatus};
-use stead_model::site::manifest::NodeType;
+use stead_model::machine::{Boot, Machine, MachineKind, MachineSpec, PlantedFile, SshDoor};
+use stead_model::node::{NodeEntry, NodeStatus, path};
+use stead_model::site::manifest::{Mode, NodeType};
 use stead_model::{ErrorClass, NodeName};
 use stead_runner::machine::{Changed, MachineDriver, MachineError};
 use stead_runner::operation::{OpContext, OpError, Outcome};
@@ -26,7 +26,7 @@ impl NodesSurroundings {
         }
         let host = self.host_of(Some(&node), before.as_ref());
         let driver = self.driver(&host)?;
-        let spec = self.machine_spec(&node).await?;
+        let mut spec = self.machine_spec(&node).await?;
         let mut known = false;
         if let Some(id) = before.as_ref().and_then(|entry| entry.machine_id.as_ref()) {
             known = driver.inspect(id).await.map_err(refused)?.is_some();
@@ -35,6 +35,16 @@ impl NodesSurroundings {
                 self.parts.announcer.warn(stead_model::report::Warning::new("node/gone", text)).await;
             }
         }
+        let fetches = node.written.spec.is_some() && node.known.modes.config != Mode::Push;
+        let jti = match fetches && !known {
+            true => {
+                let (bootstrap, jti) = self.bootstrap(&node).await?;
+                let content = bootstrap.to_json().into_bytes();
+                spec.files.push(PlantedFile { path: path::BOOTSTRAP.to_owned(), mode: 0o600, content });
+                Some(jti)
+            }
+            false => None,
+        };
         let limit = self.limit(|limits| limits.create);
         let ensured = timeout(limit, driver.ensure_created(&spec)).await;
         let ensured = ensured.unwrap_or_else(|_| Err(late(name, "made", limit)));
@@ -49,12 +59,16 @@ impl NodesSurroundings {
         let started = driver.start(&ensured.machine.id).await.map_err(refused).map_err(broken)?;
         let (machine, door) = self.address(name, &*driver, &ensured.machine).await.map_err(broken)?;
         let changed = made || started == Changed::Yes;
+        let mode = node.known.modes.config;
         let is_done = node.written.spec.is_none() && !node.known.is_hosting;
         let is_new =
             before.as_ref().is_none_or(|entry| entry.machine_id.as_ref() != Some(&machine.id)) || made;
         self.update(name, changed, |entry| {
             if is_new {
-                *entry = NodeEntry { spec_digest: None, state_digest: None, ..entry.clone() };
+                (entry.spec_digest, entry.state_digest, entry.jti) = (None, None, None);
+            }
+            if made && jti.is_some() {
+                (entry.jti, entry.mode) = (jti, mode);
             }
             entry.machine_id = Some(machine.id.clone());
             entry.created_at = Some(machine.created_at);

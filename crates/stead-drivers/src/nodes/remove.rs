@@ -20,7 +20,7 @@ impl NodesSurroundings {
         cx: &OpContext,
         name: &NodeName,
         made_here: bool,
-        _terminate: bool,
+        terminate: bool,
     ) -> Result<Outcome, OpError> {
         let entry = self.entry(name);
         let node = self.node(name.as_str()).ok();
@@ -32,6 +32,12 @@ impl NodesSurroundings {
                 .is_some_and(|machine| machine.created_at < began(cx).unwrap_or(machine.created_at))
         {
             return Ok(Outcome::default());
+        }
+        if terminate && found.as_ref().is_some_and(|machine| machine.state.is_live()) {
+            self.terminate(name).await?;
+        }
+        if entry.as_ref().is_some_and(|entry| entry.jti.is_some()) {
+            self.revoke_tokens(name).await?;
         }
         let mut changed = false;
         if let Some(machine) = found {

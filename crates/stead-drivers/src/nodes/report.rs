@@ -1,18 +1,193 @@
 //! `node.await` and `node.signal`: a node configures itself, and its report at the level's server is waited for.
 
-use stead_model::NodeName;
+use std::time::Duration;
+
+use serde_json::Map;
+use stead_model::node::NodeStatus;
+use stead_model::node::wire::{AgentState, NodeReport, ReportKind, ReportStatus, SignalKind, StoredReport};
+use stead_model::{ErrorClass, NodeName};
 use stead_runner::operation::{OpContext, OpError, Outcome};
+use tokio::time::{Instant, timeout_at};
 
 use super::NodesSurroundings;
+use crate::server_client::{ClientError, ServerClient};
+
+/// How long one question to the server waits for a report.
+const ONE_POLL: Duration = Duration::from_secs(50);
+/// How long after its boot an agent may take to connect before it is told over SSH.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
 
 impl NodesSurroundings {
-    /// Waits for the report of a node that fetches its spec.
-    pub(super) async fn await_report(&self, _: &OpContext, _: &NodeName) -> Result<Outcome, OpError> {
-        Err(OpError::permanent("this program cannot do that yet"))
+    /// Waits for the report of a node that fetches its spec. One that has reported before is told to do so again.
+    pub(super) async fn await_report(&self, cx: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
+        self.converge(cx, name, false).await
     }
 
     /// Tells a node to fetch its spec, and waits for its report.
-    pub(super) async fn signal(&self, _: &OpContext, _: &NodeName) -> Result<Outcome, OpError> {
-        Err(OpError::permanent("this program cannot do that yet"))
+    pub(super) async fn signal(&self, cx: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
+        self.converge(cx, name, true).await
     }
+
+    async fn converge(&self, _: &OpContext, name: &NodeName, is_hybrid: bool) -> Result<Outcome, OpError> {
+        let node = self.node(name.as_str())?;
+        let spec = self.spec_of(&node)?.ok_or_else(|| OpError::invalid(format!("{name} has no spec")))?;
+        let digest = spec.digest();
+        let enabled = self.enable_agent(name).await?;
+        let client = self.server_client().await?;
+        let known = client.node(name, 0, Duration::ZERO).await;
+        let (seq, agent, reported) = match known {
+            Ok(known) => (known.seq, known.agent, self.is_of_this_machine(name, known.reports.last())),
+            // A server that has never heard of a node does not know it.
+            Err(ClientError::Refused { .. }) => (0, AgentState::None, false),
+            Err(error) => return Err(told(&error)),
+        };
+        let limit = self.limit(|limits| limits.config);
+        let deadline = Instant::now() + limit;
+        // A new node that pulls needs no telling; its report may be there already.
+        let is_told = is_hybrid || (reported && !enabled);
+        if is_told {
+            client.signal(name, SignalKind::Converge, Map::new()).await.map_err(|error| told(&error))?;
+        }
+        let after = if is_told { seq } else { 0 };
+        let mut over_ssh = (is_hybrid && agent != AgentState::Connected).then(|| Instant::now() + CONNECTED_WITHIN);
+        let mut seen = after;
+        let report = loop {
+            let wait = over_ssh.unwrap_or(deadline).min(deadline);
+            let poll = self.next_report(&client, name, seen);
+            match timeout_at(wait, poll).await {
+                Ok(found) => {
+                    let (last, reports) = found?;
+                    seen = last;
+                    if let Some(report) = self.judge(name, &reports, &digest)? {
+                        break report;
+                    }
+                }
+                Err(_) if wait < deadline => {
+                    over_ssh = None;
+                    self.tell_over_ssh(name).await?;
+                }
+                Err(_) => {
+                    let within = stead_model::duration::to_exact(limit);
+                    let message = format!("{name} did not report within {within} that it is configured");
+                    return Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) });
+                }
+            }
+        };
+        let changed = report.changed > 0 || enabled;
+        let (mode, is_done) = (node.known.modes.config, !node.known.is_hosting);
+        self.update(name, changed, |entry| {
+            (entry.mode, entry.spec) = (mode, Some(spec.spec.clone()));
+            entry.spec_digest = Some(digest);
+            entry.state_digest = report.state_digest.clone();
+            if is_done {
+                (entry.status, entry.error) = (NodeStatus::Completed, None);
+            }
+        })
+        .await?;
+        Ok(Outcome { changed, ..Outcome::default() })
+    }
+
+    /// Returns the reports after `after`, waiting for one, and the place of the last.
+    async fn next_report(
+        &self,
+        client: &ServerClient,
+        name: &NodeName,
+        after: u64,
+    ) -> Result<(u64, Vec<StoredReport>), OpError> {
+        loop {
+            match client.node(name, after, ONE_POLL).await {
+                Ok(known) if known.reports.is_empty() => {}
+                Ok(known) => return Ok((known.seq.max(after), known.reports)),
+                Err(ClientError::Refused { .. }) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(error) if error.may_pass() => tokio::time::sleep(Duration::from_millis(500)).await,
+                Err(error) => return Err(told(&error)),
+            }
+        }
+    }
+
+    /// Returns the report that ends the wait well, or the failure that ends it.
+    fn judge(
+        &self,
+        name: &NodeName,
+        reports: &[StoredReport],
+        digest: &str,
+    ) -> Result<Option<NodeReport>, OpError> {
+        let mut own = reports.iter().filter(|report| self.is_of_this_machine(name, Some(report)));
+        let Some(last) = own.rfind(|stored| stored.report.kind == ReportKind::Config) else { return Ok(None) };
+        match last.report.status {
+            ReportStatus::Running => Ok(None),
+            ReportStatus::Complete if last.report.spec_digest.as_deref() == Some(digest) => {
+                Ok(Some(last.report.clone()))
+            }
+            // Of a spec before this one; the next report counts.
+            ReportStatus::Complete => Ok(None),
+            ReportStatus::Failed => {
+                let why = last.report.error.clone().unwrap_or_else(|| "it did not say why".to_owned());
+                Err(OpError { changed: true, ..OpError::operation(why) })
+            }
+        }
+    }
+
+    /// Whether a report is of the node as it is now, and not of one of the same name before it.
+    fn is_of_this_machine(&self, name: &NodeName, report: Option<&StoredReport>) -> bool {
+        let made = self.entry(name).and_then(|entry| entry.created_at);
+        report.is_some_and(|report| made.is_none_or(|made| report.at >= made))
+    }
+
+    /// Tells a node whom to ask, unless it was told when it was made. Whether it had to be told.
+    async fn enable_agent(&self, name: &NodeName) -> Result<bool, OpError> {
+        let node = self.node(name.as_str())?;
+        let entry = self.entry(name);
+        let is_told = entry.as_ref().is_some_and(|entry| entry.jti.is_some() && entry.mode == node.known.modes.config);
+        if is_told {
+            return Ok(false);
+        }
+        let (bootstrap, jti) = self.bootstrap(&node).await?;
+        let transport = self.connect(name).await?;
+        let said = self.on_node(&*transport, &["agent", "enable"], bootstrap.to_json().into_bytes()).await?;
+        if said.code != Some(0) {
+            return Err(OpError::operation(format!("starting the agent of {name}: {}", said.complaint())));
+        }
+        let mode = node.known.modes.config;
+        self.update(name, true, |entry| (entry.jti, entry.mode) = (Some(jti), mode)).await?;
+        Ok(true)
+    }
+
+    async fn tell_over_ssh(&self, name: &NodeName) -> Result<(), OpError> {
+        let transport = self.connect(name).await?;
+        let said = self.on_node(&*transport, &["agent", "signal", "converge"], Vec::new()).await?;
+        match said.code {
+            Some(0) => Ok(()),
+            Some(_) | None => Err(OpError::operation(format!("telling {name} to converge: {}", said.complaint()))),
+        }
+    }
+
+    /// Has a node stop itself, and waits until it says so. One that does not answer is removed all the same.
+    pub(super) async fn terminate(&self, name: &NodeName) -> Result<(), OpError> {
+        let client = self.server_client().await?;
+        let seq = match client.node(name, 0, Duration::ZERO).await {
+            Ok(known) if known.agent != AgentState::None => known.seq,
+            Ok(_) | Err(_) => return Ok(()),
+        };
+        client.signal(name, SignalKind::Terminate, Map::new()).await.map_err(|error| told(&error))?;
+        let deadline = Instant::now() + self.limit(|limits| limits.destroy);
+        let mut seen = seq;
+        loop {
+            let Ok(found) = timeout_at(deadline, self.next_report(&client, name, seen)).await else {
+                let text = format!("{name} did not say that it stopped; it is removed all the same");
+                self.parts.announcer.warn(stead_model::report::Warning::new("node/no-answer", text)).await;
+                return Ok(());
+            };
+            let (last, reports) = found?;
+            seen = last;
+            if reports.iter().any(|stored| stored.report.kind == ReportKind::Terminated) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn told(error: &ClientError) -> OpError {
+    let class = if error.may_pass() { ErrorClass::Unreachable } else { ErrorClass::Operation };
+    OpError::new(class, format!("the level's server: {error}"))
 }

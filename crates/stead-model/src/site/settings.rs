@@ -32,7 +32,7 @@ pub const SITE_KEYS: Keys = Keys {
 pub const SERVER_KEYS: Keys = Keys {
     what: "`server`",
     keys: &[
-        Key::new("port", || integer(0, 65535), "default 44443; 0: a free one, kept"),
+        Key::new("port", || integer(0, 65535), "default 44443; 0 is any that is free"),
         Key::new("bind", ip_schema, "the address it listens at; default `0.0.0.0`"),
         Key::new("public_specs", boolean, "whether the list of specs needs no token; default `false`"),
         Key::new("repos", repos, "Git repositories that nodes may clone: name and path"),
@@ -138,7 +138,7 @@ pub(super) fn known_key(text: &str) -> SiteKey {
 /// The server of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Its port; 0: a free one, which is kept.
+    /// Its port; 0 is any that is free.
     pub port: u16,
     /// The address it listens at.
     pub bind: IpAddr,

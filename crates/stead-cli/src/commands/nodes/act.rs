@@ -21,6 +21,7 @@ use stead_runner::{CheckedPlan, Provenance, Runner};
 
 use super::load::{self, Loaded};
 use super::seen::Seen;
+use super::server::OwnServer;
 use crate::args::NodesArgs;
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{Recorded, Shown};
@@ -94,6 +95,7 @@ impl Prepared {
             announcer: runner.announcer(),
             memory: Arc::clone(&loaded.memory),
             drivers: self.drivers.clone(),
+            server: Some(Arc::new(OwnServer::new(loaded, &self.program))),
             environment: settings.environment.to_map(),
         });
         let lock = format!("nodes-{}-{}", loaded.host.name, loaded.name);

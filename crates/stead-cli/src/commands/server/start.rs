@@ -1,0 +1,57 @@
+//! `stead server start`: in the background, or in this process.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use stead_model::ExitCode;
+use stead_server::{Attachment, ServerFacts, ServerOptions, Started, ensure, serve};
+
+use crate::args::ServerStartArgs;
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::render::json as render_json;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    args: &ServerStartArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let place = super::place(&args.site, settings)?;
+    let options = options(args, settings);
+    if args.foreground {
+        let attachment = if args.detached { Attachment::Detached } else { Attachment::Foreground };
+        let ready = |facts: &ServerFacts| print(args, output, facts, "running");
+        serve(&place, &options, attachment, ready).map_err(super::serve_failure)?;
+        return Ok(ExitCode::Success);
+    }
+    let program = std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+    match ensure(&place, &options, &program).map_err(super::failure)? {
+        Started::Now(facts) => print(args, output, &facts, "started"),
+        Started::Before(facts) => print(args, output, &facts, "already running"),
+    }
+    Ok(ExitCode::Success)
+}
+
+fn options(args: &ServerStartArgs, settings: &Settings) -> ServerOptions {
+    let here = |path: &PathBuf| settings.current_dir.join(path);
+    ServerOptions {
+        port: args.port,
+        bind: args.bind,
+        certificate: args.cert.as_ref().zip(args.key.as_ref()).map(|(cert, key)| (here(cert), here(key))),
+        new_certificate: args.new_cert,
+        log: args.log.as_ref().map(here),
+    }
+}
+
+fn print(args: &ServerStartArgs, output: &Output, facts: &ServerFacts, how: &str) {
+    if args.json {
+        output.out.print(&render_json::document(&json!(facts)));
+        return;
+    }
+    output.out.print_line(&format!("{how}: {} (process {})", facts.url, facts.pid));
+    if let Some(old) = &facts.replaced_fingerprint {
+        output.out.print_line(&format!("old fingerprint {old}"));
+    }
+    output.out.print_line(&format!("fingerprint {}", facts.fingerprint));
+}

@@ -1,0 +1,53 @@
+//! `stead server status`.
+
+use serde_json::json;
+use stead_model::ExitCode;
+use stead_server::{StatusReport, status};
+
+use crate::args::ServerStatusArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::render::json as render_json;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    args: &ServerStatusArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let place = super::place(&args.site, settings)?;
+    let report = status(&place, args.port).map_err(super::failure)?;
+    if args.json {
+        output.out.print(&render_json::document(&json!(report)));
+    } else {
+        print(output, &report);
+    }
+    Ok(match (report.running, report.healthy) {
+        (true, true) => ExitCode::Success,
+        (true, false) => ExitCode::Unreachable,
+        (false, _) => ExitCode::Failed,
+    })
+}
+
+fn print(output: &Output, status: &StatusReport) {
+    let port = status.port;
+    let line = match (&status.report, status.pid) {
+        (Some(report), _) => format!("running: {} (process {})", report.facts.url, report.facts.pid),
+        (None, Some(pid)) => format!("process {pid} holds port {port} but does not answer"),
+        (None, None) if status.running => {
+            format!("the server on port {port} is starting, or does not answer")
+        }
+        (None, None) => format!("no server of this site runs on port {port}"),
+    };
+    output.out.print_line(&line);
+    let Some(report) = &status.report else { return };
+    output.out.print_line(&format!("fingerprint {}", report.facts.fingerprint));
+    let (specs, agents, up) = (report.facts.specs, report.agents, report.uptime_seconds);
+    output.out.print_line(&format!("{specs} specs, {agents} agents connected, up {up} s"));
+    if let Some(reload) = report.reload.as_ref().filter(|reload| !reload.ok) {
+        output
+            .out
+            .print_line(&format!("the reload of {} was refused, the site before it is served:", reload.at));
+        reload.problems.iter().for_each(|problem| output.out.print_line(problem));
+    }
+}

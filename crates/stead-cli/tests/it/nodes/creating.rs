@@ -1,0 +1,249 @@
+//! `stead create`, `destroy` and `status` over sandboxes.
+
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::world::World;
+
+/// Case 1: a manifest of each pattern that has one level is made, is what it should be, and goes.
+#[test]
+fn flat_mesh_and_hubs_are_made_and_go() {
+    for (pattern, nodes) in [
+        ("flat", "- {name: a, type: vm}\n- {name: b, type: ct}\n"),
+        ("mesh", "- {name: a, type: vm, spec: base, peers: [b]}\n- {name: b, type: vm, spec: base}\n"),
+    ] {
+        let world = World::new();
+        world.manifest(&format!("pattern: {pattern}\nnodes:\n{nodes}"));
+        let made = world.create(&[]);
+        assert_eq!(made.code, 0, "{pattern}: {}", made.stderr);
+        assert_eq!(world.statuses(&made), [("a", "completed"), ("b", "completed")], "{pattern}");
+        let status = world.run(&["status", "-M", "m", "-H", "local", "--json"]);
+        assert_eq!((status.code, &status.document()["success"]), (0, &json!(true)), "{pattern}");
+        assert_eq!(world.destroy(&[]).code, 0, "{pattern}");
+        assert_eq!(world.left(), Vec::<String>::new(), "{pattern}");
+    }
+}
+
+/// ST-8 and section 10: a second create changes nothing, byte for byte; a second destroy has nothing to do.
+#[test]
+fn what_is_as_it_should_be_is_not_touched() {
+    let world = World::new();
+    world.nodes("- {name: edge, type: vm, spec: base, preset: vm-small}\n");
+    let first = world.create(&[]).document();
+    assert_eq!((&first["success"], &first["nodes"][0]["changed"]), (&json!(true), &json!(true)), "{first}");
+    let (state, machines) = (world.state(), world.machine_ids());
+    let second = world.create(&[]).document();
+    assert_eq!((&second["success"], &second["nodes"][0]["changed"]), (&json!(true), &json!(false)), "{second}");
+    assert_eq!(world.state(), state, "the state file is byte-identical");
+    assert_eq!(world.machine_ids(), machines);
+    assert_eq!(second["nodes"][0]["state_digest"], first["nodes"][0]["state_digest"]);
+    std::fs::remove_file(world.state_path()).unwrap();
+    let adopted = world.create(&[]).document();
+    assert_eq!(adopted["success"], true, "{adopted}");
+    assert_eq!(world.machine_ids(), machines, "adopted by its label");
+    for _ in 0..2 {
+        let gone = world.destroy(&[]);
+        assert_eq!((gone.code, gone.document()["nodes"][0]["status"].clone()), (0, json!("destroyed")));
+    }
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+/// Case 9: standard output is one JSON document, whatever happens.
+#[test]
+fn there_is_one_document_whatever_happens() {
+    let world = World::new();
+    world.nodes("- {name: edge, type: zebra}\n");
+    let bad = world.create(&[]);
+    assert_eq!(bad.code, 3);
+    assert_eq!(bad.document()["error"]["code"], "node/bad-enum");
+    assert!(bad.document()["diagnostics"].as_array().is_some_and(|list| list[0]["line"].is_u64()));
+    world.nodes("- {name: edge, type: vm}\n");
+    let unknown = world.run(&["create", "-M", "m", "-H", "nowhere", "--json"]);
+    assert_eq!((unknown.code, unknown.document()["error"]["code"].clone()), (3, json!("node/unknown-fk")));
+    let missing = world.run(&["create", "-M", "other", "-H", "local", "--json"]);
+    assert_eq!((missing.code, missing.document()["success"].clone()), (3, json!(false)));
+    assert!(!world.state_dir().exists(), "no trace");
+    let asked = world.run(&["destroy", "-M", "m", "-H", "local", "--json"]);
+    assert_eq!((asked.code, asked.document()["error"]["code"].clone()), (6, json!("node/confirmation")));
+}
+
+/// Case 10 and 12: rows of a dry run; nothing is written, started or contacted.
+#[test]
+fn a_dry_run_shows_order_and_modes_and_touches_nothing() {
+    let world = World::new();
+    world.manifest(
+        "execution: {default_mode: pull}\nnodes:
+- {name: top, type: pve, spec: base, execution: {mode: push}}
+- {name: middle, type: vm, spec: base, parent: top}
+- {name: leaf, type: vm, spec: base, parent: middle, execution: {phases: {config: hybrid}}}\n",
+    );
+    let shown = world.create(&["--dry-run"]).document();
+    let rows: Vec<(&str, &str, &str)> = shown["plan"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (row["task"].as_str().unwrap(), row["mode"].as_str().unwrap(), row["at"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        rows.iter().filter(|row| row.0.ends_with(".config")).copied().collect::<Vec<_>>(),
+        [("top.config", "push", "local"), ("middle.config", "pull", "top"), ("leaf.config", "hybrid", "top/middle")]
+    );
+    let all_push = world.create(&["--dry-run", "--mode", "push"]).document();
+    assert!(all_push["nodes"].as_array().unwrap().iter().all(|node| node["mode"] == "push"));
+    let gone = world.run(&["destroy", "-M", "m", "-H", "local", "--json", "--dry-run"]).document();
+    let order: Vec<&str> = gone["plan"].as_array().unwrap().iter().filter_map(|row| row["node"].as_str()).collect();
+    assert_eq!(order, ["leaf", "middle", "top"]);
+    assert!(!world.state_dir().exists(), "a dry run leaves no trace");
+}
+
+/// Case 11: `--depth` and `--only` choose; the rest is skipped.
+#[test]
+fn a_choice_leaves_the_rest_alone() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n- {name: b, type: vm}\n- {name: c, type: vm}\n");
+    let made = world.create(&["--only", "b"]);
+    assert_eq!(world.statuses(&made), [("a", "skipped"), ("b", "completed"), ("c", "skipped")]);
+    assert_eq!(world.machine_ids().len(), 1);
+    let none = world.create(&["--only", "zz"]);
+    assert_eq!(none.code, 3);
+    assert_eq!(world.create(&["--depth", "0"]).code, 2);
+}
+
+/// Case 25: the middle of three peers fails in create, under each policy.
+#[test]
+fn a_failed_node_does_to_others_what_was_asked_for() {
+    for (on_error, expected, left) in [
+        ("stop", [("a", "completed"), ("b", "failed"), ("c", "pending")], 2),
+        ("continue", [("a", "completed"), ("b", "failed"), ("c", "completed")], 3),
+        ("rollback", [("a", "destroyed"), ("b", "failed"), ("c", "pending")], 0),
+    ] {
+        let world = World::new();
+        world.host("local", "driver: sandbox\nfaults: [{node: b, phase: create, error: no disk}]\n");
+        world.manifest(
+            "settings: {parallel: 1}\nnodes:\n- {name: a, type: vm}\n- {name: b, type: vm}\n- {name: c, type: vm}\n",
+        );
+        let made = world.create(&["--on-error", on_error]);
+        assert_eq!(made.code, 1, "{on_error}");
+        assert_eq!(world.statuses(&made), expected, "{on_error}: {}", made.stdout);
+        assert!(made.document()["nodes"][1]["error"].as_str().unwrap().contains("no disk"), "{}", made.stdout);
+        assert_eq!(world.left().len(), left, "{on_error}");
+    }
+}
+
+/// Section 10: dependents of a failed node are skipped, naming it.
+#[test]
+fn dependents_of_a_failed_node_are_skipped() {
+    let world = World::new();
+    world.host("local", "driver: sandbox\nfaults: [{node: a, phase: create, error: no disk}]\n");
+    world.nodes("- {name: a, type: vm}\n- {name: b, type: vm, depends_on: [a]}\n");
+    let made = world.create(&["--on-error", "continue"]);
+    assert_eq!(world.statuses(&made), [("a", "failed"), ("b", "skipped")]);
+    assert!(made.document()["nodes"][1]["error"].as_str().unwrap().contains("a."), "{}", made.stdout);
+}
+
+/// Case 28: a foreign machine is left alone, a node dropped from the manifest too, and a grown preset is refused.
+#[test]
+fn what_cannot_be_changed_fails_naming_the_field() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm, preset: vm-small}\n- {name: b, type: vm}\n");
+    assert_eq!(world.create(&[]).code, 0);
+    world.write("presets/vm-small.yaml", "{cores: 4, memory: 2048, disk: 10}\n");
+    world.nodes("- {name: a, type: vm, preset: vm-small}\n");
+    let made = world.create(&[]);
+    assert_eq!(made.code, 1);
+    let document = made.document();
+    let error = document["nodes"][0]["error"].as_str().unwrap();
+    assert!(error.contains("cpus is 2, not 4"), "{error}");
+    let codes: Vec<&str> =
+        document["diagnostics"].as_array().unwrap().iter().filter_map(|row| row["code"].as_str()).collect();
+    assert!(codes.contains(&"node/orphan"), "{codes:?}");
+    assert_eq!(world.machine_ids().len(), 2, "both are left alone");
+    world.write("presets/vm-small.yaml", "{cores: 2, memory: 2048, disk: 10}\n");
+    world.nodes("- {name: a, type: pve, preset: vm-small}\n");
+    let changed = world.create(&[]).document();
+    assert!(changed["nodes"][0]["error"].as_str().unwrap().contains("type is vm, not pve"), "{changed}");
+    let gone = world.destroy(&[]);
+    assert_eq!((gone.code, world.left()), (0, Vec::new()), "orphans go too");
+}
+
+/// Section 10: a machine that is gone is made again; a stopped one is started.
+#[test]
+fn what_is_gone_or_stopped_comes_back() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm, spec: base}\n");
+    assert_eq!(world.create(&[]).code, 0);
+    world.kill_machines();
+    let started = world.create(&[]);
+    assert_eq!(started.code, 0, "{}", started.stdout);
+    std::fs::remove_dir_all(world.kill_machines()).unwrap();
+    let again = world.create(&[]).document();
+    assert_eq!(again["success"], true, "{again}");
+    assert!(again["diagnostics"].to_string().contains("node/gone"), "{again}");
+}
+
+/// ST-6: peers start at once; one that fails under `continue` leaves the others.
+#[test]
+fn peers_start_at_once() {
+    let world = World::new();
+    world.host("local", "driver: sandbox\nboot_delay_ms: 1000\n");
+    world.nodes("- {name: a, type: vm, count: 3}\n");
+    let began = Instant::now();
+    assert_eq!(world.create(&[]).code, 0);
+    // One after the other would take three seconds; the rest is for a busy machine.
+    assert!(began.elapsed().as_secs_f64() < 2.9, "{:?}", began.elapsed());
+}
+
+/// Case 34: the address that nodes are told.
+#[test]
+fn the_self_address_is_checked() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n");
+    for bad in ["", "0.0.0.0", "::"] {
+        assert_eq!(world.create(&["--dry-run", "--self-addr", bad]).code, 2, "{bad}");
+    }
+    let mut lab = World::new();
+    lab.set("STEAD_SELF_ADDR", "0.0.0.0");
+    lab.nodes("- {name: a, type: vm}\n");
+    assert_eq!(lab.create(&["--dry-run"]).code, 2);
+    assert_eq!(lab.create(&["--dry-run", "--self-addr", "192.0.2.7"]).code, 0, "the flag comes first");
+    world.write("site.yaml", "defaults: {server_url: 'https://192.0.2.9:44443'}\n");
+    let ignored = world.create(&["--dry-run", "--self-addr", "192.0.2.7"]).document();
+    assert!(ignored["diagnostics"].to_string().contains("is ignored"), "{ignored}");
+}
+
+/// Cases 2 and 5: what `validate` answers with 1 is 3 for what would act, and leaves no trace.
+#[test]
+fn a_manifest_with_problems_is_refused_without_a_trace() {
+    let world = World::new();
+    for nodes in [
+        "- {name: a, type: vm, parent: b}\n- {name: b, type: vm, parent: a}\n",
+        "- {name: a, type: vm, parent: a}\n",
+        "- {name: a, type: vm, depends_on: [b]}\n- {name: b, type: vm, depends_on: [a]}\n",
+    ] {
+        world.nodes(nodes);
+        let refused = world.create(&[]);
+        assert_eq!(refused.code, 3);
+        assert!(refused.document()["diagnostics"].to_string().contains("node/cycle"), "{}", refused.stdout);
+    }
+    for text in ["schema_version: 1\nname: m\n", "name: m\n", "schema_version: 2\nname: m\nnodes: []\n", "[]\n"] {
+        world.write("manifests/m.yaml", text);
+        assert_eq!(world.create(&[]).code, 3, "{text}");
+    }
+    assert!(!world.state_dir().exists());
+}
+
+/// Case 27: one manifest on two hosts has two states.
+#[test]
+fn one_manifest_on_two_hosts_has_two_states() {
+    let world = World::new();
+    world.host("other", "driver: sandbox\n");
+    world.nodes("- {name: a, type: vm}\n");
+    assert_eq!(world.create(&[]).code, 0);
+    let other = world.run(&["create", "-M", "m", "-H", "other", "--json"]);
+    assert_eq!(other.code, 0, "{}", other.stdout);
+    assert_eq!(world.machine_ids().len(), 2);
+    let gone = world.run(&["destroy", "-M", "m", "-H", "other", "--json", "--yes"]);
+    assert_eq!((gone.code, world.machine_ids().len()), (0, 1));
+    let _: Value = gone.document();
+}

@@ -1,0 +1,105 @@
+//! `stead destroy` without what it was made from, locks, interrupts and crashes.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::world::World;
+use crate::cases_17_32::lab::{Running, wait_until};
+
+/// Case 27 and section 11: nobody says yes, and nothing is touched.
+#[test]
+fn without_a_yes_nothing_goes() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n");
+    assert_eq!(world.create(&[]).code, 0);
+    let (before, machines) = (world.state(), world.machine_ids());
+    let asked = world.run(&["destroy", "-M", "m", "-H", "local"]);
+    assert_eq!(asked.code, 6, "{}", asked.stderr);
+    assert_eq!((world.state(), world.machine_ids()), (before, machines));
+    let tested = world.run(&["test", "-M", "m", "-H", "local", "--json"]);
+    assert_eq!(tested.code, 6, "a test over nodes that are there asks too: {}", tested.stdout);
+}
+
+/// Section 10: what is there goes from state and labels alone.
+#[test]
+fn nodes_go_without_manifest_preset_spec_or_secrets() {
+    for broken in ["manifests/m.yaml", "presets/vm-small.yaml", "specs/base.yaml", "secrets.yaml"] {
+        for keeps_state in [true, false] {
+            let world = World::new();
+            world.nodes("- {name: a, type: vm, spec: base, preset: vm-small}\n");
+            assert_eq!(world.create(&[]).code, 0);
+            world.write(broken, "{{ nonsense\n");
+            if !keeps_state {
+                std::fs::remove_file(world.state_path()).unwrap();
+            }
+            assert_eq!(world.create(&[]).code, 3, "{broken}");
+            let gone = world.destroy(&[]);
+            assert_eq!(gone.code, 0, "{broken}: {}", gone.stdout);
+            assert_eq!(gone.document()["nodes"][0]["status"], "destroyed", "{broken}: {}", gone.stdout);
+            assert_eq!(world.left(), Vec::<String>::new(), "{broken}");
+        }
+    }
+}
+
+/// Case 27: of two creates of one pair one is told that the other works.
+#[test]
+fn one_run_at_a_time_works_on_a_pair() {
+    let world = World::new();
+    world.host("local", "driver: sandbox\nboot_delay_ms: 1500\n");
+    world.nodes("- {name: a, type: vm}\n");
+    let mut first = world.command(&["create", "-M", "m", "-H", "local"]);
+    let first = Running::of(first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    wait_until("a machine", || !world.machine_ids().is_empty());
+    let second = world.create(&[]);
+    assert_eq!(second.code, 5, "{}", second.stdout);
+    let message = second.document()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&format!("pid {}", first.pid())) && message.contains("run "), "{message}");
+    assert!(world.state_dir().join("locks/nodes-local-m.lock").exists());
+    assert_eq!(first.end().code, 0);
+}
+
+/// Case 38: an interrupt in create of 20 nodes, then resume; no machine twice.
+#[test]
+fn an_interrupted_create_goes_on() {
+    let world = World::new();
+    world.host("local", "driver: sandbox\nboot_delay_ms: 300\n");
+    world.manifest("settings: {parallel: 4}\nnodes:\n- {name: n, type: vm, count: 20}\n");
+    let mut command = world.command(&["create", "-M", "m", "-H", "local", "--run-id", "r1"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let run = Running::of(command.spawn().unwrap());
+    wait_until("some machines", || world.machine_ids().len() >= 5);
+    run.signal(Signal::INT);
+    assert_eq!(run.end().code, 130);
+    assert!(world.machine_ids().len() < 20);
+    let resumed = world.run(&["resume", "r1", "--json"]);
+    assert_eq!(resumed.code, 0, "{} {}", resumed.stdout, resumed.stderr);
+    let nodes = resumed.document()["nodes"].as_array().unwrap().clone();
+    assert!(nodes.len() == 20 && nodes.iter().all(|node| node["status"] == "completed"), "{nodes:?}");
+    assert_eq!(world.machine_ids().len(), 20);
+}
+
+/// Section 10: a driver that is killed leaves nothing that the same command, or resume, does not finish.
+#[test]
+fn a_killed_driver_is_followed_by_another() {
+    let world = World::new();
+    world.nodes("- {name: n, type: vm, spec: base, count: 4}\n");
+    for (round, wait) in [0, 1, 2, 4].into_iter().enumerate() {
+        let id = format!("r{round}");
+        let mut command = world.command(&["create", "-M", "m", "-H", "local", "--run-id", &id]);
+        let run = Running::of(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        wait_until("some machines", || world.machine_ids().len() >= wait);
+        run.kill_hard();
+        let again = match round % 2 {
+            0 => world.create(&[]),
+            _ => world.run(&["resume", &id, "--json"]),
+        };
+        assert_eq!(again.code, 0, "{round}: {} {}", again.stdout, again.stderr);
+        assert_eq!(again.document()["success"], json!(true));
+        assert_eq!(world.machine_ids().len(), 4, "no duplicates");
+        assert_eq!(world.destroy(&[]).code, 0);
+        assert_eq!(world.left(), Vec::<String>::new());
+    }
+}
