@@ -33,7 +33,7 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
-pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs};
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs, ConfigObserveArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
@@ -152,6 +152,9 @@ pub enum Command {
     /// Remove the nodes of a manifest
     #[command(after_long_help = node_verbs::DESTROY_EXAMPLES)]
     Destroy(Box<NodesArgs>),
+    /// Compare the nodes of a manifest with what they should be; a part of a test that a level above does
+    #[command(hide = true)]
+    Verify(Box<NodesArgs>),
     /// Make the nodes of a manifest, verify them, and remove them
     #[command(after_long_help = node_verbs::TEST_EXAMPLES)]
     Test(Box<TestArgs>),
@@ -381,7 +384,9 @@ impl Command {
             Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
-            Self::Create(args) | Self::Destroy(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => {
+                Some((args.output.json, args.output.events.as_ref()))
+            }
             Self::Test(args) => Some((args.nodes.output.json, args.nodes.output.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
@@ -452,13 +457,14 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Create(args) | Self::Destroy(args) => args.output.json,
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
             Self::Validate(args) => args.json,
             Self::Config(command) => match command {
                 ConfigCommand::Apply(args) => args.json,
                 ConfigCommand::Fetch(args) => args.json,
+                ConfigCommand::Observe(_) => true,
             },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,

@@ -10,6 +10,7 @@
 //! one state. Nothing is recorded but these files: an apply can simply be made again.
 
 mod files;
+mod observation;
 mod observe;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ use crate::machine::sandbox::{self, Phase};
 use crate::{Drivers, facts, system};
 
 pub use files::ConfigFiles;
+pub use observation::observation;
 pub use observe::observe;
 pub use stead_engine::nodes::drift::{drift, expected};
 

@@ -11,6 +11,7 @@
 
 mod act;
 mod delegate;
+mod drifted;
 mod hosting;
 mod hosts;
 mod keys;
@@ -22,6 +23,7 @@ mod reach;
 mod remove;
 mod report;
 mod serve;
+mod test_files;
 mod verify;
 
 use std::collections::BTreeMap;
@@ -31,23 +33,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use stead_engine::nodes::{Checked, CheckedNode, ChosenHost, Forest, ForestNode, Selection};
+use stead_model::NodeName;
 use stead_model::machine::{Owner, OwnerScope};
 use stead_model::node::{NodeChange, NodeEntry};
 use stead_model::plan::Digest;
 use stead_model::site::host::Timeouts;
 use stead_model::site::manifest::{ManifestNode, Mode, NodeType, OnNodeError};
 use stead_model::site::{Manifest, ResolvedSpec, Site, resolve};
-use stead_model::NodeName;
 use stead_runner::Announcer;
 use stead_runner::machine::MachineDriver;
 use stead_runner::operation::{OpError, Registry};
 use stead_runner::transport::Connect;
 use tokio::sync::OnceCell;
 
+pub use drifted::{Drifted, NodeDrift};
 pub use hosts::{HostError, machine_driver};
 pub use keys::{DriverKey, KeyError};
 pub use memory::{Memory, state_file};
 pub use serve::{LevelServer, Serving};
+pub use test_files::write_test_report;
 
 /// What a level of nodes is made of.
 pub struct NodesParts {
@@ -308,7 +312,6 @@ impl NodesSurroundings {
         };
         self.program_sha256.get_or_try_init(hashing).await.copied()
     }
-
 }
 
 impl Touched {

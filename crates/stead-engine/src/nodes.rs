@@ -16,6 +16,7 @@ mod problems;
 mod references;
 mod select;
 mod self_address;
+pub mod test_report;
 #[cfg(test)]
 mod tests;
 

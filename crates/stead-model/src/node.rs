@@ -8,6 +8,7 @@ pub mod marker;
 pub mod observed;
 pub mod operations;
 pub mod spec_file;
+pub mod test_report;
 pub mod wire;
 
 pub use applied::{Applied, ApplyFailure, Change};
@@ -15,7 +16,8 @@ pub use bootstrap::Bootstrap;
 pub use entry::{NodeChange, NodeEntry, NodeStatus, NodesState, ServerEntry};
 pub use errand::{Errand, ErrandBegun, ErrandEnd, ErrandNote, ErrandVerb};
 pub use marker::{ConfigComplete, ConfigFailed};
-pub use observed::{Drift, NodeState};
+pub use observed::{Drift, NodeState, Observation};
+pub use test_report::{Check, TestReport};
 
 /// Where a node keeps what it was given and what it became; every path is below the node's root.
 pub mod path {

@@ -19,6 +19,20 @@ pub enum ConfigCommand {
     /// Fetch this node's spec from its server
     #[command(after_long_help = FETCH_EXAMPLES)]
     Fetch(Box<ConfigFetchArgs>),
+    /// Look at this machine for a driver elsewhere; asked by it
+    #[command(hide = true)]
+    Observe(ConfigObserveArgs),
+}
+
+/// Arguments of `stead config observe`.
+#[derive(Clone, Debug, Args)]
+pub struct ConfigObserveArgs {
+    /// The resolved spec to look by: a file, or `-` for standard input
+    #[arg(long, value_name = "SPEC")]
+    pub spec: String,
+    /// Whether this is reached from here
+    #[arg(long, value_name = "HOST:PORT")]
+    pub reach: Vec<String>,
 }
 
 const APPLY_EXAMPLES: &str = "\

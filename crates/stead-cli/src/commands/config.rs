@@ -2,3 +2,4 @@
 
 pub(super) mod apply;
 pub(super) mod fetch;
+pub(super) mod observe;

@@ -1,13 +1,13 @@
 //! Sites, manifests and tokens: the commands that need no machine.
 
 mod applying;
+mod creating;
 mod delegating;
+mod destroying;
 mod discovering;
 mod starting;
 mod system;
 mod tokens;
-mod creating;
-mod destroying;
 mod validating;
 mod world;
 

@@ -69,7 +69,7 @@ impl ConfigFiles {
         self.json(path::OBSERVED)
     }
 
-    fn json<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
+    pub(super) fn json<T: DeserializeOwned>(&self, path: &str) -> Option<T> {
         let bytes = read(&self.place(path)).ok()??;
         serde_json::from_slice(&bytes).ok()
     }

@@ -18,7 +18,8 @@ impl NodesSurroundings {
             let transport = self.connect(name).await?;
             let said = self.on_node(&*transport, &["doctor", "--driver", driver.word()], Vec::new()).await?;
             if said.code != Some(0) {
-                let why = format!("{name} cannot make machines with `{}`: {}", driver.word(), said.complaint());
+                let why =
+                    format!("{name} cannot make machines with `{}`: {}", driver.word(), said.complaint());
                 return Err(OpError::operation(why));
             }
         }

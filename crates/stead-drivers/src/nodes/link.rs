@@ -32,11 +32,16 @@ impl NodesSurroundings {
         };
         let _turn = turn.lock().await;
         let node = self.node(name.as_str())?;
-        let peers: Vec<Peer> = node.node.peers.iter().filter_map(|peer| {
-            let peer = &self.parts.forest.nodes[*peer].name;
-            let address: IpAddr = self.entry(peer)?.ip?.parse().ok()?;
-            Some(Peer { name: peer.clone(), address })
-        }).collect();
+        let peers: Vec<Peer> = node
+            .node
+            .peers
+            .iter()
+            .filter_map(|peer| {
+                let peer = &self.parts.forest.nodes[*peer].name;
+                let address: IpAddr = self.entry(peer)?.ip?.parse().ok()?;
+                Some(Peer { name: peer.clone(), address })
+            })
+            .collect();
         if node.known.modes.run == Mode::Push || node.written.spec.is_none() {
             let transport = self.connect(name).await?;
             let input = serde_json::to_vec(&peers).unwrap_or_default();

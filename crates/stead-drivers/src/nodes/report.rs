@@ -49,7 +49,8 @@ impl NodesSurroundings {
             client.signal(name, SignalKind::Converge, Map::new()).await.map_err(|error| told(&error))?;
         }
         let after = if is_told { seq } else { 0 };
-        let mut over_ssh = (is_hybrid && agent != AgentState::Connected).then(|| Instant::now() + CONNECTED_WITHIN);
+        let mut over_ssh =
+            (is_hybrid && agent != AgentState::Connected).then(|| Instant::now() + CONNECTED_WITHIN);
         let mut seen = after;
         let report = loop {
             let wait = over_ssh.unwrap_or(deadline).min(deadline);
@@ -113,7 +114,9 @@ impl NodesSurroundings {
         digest: &str,
     ) -> Result<Option<NodeReport>, OpError> {
         let mut own = reports.iter().filter(|report| self.is_of_this_machine(name, Some(report)));
-        let Some(last) = own.rfind(|stored| stored.report.kind == ReportKind::Config) else { return Ok(None) };
+        let Some(last) = own.rfind(|stored| stored.report.kind == ReportKind::Config) else {
+            return Ok(None);
+        };
         match last.report.status {
             ReportStatus::Running => Ok(None),
             ReportStatus::Complete if last.report.spec_digest.as_deref() == Some(digest) => {
@@ -138,7 +141,8 @@ impl NodesSurroundings {
     async fn enable_agent(&self, name: &NodeName) -> Result<bool, OpError> {
         let node = self.node(name.as_str())?;
         let entry = self.entry(name);
-        let is_told = entry.as_ref().is_some_and(|entry| entry.jti.is_some() && entry.mode == node.known.modes.config);
+        let is_told =
+            entry.as_ref().is_some_and(|entry| entry.jti.is_some() && entry.mode == node.known.modes.config);
         if is_told {
             return Ok(false);
         }
@@ -158,7 +162,9 @@ impl NodesSurroundings {
         let said = self.on_node(&*transport, &["agent", "signal", "converge"], Vec::new()).await?;
         match said.code {
             Some(0) => Ok(()),
-            Some(_) | None => Err(OpError::operation(format!("telling {name} to converge: {}", said.complaint()))),
+            Some(_) | None => {
+                Err(OpError::operation(format!("telling {name} to converge: {}", said.complaint())))
+            }
         }
     }
 

@@ -57,15 +57,19 @@ impl NodesSurroundings {
     async fn ensure_server(&self) -> Result<Outcome, OpError> {
         let serving = self.serving().await?.clone();
         let address = self.parts.wishes.self_addr.clone();
-        let address = address.ok_or_else(|| OpError::invalid("nobody said by which address nodes reach this machine"))?;
+        let address = address
+            .ok_or_else(|| OpError::invalid("nobody said by which address nodes reach this machine"))?;
         let url = match address.starts_with("https://") {
             true => address,
-            false if address.contains(':') && !address.starts_with('[') => format!("https://[{address}]:{}", serving.port),
+            false if address.contains(':') && !address.starts_with('[') => {
+                format!("https://[{address}]:{}", serving.port)
+            }
             false => format!("https://{address}:{}", serving.port),
         };
         let changed = self.parts.memory.change(|state| {
             let before = state.server.take();
-            let started_by_run = serving.started || before.as_ref().is_some_and(|before| before.started_by_run);
+            let started_by_run =
+                serving.started || before.as_ref().is_some_and(|before| before.started_by_run);
             let (port, fingerprint) = (serving.port, serving.fingerprint.clone());
             state.server = Some(ServerEntry { url, port, fingerprint, started_by_run });
             state.server != before
@@ -94,7 +98,8 @@ impl NodesSurroundings {
     /// Whether nodes of another manifest or host fetch from the same server.
     fn others_fetch(&self) -> bool {
         let directory = self.parts.state_dir.join("nodes");
-        let below = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+        let below =
+            |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
         let pairs = below(directory).flat_map(below).map(|pair| pair.join("state.json"));
         let others = pairs.filter(|path| path != self.parts.memory.path());
         let states = others.filter_map(|path| NodesState::parse(&std::fs::read(path).ok()?).ok());
@@ -129,8 +134,12 @@ impl NodesSurroundings {
         let iat = ring.issue_time(name.as_str(), now);
         let ttl = i64::try_from(site.settings.value.server.token_ttl.as_secs()).unwrap_or(i64::MAX);
         let jti = new_token_id().map_err(|error| OpError::operation(error.to_string()))?;
-        let version =
-            Version::V2 { exp: iat.saturating_add(ttl), kid: key.kid(), aud: Audience::Node, jti: jti.clone() };
+        let version = Version::V2 {
+            exp: iat.saturating_add(ttl),
+            kid: key.kid(),
+            aud: Audience::Node,
+            jti: jti.clone(),
+        };
         let claims = Claims { node: name.to_string(), spec, iat, version };
         let server = self.parts.memory.look(|state| state.server.as_ref().map(|server| server.url.clone()));
         let bootstrap = Bootstrap {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::marker::ConfigComplete;
 use crate::canonical_json;
 use crate::plan::Digest;
 
@@ -136,6 +137,22 @@ impl NodeState {
     pub fn digest(&self) -> String {
         format!("sha256:{}", Digest::of(self.to_canonical_json().as_bytes()))
     }
+}
+
+/// What a node says of itself when it is looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observation {
+    /// What is seen of it.
+    pub state: NodeState,
+    /// The marker of the spec in force, if there is one.
+    #[serde(default)]
+    pub complete: Option<ConfigComplete>,
+    /// The peers it was told of, by name.
+    #[serde(default)]
+    pub peers: BTreeMap<String, String>,
+    /// Whether it reaches what it was asked about: `HOST:PORT`.
+    #[serde(default)]
+    pub reached: BTreeMap<String, bool>,
 }
 
 /// Something about a node that is not as its spec wants it.

@@ -30,7 +30,8 @@ impl OwnServer {
         let done = tokio::task::spawn_blocking(move || work(&inner)).await;
         let done = done.map_err(|_| "the work on the server was cut off".to_owned())?;
         done.map_err(|error| {
-            let cause = std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
+            let cause =
+                std::error::Error::source(&error).map_or_else(String::new, |cause| format!(": {cause}"));
             format!("the server: {error}{cause}")
         })
     }

@@ -34,7 +34,11 @@ fn what_is_as_it_should_be_is_not_touched() {
     assert_eq!((&first["success"], &first["nodes"][0]["changed"]), (&json!(true), &json!(true)), "{first}");
     let (state, machines) = (world.state(), world.machine_ids());
     let second = world.create(&[]).document();
-    assert_eq!((&second["success"], &second["nodes"][0]["changed"]), (&json!(true), &json!(false)), "{second}");
+    assert_eq!(
+        (&second["success"], &second["nodes"][0]["changed"]),
+        (&json!(true), &json!(false)),
+        "{second}"
+    );
     assert_eq!(world.state(), state, "the state file is byte-identical");
     assert_eq!(world.machine_ids(), machines);
     assert_eq!(second["nodes"][0]["state_digest"], first["nodes"][0]["state_digest"]);
@@ -83,16 +87,23 @@ fn a_dry_run_shows_order_and_modes_and_touches_nothing() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|row| (row["task"].as_str().unwrap(), row["mode"].as_str().unwrap(), row["at"].as_str().unwrap()))
+        .map(|row| {
+            (row["task"].as_str().unwrap(), row["mode"].as_str().unwrap(), row["at"].as_str().unwrap())
+        })
         .collect();
     assert_eq!(
         rows.iter().filter(|row| row.0.ends_with(".config")).copied().collect::<Vec<_>>(),
-        [("top.config", "push", "local"), ("middle.config", "pull", "top"), ("leaf.config", "hybrid", "top/middle")]
+        [
+            ("top.config", "push", "local"),
+            ("middle.config", "pull", "top"),
+            ("leaf.config", "hybrid", "top/middle")
+        ]
     );
     let all_push = world.create(&["--dry-run", "--mode", "push"]).document();
     assert!(all_push["nodes"].as_array().unwrap().iter().all(|node| node["mode"] == "push"));
     let gone = world.run(&["destroy", "-M", "m", "-H", "local", "--json", "--dry-run"]).document();
-    let order: Vec<&str> = gone["plan"].as_array().unwrap().iter().filter_map(|row| row["node"].as_str()).collect();
+    let order: Vec<&str> =
+        gone["plan"].as_array().unwrap().iter().filter_map(|row| row["node"].as_str()).collect();
     assert_eq!(order, ["leaf", "middle", "top"]);
     assert!(!world.state_dir().exists(), "a dry run leaves no trace");
 }
@@ -126,7 +137,11 @@ fn a_failed_node_does_to_others_what_was_asked_for() {
         let made = world.create(&["--on-error", on_error]);
         assert_eq!(made.code, 1, "{on_error}");
         assert_eq!(world.statuses(&made), expected, "{on_error}: {}", made.stdout);
-        assert!(made.document()["nodes"][1]["error"].as_str().unwrap().contains("no disk"), "{}", made.stdout);
+        assert!(
+            made.document()["nodes"][1]["error"].as_str().unwrap().contains("no disk"),
+            "{}",
+            made.stdout
+        );
         assert_eq!(world.left().len(), left, "{on_error}");
     }
 }
@@ -226,7 +241,9 @@ fn a_manifest_with_problems_is_refused_without_a_trace() {
         assert_eq!(refused.code, 3);
         assert!(refused.document()["diagnostics"].to_string().contains("node/cycle"), "{}", refused.stdout);
     }
-    for text in ["schema_version: 1\nname: m\n", "name: m\n", "schema_version: 2\nname: m\nnodes: []\n", "[]\n"] {
+    for text in
+        ["schema_version: 1\nname: m\n", "name: m\n", "schema_version: 2\nname: m\nnodes: []\n", "[]\n"]
+    {
         world.write("manifests/m.yaml", text);
         assert_eq!(world.create(&[]).code, 3, "{text}");
     }

@@ -1,0 +1,166 @@
+//! From the report of a run of `stead test` to what it says of the manifest.
+
+use std::collections::BTreeMap;
+
+use stead_model::node::test_report::{Check, TestPhase, TestReport, TestStatus, TestedNode};
+use stead_model::report::TaskRow;
+use stead_model::{ExitCode, NodeName, Report, Status};
+
+/// What a test is about.
+#[derive(Clone, Debug)]
+pub struct Tested<'a> {
+    /// The manifest's name.
+    pub manifest: &'a str,
+    /// The host's name.
+    pub host: &'a str,
+    /// How nodes are configured where they do not say it themselves.
+    pub mode: &'a str,
+    /// The nodes, in the order they are made, each with the node of this level that it is in.
+    pub nodes: &'a [(NodeName, NodeName)],
+    /// What was looked at, by node.
+    pub checks: &'a BTreeMap<NodeName, Vec<Check>>,
+}
+
+const PHASES: [(&str, &str); 3] = [
+    ("create", "make the nodes and have them become their specs"),
+    ("verify", "compare them with what they should be"),
+    ("destroy", "remove them"),
+];
+
+/// Returns what `report` says of the manifest.
+pub fn test_report(report: &Report, tested: &Tested<'_>) -> TestReport {
+    let phases = PHASES.iter().map(|(name, description)| {
+        let rows: Vec<&TaskRow> = report.tasks.iter().filter(|row| phase_of(row) == *name).collect();
+        phase(name, description, &rows)
+    });
+    let nodes = tested.nodes.iter().map(|(node, root)| {
+        let checks = tested.checks.get(node).cloned().unwrap_or_default();
+        let phases = PHASES.iter().map(|(name, description)| {
+            let is_own = |row: &&TaskRow| phase_of(row) == *name && is_of(row, node, root);
+            let rows: Vec<&TaskRow> = report.tasks.iter().filter(is_own).collect();
+            let mut phase = phase(name, description, &rows);
+            // Below this level what is known of verifying a node is what was checked there.
+            if *name == "verify" && node != root && !checks.is_empty() {
+                let is_failed = checks.iter().any(|check| check.status == TestStatus::Failed);
+                phase.status = if is_failed { TestStatus::Failed } else { TestStatus::Passed };
+            }
+            phase
+        });
+        TestedNode { name: node.clone(), phases: phases.collect(), checks: checks.clone() }
+    });
+    TestReport {
+        scenario: format!("manifest-test-{}", tested.manifest),
+        manifest: tested.manifest.to_owned(),
+        host: tested.host.to_owned(),
+        run: report.run_id.clone(),
+        mode: tested.mode.to_owned(),
+        success: report.exit_code == ExitCode::Success,
+        started_at: report.started_at,
+        finished_at: report.finished_at,
+        duration: seconds(report.duration_ms),
+        phases: phases.collect(),
+        nodes: nodes.collect(),
+    }
+}
+
+/// Returns the phase a task belongs to.
+fn phase_of(row: &TaskRow) -> &'static str {
+    match row.name.as_str().rsplit('.').next() {
+        Some("verify" | "verified") => "verify",
+        Some("destroy" | "release") => "destroy",
+        Some(_) | None => "create",
+    }
+}
+
+/// Whether a task is about `node`, which is in `root` of this level.
+fn is_of(row: &TaskRow, node: &NodeName, root: &NodeName) -> bool {
+    let mut parts = row.name.as_str().split('.');
+    let (first, second, third) = (parts.next(), parts.next(), parts.next());
+    if node == root {
+        let is_link =
+            second == Some("link") && (first == Some(node.as_str()) || third == Some(node.as_str()));
+        return is_link || (first == Some(node.as_str()) && second != Some("children"));
+    }
+    first == Some(root.as_str()) && second == Some("children")
+}
+
+fn phase(name: &str, description: &str, rows: &[&TaskRow]) -> TestPhase {
+    let broken = rows.iter().find(|row| matches!(row.status, Status::Failed | Status::Cancelled));
+    let has_run = rows.iter().any(|row| matches!(row.status, Status::Changed | Status::Unchanged));
+    let (status, message) = match broken {
+        Some(row) => {
+            let error = row.error.clone().unwrap_or_else(|| row.status.as_str().to_owned());
+            (TestStatus::Failed, format!("{}: {error}", row.name))
+        }
+        None if has_run => (TestStatus::Passed, String::new()),
+        None => {
+            let reason = rows.iter().find_map(|row| row.reason.clone());
+            (TestStatus::Skipped, reason.unwrap_or_else(|| "not run".to_owned()))
+        }
+    };
+    let ran = || rows.iter().filter_map(|row| Some((row.started_at?, row.duration)));
+    let first = ran().map(|(start, _)| start).min();
+    let millis = first.map_or(0, |first| {
+        let end = |(start, took): (stead_model::time::Timestamp, core::time::Duration)| {
+            start.millis_since(first) + u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+        };
+        ran().map(end).max().unwrap_or(0)
+    });
+    let (name, description) = (name.to_owned(), description.to_owned());
+    TestPhase { name, description, status, message, duration: seconds(millis) }
+}
+
+fn seconds(millis: u64) -> f64 {
+    core::time::Duration::from_millis(millis).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stead_model::TaskName;
+    use stead_model::plan::Section;
+
+    fn row(name: &str, status: Status) -> TaskRow {
+        let error = (status == Status::Failed).then(|| "broken".to_owned());
+        TaskRow { status, error, ..TaskRow::not_run(TaskName::parse(name).unwrap(), Section::Main) }
+    }
+
+    fn statuses(rows: &[TaskRow]) -> Vec<&'static str> {
+        PHASES
+            .iter()
+            .map(|(name, description)| {
+                let rows: Vec<&TaskRow> = rows.iter().filter(|row| phase_of(row) == *name).collect();
+                phase(name, description, &rows).status.word()
+            })
+            .collect()
+    }
+
+    /// Case 26: good; create failed with and without cleanup; verify failed.
+    #[test]
+    fn phases_say_how_they_ended() {
+        let test = |create, verify, destroy| {
+            statuses(&[
+                row("edge.create", Status::Changed),
+                row("edge.config", create),
+                row("edge.verify", verify),
+                row("edge.destroy", destroy),
+            ])
+        };
+        let (good, bad, no) = (Status::Changed, Status::Failed, Status::Skipped);
+        assert_eq!(test(good, Status::Unchanged, good), ["passed", "passed", "passed"]);
+        assert_eq!(test(bad, no, good), ["failed", "skipped", "passed"]);
+        assert_eq!(test(bad, no, no), ["failed", "skipped", "skipped"]);
+        assert_eq!(test(good, bad, good), ["passed", "failed", "passed"]);
+    }
+
+    #[test]
+    fn tasks_belong_to_the_nodes_they_name() {
+        let name = |text: &str| NodeName::parse(text).unwrap();
+        let (a, b, inner) = (name("a"), name("b"), name("inner"));
+        let of =
+            |task: &str, node: &NodeName, root: &NodeName| is_of(&row(task, Status::Changed), node, root);
+        assert!(of("a.create", &a, &a) && !of("a.create", &b, &b));
+        assert!(of("a.link.b", &a, &a) && of("a.link.b", &b, &b));
+        assert!(of("a.children.create", &inner, &a) && !of("a.children.create", &a, &a));
+    }
+}
