@@ -18,6 +18,7 @@ mod keys;
 mod link;
 mod make;
 mod memory;
+mod preflight;
 mod push;
 mod reach;
 mod remove;
@@ -33,13 +34,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use stead_engine::nodes::{Checked, CheckedNode, ChosenHost, Forest, ForestNode, Selection};
-use stead_model::NodeName;
 use stead_model::machine::{Owner, OwnerScope};
 use stead_model::node::{NodeChange, NodeEntry};
 use stead_model::plan::Digest;
 use stead_model::site::host::Timeouts;
 use stead_model::site::manifest::{ManifestNode, Mode, NodeType, OnNodeError};
 use stead_model::site::{Manifest, ResolvedSpec, Site, resolve};
+use stead_model::{NodeName, RunId};
 use stead_runner::Announcer;
 use stead_runner::machine::MachineDriver;
 use stead_runner::operation::{OpError, Registry};
@@ -50,6 +51,7 @@ pub use drifted::{Drifted, NodeDrift};
 pub use hosts::{HostError, machine_driver};
 pub use keys::{DriverKey, KeyError};
 pub use memory::{Memory, state_file};
+pub use preflight::Preflight;
 pub use serve::{LevelServer, Serving};
 pub use test_files::write_test_report;
 
@@ -113,6 +115,8 @@ pub struct NodesSurroundings {
     key: OnceCell<DriverKey>,
     /// The hash of this program, computed once.
     program_sha256: OnceCell<Digest>,
+    /// The run, once its first task has begun: then what is remembered is this run's to change.
+    begun: OnceCell<Option<RunId>>,
     /// The server of this level, once it answers.
     serving: OnceCell<Serving>,
     /// Who tells a node of its peers: one at a time.
@@ -158,6 +162,7 @@ impl NodesSurroundings {
             parts,
             key: OnceCell::new(),
             program_sha256: OnceCell::new(),
+            begun: OnceCell::new(),
             serving: OnceCell::new(),
             link_turns: Mutex::default(),
             touched: Mutex::default(),
@@ -226,6 +231,37 @@ impl NodesSurroundings {
         self.parts.memory.look(|state| state.nodes.get(name).cloned())
     }
 
+    /// Reads again what is remembered, once per run: another run may have changed it before this one had the lock.
+    pub(crate) async fn begin_run(&self, run: Option<&RunId>) -> Result<(), OpError> {
+        let beginning = || async {
+            let path = self.parts.memory.path().display();
+            self.parts
+                .memory
+                .reload()
+                .map_err(|error| OpError::io(format_args!("reading {path}"), &error))?;
+            if !self.parts.forest.nodes.is_empty() {
+                let digest = self.parts.manifest_digest.clone();
+                self.parts.memory.change(|state| state.manifest_digest = digest);
+            }
+            Ok::<_, OpError>(run.cloned())
+        };
+        self.begun.get_or_try_init(beginning).await.map(drop)
+    }
+
+    /// Changes the entry of a node; if that makes a difference, this run is the last that made one.
+    fn remember<T>(&self, name: &NodeName, change: impl FnOnce(&mut Option<NodeEntry>) -> T) -> T {
+        self.parts.memory.change(|state| {
+            let before = state.nodes.remove(name);
+            let mut entry = before.clone();
+            let result = change(&mut entry);
+            if entry != before {
+                state.run = self.begun.get().cloned().flatten().or(state.run.take());
+            }
+            state.nodes.extend(entry.map(|entry| (name.clone(), entry)));
+            result
+        })
+    }
+
     /// Changes what is remembered of a node: says it, then writes it down if it is different.
     pub(crate) async fn update(
         &self,
@@ -234,8 +270,8 @@ impl NodesSurroundings {
         change: impl FnOnce(&mut NodeEntry),
     ) -> Result<(), OpError> {
         let new = self.new_entry(name);
-        let entry = self.parts.memory.change(|state| {
-            let entry = state.nodes.entry(name.clone()).or_insert(new);
+        let entry = self.remember(name, |entry| {
+            let entry = entry.get_or_insert(new);
             change(entry);
             entry.clone()
         });
@@ -247,7 +283,7 @@ impl NodesSurroundings {
     pub(crate) async fn forget(&self, name: &NodeName, changed: bool) -> Result<(), OpError> {
         use stead_model::node::NodeStatus;
         let new = self.new_entry(name);
-        let mut entry = self.parts.memory.change(|state| state.nodes.remove(name)).unwrap_or(new);
+        let mut entry = self.remember(name, Option::take).unwrap_or(new);
         (entry.status, entry.error) = (NodeStatus::Destroyed, None);
         self.say(name, changed, entry).await;
         self.parts.memory.flush().await
@@ -257,13 +293,15 @@ impl NodesSurroundings {
     pub(crate) async fn take_over(&self, change: NodeChange) -> Result<(), OpError> {
         use stead_model::node::NodeStatus;
         let NodeChange { name, entry, .. } = change;
-        self.parts.memory.change(|state| match entry.status {
-            NodeStatus::Destroyed => drop(state.nodes.remove(&name)),
-            NodeStatus::Pending
-            | NodeStatus::Running
-            | NodeStatus::Completed
-            | NodeStatus::Failed
-            | NodeStatus::Skipped => drop(state.nodes.insert(name.clone(), entry)),
+        self.remember(&name, |known| {
+            *known = match entry.status {
+                NodeStatus::Destroyed => None,
+                NodeStatus::Pending
+                | NodeStatus::Running
+                | NodeStatus::Completed
+                | NodeStatus::Failed
+                | NodeStatus::Skipped => Some(entry),
+            };
         });
         self.parts.memory.flush().await
     }

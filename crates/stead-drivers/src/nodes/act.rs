@@ -37,6 +37,7 @@ impl Action for NodeOperation {
 
     async fn run(&self, cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         let nodes = &self.nodes;
+        nodes.begin_run(cx.run_id.as_ref()).await?;
         let name = params.text("node").map(node_name).transpose()?;
         if let Some(name) = &name {
             nodes.touch(name);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stead_drivers::Drivers;
-use stead_drivers::nodes::{NodesParts, NodesSurroundings, machine_driver, write_test_report};
+use stead_drivers::nodes::{NodesParts, NodesSurroundings, Preflight, machine_driver, write_test_report};
 use stead_drivers::transport::{Notices, Transports};
 use stead_engine::compile::CompiledPlan;
 use stead_engine::compile::nodes::{Level, NodesVerb, to_plan};
@@ -67,6 +67,30 @@ impl Prepared {
         };
         let compiled = to_plan(&level, &loaded.forest, &loaded.rows).map_err(Failure::invalid)?;
         Ok(Self { verb, loaded, compiled, orphans, report_dir: None, drivers, program })
+    }
+
+    /// Looks whether everything is there that the nodes need, unless that is not wanted.
+    pub(super) fn preflight(&self, settings: &Settings) -> Result<(), Failure> {
+        let loaded = &self.loaded;
+        if self.verb == NodesVerb::Destroy || loaded.wishes.skip_preflight {
+            return Ok(());
+        }
+        let search_path = settings.environment.get("PATH").map(|path| path.to_string_lossy().into_owned());
+        let findings = Preflight {
+            site: &loaded.site,
+            site_dir: &loaded.directory.path,
+            manifest: &loaded.manifest,
+            forest: &loaded.forest,
+            checked: &loaded.checked,
+            selection: &loaded.selection,
+            drivers: &self.drivers,
+            search_path: search_path.as_deref().unwrap_or_default(),
+        }
+        .findings();
+        match findings.has_errors() {
+            true => Err(Failure::of(FailureKind::Work, findings).hint("--skip-preflight tries all the same")),
+            false => Ok(()),
+        }
     }
 
     /// Runs it to its end, or goes on with the run recorded in `resumed`.

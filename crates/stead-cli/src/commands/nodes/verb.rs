@@ -85,6 +85,7 @@ fn act(
         return Ok(ExitCode::Success);
     }
     confirm(&prepared, args, settings)?;
+    prepared.preflight(settings)?;
     run(&prepared, args, settings, output)
 }
 

@@ -68,6 +68,12 @@ fn there_is_one_document_whatever_happens() {
     let missing = world.run(&["create", "-M", "other", "-H", "local", "--json"]);
     assert_eq!((missing.code, missing.document()["success"].clone()), (3, json!(false)));
     assert!(!world.state_dir().exists(), "no trace");
+    world.write("secrets.yaml", "{}\n");
+    world.write("specs/plain.yaml", "schema_version: 1\naccess: {posture: local}\n");
+    world.nodes("- {name: edge, type: vm, spec: plain, execution: {mode: pull}}\n");
+    let unready = world.create(&[]);
+    assert_eq!((unready.code, unready.document()["error"]["code"].clone()), (1, json!("node/preflight")));
+    assert!(!world.state_dir().exists(), "no trace");
     let asked = world.run(&["destroy", "-M", "m", "-H", "local", "--json"]);
     assert_eq!((asked.code, asked.document()["error"]["code"].clone()), (6, json!("node/confirmation")));
 }

@@ -226,3 +226,155 @@ proptest! {
         prop_assert_eq!(made, of(NodesVerb::Destroy, Phase::Destroy));
     }
 }
+
+mod levels {
+    use std::collections::BTreeSet;
+
+    use stead_model::NodeName;
+    use stead_model::plan::{Action, OnFailure, Section, TriggerRule};
+    use stead_model::site::host::Timeouts;
+    use stead_model::site::manifest::OnNodeError;
+
+    use super::*;
+    use crate::compile::CompiledPlan;
+
+    fn level(case: &Case, verb: NodesVerb, choice: &Choice, on_error: OnNodeError) -> CompiledPlan {
+        let timeouts = |_: &NodeName| Timeouts::default();
+        let pulls = case.forest().roots().filter(|root| case.checked.nodes[*root].modes.config != Mode::Push);
+        let served: BTreeSet<NodeName> = pulls.map(|root| case.forest().nodes[root].name.clone()).collect();
+        let level =
+            Level { on_error, parallel: 8, ..Level::new(verb, &case.manifest.value, &timeouts, &served) };
+        to_plan(&level, case.forest(), &case.plan(verb, choice)).unwrap()
+    }
+
+    /// Every task on a line: name, operation, what it waits for.
+    fn shown(compiled: &CompiledPlan) -> Vec<String> {
+        let show = |task: &stead_model::Task| {
+            let Action::Op(part) = &task.action else { panic!("{}", task.name) };
+            let waits: Vec<&str> = task.depends_on.iter().map(|name| name.as_str()).collect();
+            format!("{} {} <- {}", task.name, part.op.operation, waits.join(" "))
+        };
+        compiled.plan.tasks.iter().map(show).collect()
+    }
+
+    const TREE: &str = "nodes:
+- {name: quay, type: pve, spec: base}
+- {name: crane, type: vm, spec: base, parent: quay, count: 2}
+- {name: hook, type: vm, parent: crane-1}
+- {name: buoy, type: vm, execution: {mode: pull}, spec: base}
+";
+
+    #[test]
+    fn what_is_below_is_one_task_of_the_hosting_node() {
+        let case = Case::new(TREE);
+        let create = level(&case, NodesVerb::Create, &Choice::default(), OnNodeError::Stop);
+        assert_eq!(
+            shown(&create),
+            [
+                "quay.create node.make <- ",
+                "quay.config node.push <- quay.create",
+                "quay.hosting node.hosting <- quay.config",
+                "buoy.create node.make <- server",
+                "buoy.config node.await <- buoy.create",
+                "quay.children.create node.delegate <- quay.hosting",
+                "server node.server <- ",
+            ]
+        );
+        let destroy = level(&case, NodesVerb::Destroy, &Choice::default(), OnNodeError::Stop);
+        assert_eq!(
+            shown(&destroy),
+            [
+                "quay.children.destroy node.delegate <- ",
+                "buoy.destroy node.remove <- ",
+                "quay.destroy node.remove <- quay.children.destroy",
+                "server.release node.server <- buoy.destroy quay.destroy",
+            ]
+        );
+        assert!(destroy.plan.tasks.iter().all(|task| task.settings.trigger_rule == TriggerRule::AllDone));
+    }
+
+    #[test]
+    fn a_test_looks_only_at_what_was_made_and_removes_whatever_happened() {
+        let case = Case::new("nodes: [{name: a, type: vm}]\n");
+        let test = level(&case, NodesVerb::Test, &Choice::default(), OnNodeError::Rollback);
+        assert_eq!(
+            shown(&test),
+            [
+                "a.create node.make <- ",
+                "a.verify node.verify <- a.create created",
+                "verified node.milestone <- a.verify",
+                "created node.milestone <- a.create",
+                "a.destroy node.remove <- ",
+            ]
+        );
+        assert_eq!(test.plan.tasks.last().unwrap().section, Section::Finally);
+        assert_eq!(test.plan.on_failure, OnFailure::Keep);
+    }
+
+    #[test]
+    fn rollback_removes_what_the_run_made_and_no_other_policy_does() {
+        let case = Case::new(TREE);
+        let undone = |on_error| {
+            let plan = level(&case, NodesVerb::Create, &Choice::default(), on_error);
+            let undone = plan.plan.tasks.iter().filter(|task| task.settings.undo.is_some());
+            (plan.plan.on_failure, undone.map(|task| task.name.to_string()).collect::<Vec<_>>())
+        };
+        let made = ["quay.create", "buoy.create", "quay.children.create"].map(str::to_owned);
+        assert_eq!(undone(OnNodeError::Rollback), (OnFailure::Rollback, made.to_vec()));
+        assert_eq!(undone(OnNodeError::Stop), (OnFailure::Keep, Vec::new()));
+        assert_eq!(undone(OnNodeError::Continue), (OnFailure::Keep, Vec::new()));
+    }
+
+    #[test]
+    fn links_across_trees_are_made_by_the_level_that_holds_both() {
+        let long = "n".repeat(63);
+        let other = "m".repeat(63);
+        let case = Case::new(&format!(
+            "nodes:\n- {{name: a, type: vm}}\n- {{name: {long}, type: vm, parent: a, peers: [{other}]}}\n\
+             - {{name: b, type: vm}}\n- {{name: {other}, type: vm, parent: b}}\n"
+        ));
+        let plan = level(&case, NodesVerb::Create, &Choice::default(), OnNodeError::Stop);
+        let last = shown(&plan).pop().unwrap();
+        assert!(
+            last.starts_with("link.") && last.ends_with("<- a.children.create b.children.create"),
+            "{last}"
+        );
+    }
+
+    proptest! {
+        /// Section 6: whatever the forest, only this level is acted on, and everything below comes after its parent.
+        #[test]
+        fn any_forest_has_a_plan_of_its_first_level(
+            parents in prop::collection::vec(prop::option::of(0_usize..40), 1..40),
+            destroys in any::<bool>(),
+        ) {
+            let mut nodes = String::from("nodes:\n");
+            for (index, parent) in parents.iter().enumerate() {
+                let parent = parent.filter(|parent| *parent < index);
+                let parent = parent.map_or_else(String::new, |parent| format!(", parent: n{parent}"));
+                nodes.push_str(&format!("- {{name: n{index}, type: vm{parent}}}\n"));
+            }
+            let case = Case::new(&nodes);
+            let verb = if destroys { NodesVerb::Destroy } else { NodesVerb::Create };
+            let compiled = level(&case, verb, &Choice::default(), OnNodeError::Stop);
+            let names: BTreeSet<&str> = compiled.plan.tasks.iter().map(|task| task.name.as_str()).collect();
+            for root in case.forest().roots() {
+                let node = &case.forest().nodes[root];
+                prop_assert!(names.contains(format!("{}.{}", node.name, verb.word()).as_str()));
+                let below = format!("{}.children.{}", node.name, verb.word());
+                prop_assert_eq!(names.contains(below.as_str()), !node.children.is_empty());
+                let waits = |task: &str| {
+                    let task = compiled.plan.tasks.iter().find(|one| one.name.as_str() == task);
+                    task.map(|task| task.depends_on.iter().map(ToString::to_string).collect::<Vec<_>>())
+                };
+                if destroys && !node.children.is_empty() {
+                    prop_assert_eq!(waits(&format!("{}.destroy", node.name)), Some(vec![below]));
+                } else if !node.children.is_empty() {
+                    prop_assert_eq!(waits(&below), Some(vec![format!("{}.hosting", node.name)]));
+                }
+            }
+            let deep = case.forest().nodes.iter().filter(|node| node.parent.is_some());
+            prop_assert!(deep.into_iter().all(|node| !names.contains(format!("{}.{}", node.name, verb.word()).as_str())));
+        }
+    }
+}

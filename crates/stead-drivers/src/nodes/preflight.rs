@@ -1,0 +1,134 @@
+//! Preflight: what is missing for the nodes to be made, found before anything is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use stead_engine::nodes::{Checked, Forest, Selection};
+use stead_model::diagnostic::Place;
+use stead_model::site::address::NodeAddress;
+use stead_model::site::manifest::Mode;
+use stead_model::site::{Manifest, Site};
+use stead_model::token::LiveRing;
+use stead_model::{Diagnostic, Diagnostics};
+use stead_runner::clock;
+use stead_runner::machine::{MachineDriver, Need};
+
+use super::DriverKey;
+
+/// Diagnostic code: something that nodes need is missing.
+const CODE: &str = "node/preflight";
+
+/// What is looked at.
+#[derive(Clone, Copy)]
+pub struct Preflight<'a> {
+    /// The site.
+    pub site: &'a Site,
+    /// Where it is.
+    pub site_dir: &'a Path,
+    /// The manifest.
+    pub manifest: &'a Manifest,
+    /// Its nodes.
+    pub forest: &'a Forest,
+    /// What is known of them.
+    pub checked: &'a Checked,
+    /// Those that are meant.
+    pub selection: &'a Selection,
+    /// What makes machines, by host.
+    pub drivers: &'a BTreeMap<String, Arc<dyn MachineDriver>>,
+    /// Where programs are looked for: `PATH`.
+    pub search_path: &'a str,
+}
+
+impl Preflight<'_> {
+    /// Returns everything that is missing. Changes nothing.
+    pub fn findings(&self) -> Diagnostics {
+        let mut found = Diagnostics::default();
+        self.look_at_hosts(&mut found);
+        self.look_at_keys(&mut found);
+        self.look_at_addresses(&mut found);
+        found
+    }
+
+    fn selected(&self) -> impl Iterator<Item = usize> {
+        self.forest.order().iter().copied().filter(|index| self.selection.selected[*index])
+    }
+
+    fn look_at_hosts(&self, found: &mut Diagnostics) {
+        for (host, driver) in self.drivers {
+            let missing = |what: String| Diagnostic::error(CODE, Place::Named(format!("host {host}")), what);
+            for need in driver.capabilities().needs {
+                match need {
+                    Need::Program(program) if !self.has_program(&program) => {
+                        found.push(missing(format!("the program `{program}` is not installed")));
+                    }
+                    Need::Root if !rustix::process::geteuid().is_root() => {
+                        found.push(missing("only root can make machines here".to_owned()));
+                    }
+                    Need::Kvm if !Path::new("/dev/kvm").exists() => {
+                        found.push(missing("/dev/kvm is not there".to_owned()));
+                    }
+                    Need::Program(_) | Need::Root | Need::Kvm => {}
+                }
+            }
+        }
+    }
+
+    fn has_program(&self, program: &str) -> bool {
+        if program.contains('/') {
+            return Path::new(program).is_file();
+        }
+        std::env::split_paths(self.search_path).any(|directory| directory.join(program).is_file())
+    }
+
+    fn look_at_keys(&self, found: &mut Diagnostics) {
+        let fetches = |index: &usize| {
+            let written = &self.manifest.nodes[self.forest.nodes[*index].written];
+            written.spec.is_some() && self.checked.nodes[*index].modes.config != Mode::Push
+        };
+        if let Some(first) = self.selected().find(fetches) {
+            let now = clock::now().as_micros().div_euclid(1_000_000);
+            let minting = LiveRing::of(self.site, now).and_then(|ring| ring.minting().map(drop));
+            if let Err(error) = minting {
+                let name = &self.forest.nodes[first].name;
+                let message = format!("{name} needs a token: {error}");
+                let place = Place::Named("secrets.yaml".to_owned());
+                let help = "`stead token rotate` makes a key, or set `auth.signing_key` to 64 hex digits";
+                found.push(Diagnostic::error(CODE, place, message).help(help));
+            }
+        }
+        if let Some(file) = &self.site.settings.value.defaults.ssh_key_file
+            && !file.starts_with("~/")
+            && let Err(error) = DriverKey::ensure(Some(&self.site_dir.join(file)), self.site_dir)
+        {
+            let place = Place::Named("site.yaml".to_owned());
+            found.push(Diagnostic::error(CODE, place, error.to_string()).path("defaults.ssh_key_file"));
+        }
+    }
+
+    /// A machine with a fixed address has to be told its way out.
+    fn look_at_addresses(&self, found: &mut Diagnostics) {
+        let plugged = self.drivers.values().any(|driver| driver.capabilities().networks);
+        let defaults = &self.site.settings.value.defaults;
+        for index in self.selected().filter(|_| plugged) {
+            let node = &self.forest.nodes[index];
+            let written = &self.manifest.nodes[node.written];
+            let preset = written.preset.as_ref().and_then(|preset| self.site.presets.get(&preset.value));
+            let preset = preset.map(|entry| &entry.value);
+            let address = written.ip.or_else(|| preset.and_then(|preset| preset.ip));
+            if !matches!(address, Some(NodeAddress::Static(_))) {
+                continue;
+            }
+            let missing = |what: &str| {
+                let message = format!("{} has a fixed address and no {what}", node.name);
+                Diagnostic::error(CODE, Place::Named("site.yaml".to_owned()), message)
+            };
+            if preset.and_then(|preset| preset.gateway).or(defaults.gateway).is_none() {
+                found.push(missing("gateway").help("set `defaults.gateway`"));
+            }
+            if defaults.dns_servers.is_empty() {
+                found.push(missing("name servers").help("set `defaults.dns_servers`"));
+            }
+        }
+    }
+}
