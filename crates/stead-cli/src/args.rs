@@ -33,13 +33,13 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
-pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs, ConfigObserveArgs};
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigConfirmArgs, ConfigFetchArgs, ConfigObserveArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
 pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
-pub use node_verbs::{NodesArgs, OnErrorWord, StatusArgs, TestArgs};
+pub use node_verbs::{DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
     TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
@@ -160,6 +160,9 @@ pub enum Command {
     Test(Box<TestArgs>),
     /// Show the nodes of a manifest as they are
     Status(Box<StatusArgs>),
+    /// Show what of the nodes is not as their specs want it any more
+    #[command(after_long_help = node_verbs::DRIFT_EXAMPLES)]
+    Drift(Box<DriftArgs>),
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
@@ -398,6 +401,7 @@ impl Command {
             | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Status(_)
+            | Self::Drift(_)
             | Self::Validate(_)
             | Self::Config(_)
             | Self::Token(_)
@@ -460,11 +464,13 @@ impl Command {
             Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
+            Self::Drift(args) => args.json,
             Self::Validate(args) => args.json,
             Self::Config(command) => match command {
                 ConfigCommand::Apply(args) => args.json,
                 ConfigCommand::Fetch(args) => args.json,
                 ConfigCommand::Observe(_) => true,
+                ConfigCommand::Confirm(_) => false,
             },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,

@@ -12,6 +12,7 @@
 mod act;
 mod delegate;
 mod drifted;
+mod host_setup;
 mod hosting;
 mod hosts;
 mod keys;

@@ -8,7 +8,8 @@ use serde::Serialize;
 use stead_engine::nodes::drift::drift;
 use stead_model::NodeName;
 use stead_model::node::Drift;
-use stead_model::transport::TransportSpec;
+use stead_model::site::{Host, Site};
+use stead_model::transport::{HostKeys, SshSpec, TransportSpec};
 use stead_runner::operation::OpError;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -91,6 +92,14 @@ impl NodesSurroundings {
         Ok(drift(&spec, &seen.state))
     }
 
+    /// Returns the way to every host of the site that has an address, by name.
+    pub fn host_ways(&self) -> BTreeMap<String, TransportSpec> {
+        let site = &self.parts.site;
+        let all = site.hosts.iter().chain(&site.instances);
+        let ways = all.filter_map(|(name, entry)| Some((name.to_string(), host_way(site, &entry.value)?)));
+        ways.collect()
+    }
+
     /// Returns the way to every node that was made, by name.
     ///
     /// # Errors
@@ -103,4 +112,18 @@ impl NodesSurroundings {
         }
         Ok(ways)
     }
+}
+
+/// Returns the way to a host of `site`; none if it has no address. Without a pinned key the first one seen is recorded.
+pub(crate) fn host_way(site: &Site, host: &Host) -> Option<TransportSpec> {
+    let defaults = &site.settings.value.defaults;
+    Some(TransportSpec::Ssh(Box::new(SshSpec {
+        user: host.access.host_user.clone().or_else(|| defaults.host_user.clone()),
+        host: host.address.clone()?,
+        port: Some(host.access.ssh_port),
+        host_key: host.access.host_key.clone(),
+        host_keys: Some(HostKeys::AcceptNew),
+        become_user: host.become_user.clone(),
+        ..SshSpec::default()
+    })))
 }
