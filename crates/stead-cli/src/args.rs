@@ -152,6 +152,9 @@ pub enum Command {
     /// Remove the nodes of a manifest
     #[command(after_long_help = node_verbs::DESTROY_EXAMPLES)]
     Destroy(Box<NodesArgs>),
+    /// Compare the nodes of a manifest with what they should be; a part of a test that a level above does
+    #[command(hide = true)]
+    Verify(Box<NodesArgs>),
     /// Make the nodes of a manifest, verify them, and remove them
     #[command(after_long_help = node_verbs::TEST_EXAMPLES)]
     Test(Box<TestArgs>),
@@ -395,7 +398,9 @@ impl Command {
             Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
-            Self::Create(args) | Self::Destroy(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => {
+                Some((args.output.json, args.output.events.as_ref()))
+            }
             Self::Test(args) => Some((args.nodes.output.json, args.nodes.output.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
@@ -467,7 +472,7 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Create(args) | Self::Destroy(args) => args.output.json,
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
             Self::Drift(args) => args.json,

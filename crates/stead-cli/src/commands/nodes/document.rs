@@ -77,11 +77,12 @@ fn level_status(verb: NodesVerb, name: &NodeName, tasks: &BTreeMap<&str, &TaskRo
         NodesVerb::Create => &["create", "config", "hosting"],
         NodesVerb::Destroy => &["destroy"],
         NodesVerb::Test => &["create", "config", "hosting", "verify", "destroy"],
+        NodesVerb::Verify => &["verify"],
     };
     let own: Vec<&TaskRow> =
         phases.iter().filter_map(|phase| tasks.get(format!("{name}.{phase}").as_str()).copied()).collect();
     let ended = match verb {
-        NodesVerb::Create => NodeStatus::Completed,
+        NodesVerb::Create | NodesVerb::Verify => NodeStatus::Completed,
         NodesVerb::Destroy | NodesVerb::Test => NodeStatus::Destroyed,
     };
     if own.is_empty() {
@@ -126,6 +127,7 @@ fn inner_status(
     let task = match verb {
         NodesVerb::Create | NodesVerb::Test => format!("{root}.children.create"),
         NodesVerb::Destroy => format!("{root}.children.destroy"),
+        NodesVerb::Verify => format!("{root}.children.verify"),
     };
     let Some(row) = tasks.get(task.as_str()) else { return (NodeStatus::Pending, None) };
     match row.status {
@@ -135,7 +137,7 @@ fn inner_status(
             (NodeStatus::Skipped, row.error.clone().or_else(|| Some("cancelled".to_owned())))
         }
         Status::Changed | Status::Unchanged => match verb {
-            NodesVerb::Create => (NodeStatus::Completed, None),
+            NodesVerb::Create | NodesVerb::Verify => (NodeStatus::Completed, None),
             NodesVerb::Destroy | NodesVerb::Test => (NodeStatus::Destroyed, None),
         },
     }
