@@ -25,6 +25,7 @@ use crate::place::{ServerFacts, ServerOptions, ServerPlace};
 use crate::repos::Repos;
 use crate::server::{Parts, Server};
 use crate::snapshot::{SnapshotError, Sources};
+use crate::socket::near;
 use crate::store::{JournalError, Store};
 
 /// How long connections may take to end once the server stops: it ends within a second.
@@ -255,7 +256,7 @@ fn listen_locally(path: &Path) -> io::Result<UnixListener> {
             Ok(()) | Err(_) => {}
         }
     }
-    let listener = UnixListener::bind(&new)?;
+    let listener = near(&new, |new| UnixListener::bind(new))?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
     fs::rename(&new, path)?;
     Ok(listener)

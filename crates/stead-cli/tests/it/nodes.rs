@@ -1,15 +1,20 @@
 //! Sites, manifests and tokens: the commands that need no machine.
 
+mod agents;
 mod applying;
 mod creating;
 mod delegating;
 mod destroying;
 mod discovering;
+mod fetching;
+mod jobs;
+mod pulled;
 mod serving;
 mod starting;
 mod system;
 mod tokens;
 mod validating;
+mod verifying;
 mod world;
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -83,7 +83,7 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
 }
 
 /// Returns the pairs of host and manifest of which something is known, sorted.
-fn pairs(state_dir: &Path, host: Option<&str>, manifest: Option<&str>) -> Vec<(String, String)> {
+pub(super) fn pairs(state_dir: &Path, host: Option<&str>, manifest: Option<&str>) -> Vec<(String, String)> {
     let list = |directory: &Path| -> Vec<String> {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let mut names: Vec<String> =
