@@ -15,3 +15,4 @@ mod resuming;
 mod sources;
 mod stopping;
 mod well;
+mod wire;
