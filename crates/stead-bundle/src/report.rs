@@ -21,9 +21,7 @@ use crate::source::{Files, Source, read_held};
 use crate::stored::LoadError;
 
 const SUMMARY: &str = "analysis/summary.json";
-/// How many of a failed role's last lines are shown.
-
-/// How many bytes they are searched in.
+/// How many bytes a failed role's last lines are searched in.
 const TAIL: usize = 64 << 10;
 /// What is held of metadata, at most.
 const MOST_METADATA: u64 = 64 << 20;

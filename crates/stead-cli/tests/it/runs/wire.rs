@@ -40,7 +40,9 @@ impl Wire {
     fn manifest(&self, variables: &[&str]) -> Command {
         let mut command = self.stead(&["run", "manifest", EXAMPLE, "--json"]);
         command.args(["--var", &format!("cable={}", self.cable)]);
-        variables.iter().for_each(|variable| drop(command.args(["--var", variable])));
+        for variable in variables {
+            command.args(["--var", variable]);
+        }
         command
     }
 
