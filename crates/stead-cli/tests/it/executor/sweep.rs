@@ -1,12 +1,14 @@
 //! Faults at every point of a push: the connection is cut after N bytes, for N over the whole conversation, for a
-//! moment or for good; the session is killed after every operation; the server is killed. Each time nothing is left
-//! running or half written, the report is true, and a resume completes the run with nothing done twice.
+//! moment or for good; the driver is killed there; the session is killed after every operation; the server is killed.
+//! Each time nothing is left running or half written, the report is true, and a resume completes the run with nothing
+//! done twice.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,6 +25,7 @@ use stead_runner::{CheckedPlan, ResumeOptions, Runner};
 use stead_testkit::sshd::{self, Sshd};
 
 use super::direct::{Place, op, processes_with, stead};
+use super::over_ssh::Driver;
 
 /// Short, so that a host that stays away is given up soon.
 const LEASE: Duration = Duration::from_secs(2);
@@ -40,6 +43,9 @@ struct Way {
     cut_at: AtomicU64,
     stays_away: AtomicBool,
     is_away: AtomicBool,
+    /// Instead of cutting, nothing passes from there on until the connection is gone.
+    stalls: AtomicBool,
+    is_stalled: AtomicBool,
     is_over: AtomicBool,
 }
 
@@ -53,6 +59,8 @@ impl Proxy {
             cut_at: AtomicU64::new(u64::MAX),
             stays_away: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
+            stalls: AtomicBool::new(false),
+            is_stalled: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
         });
         let accepting = Arc::clone(&way);
@@ -78,7 +86,19 @@ impl Proxy {
         self.way.cut_at.store(bytes, Ordering::SeqCst);
     }
 
+    /// Lets nothing pass after `bytes` from now on.
+    fn stall_after(&self, bytes: u64) {
+        self.way.is_stalled.store(false, Ordering::SeqCst);
+        self.way.stalls.store(true, Ordering::SeqCst);
+        self.cut_after(bytes, false);
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.way.is_stalled.load(Ordering::SeqCst)
+    }
+
     fn heal(&self) {
+        self.way.stalls.store(false, Ordering::SeqCst);
         self.cut_after(u64::MAX, false);
     }
 
@@ -95,6 +115,14 @@ impl Drop for Proxy {
 }
 
 impl Way {
+    /// Holds what came until it is healed.
+    fn stall(&self) {
+        self.is_stalled.fetch_or(self.stalls.load(Ordering::SeqCst), Ordering::SeqCst);
+        while self.stalls.load(Ordering::SeqCst) && !self.is_over.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn carry(self: &Arc<Self>, client: &TcpStream) {
         let Ok(server) = TcpStream::connect(("127.0.0.1", self.to)) else { return };
         for (from, to) in [(client, &server), (&server, client)] {
@@ -110,6 +138,7 @@ impl Way {
                     if !sent || count as u64 == left {
                         way.is_away.fetch_or(sent && way.stays_away.load(Ordering::SeqCst), Ordering::SeqCst);
                         way.cut_at.store(u64::MAX, Ordering::SeqCst);
+                        way.stall();
                         break;
                     }
                 }
@@ -122,11 +151,13 @@ impl Way {
 /// A target behind SSH, and what is done to it. Every push has a directory of its own there.
 struct Pushes {
     dir: tempfile::TempDir,
+    /// A killed writer leaves its temporary file to the next one of the same path.
+    kills_writers: bool,
 }
 
 impl Pushes {
     fn new() -> Self {
-        let pushes = Self { dir: tempfile::tempdir().unwrap() };
+        let pushes = Self { dir: tempfile::tempdir().unwrap(), kills_writers: false };
         let source: Vec<u8> = (0..24_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         fs::write(pushes.path("source"), source).unwrap();
         fs::create_dir(pushes.path("base")).unwrap();
@@ -182,6 +213,45 @@ impl Pushes {
         plan.build().unwrap().with_base_dir(self.dir.path().to_owned())
     }
 
+    /// The same six operations for the command, which has a state directory of its own.
+    fn drive(&self, push: &str) -> Command {
+        let place = self.path(push);
+        fs::create_dir_all(&place).unwrap();
+        let text = "api_version: v1\nname: push\ngrace: 300ms\ndefaults: {target: web1}\ntasks:\n\
+             \x20 - {name: first, op: file.present, params: {path: @/first, content: \"first\\n\"}}\n\
+             \x20 - {name: large, depends_on: first, op: file.present, params: {path: @/large, source: source, mode: '0640'}}\n\
+             \x20 - {name: line, depends_on: large, op: file.line, params: {path: @/first, line: second}}\n\
+             \x20 - {name: once, depends_on: line, shell: 'echo line; echo x >> @/count; sleep 0.05'}\n\
+             \x20 - {name: link, depends_on: once, op: file.symlink, params: {path: @/link, to: first}}\n\
+             \x20 - {name: last, depends_on: link, op: file.directory, params: {path: @/last, mode: '0711'}}\n";
+        fs::write(self.path("push.yaml"), text.replace('@', &place.display().to_string())).unwrap();
+        self.command(&["plan", "run", "push.yaml", "--run-id", push])
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(stead());
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.env_remove("STEAD_DIR").env("HOME", self.path("driver-home"));
+        command
+    }
+
+    fn resume(&self, push: &str, more: &[&str]) -> Report {
+        let output = self.command(&[&["resume", push, "--json"], more].concat()).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("{push}: {error}: {}", String::from_utf8_lossy(&output.stderr));
+        })
+    }
+
+    /// The server's key is known under another port than the proxy's.
+    fn write_inventory(&self, sshd: &Sshd, port: u16) {
+        let spec = through(sshd, port);
+        let text = format!(
+            "api_version: v1\nhosts:\n  web1: {{transport: \"{spec}\", workdir: {}, executor: always}}\n",
+            self.path("base").display()
+        );
+        fs::write(self.path("inventory.yaml"), text).unwrap();
+    }
+
     /// Whether a task's effect is there, whole.
     fn is_done(&self, push: &str, task: &str) -> bool {
         let place = self.path(push);
@@ -215,7 +285,9 @@ impl Pushes {
         let known = ["first", "large", "count", "link", "last"];
         for entry in fs::read_dir(self.path(push)).unwrap().flatten() {
             let name = entry.file_name().into_string().unwrap();
-            assert!(known.contains(&name.as_str()), "{push}: `{name}` was left: {report:#?}");
+            let may_be_left =
+                self.kills_writers && report.exit_code != ExitCode::Success && name.ends_with(".stead-tmp");
+            assert!(may_be_left || known.contains(&name.as_str()), "{push}: `{name}` was left: {report:#?}");
         }
         let large = self.path(push).join("large");
         assert!(!large.exists() || self.is_done(push, "large"), "{push}: half of a file: {report:#?}");
@@ -263,7 +335,7 @@ impl Pushes {
     }
 }
 
-/// The server's key is known under another port than the proxy's.
+/// The way through the proxy; the server's key is known under another port.
 fn through(sshd: &Sshd, port: u16) -> SshSpec {
     SshSpec {
         port: Some(port),
@@ -320,7 +392,7 @@ async fn a_session_that_is_killed_after_any_operation_is_completed_by_a_resume()
     if !sshd::available() {
         return;
     }
-    let (mut sshd, pushes) = (Sshd::start(), Pushes::new());
+    let (mut sshd, pushes) = (Sshd::start(), Pushes { kills_writers: true, ..Pushes::new() });
     let names = ["first", "large", "line", "once", "link"];
     for (number, task) in names.into_iter().enumerate().chain([(9, "large")]) {
         let push = format!("killed-{number}");
@@ -346,6 +418,45 @@ async fn a_session_that_is_killed_after_any_operation_is_completed_by_a_resume()
         }
         let spec = sshd.spec();
         pushes.complete(&push, pushes.plan(&push), spec, report).await;
+    }
+}
+
+/// The driver is killed wherever the conversation is; what it left there is ended by the resume that comes at once.
+#[test]
+fn a_driver_that_is_killed_anywhere_is_completed_by_a_resume() {
+    if !sshd::available() {
+        return;
+    }
+    let (sshd, pushes) = (Sshd::start(), Pushes::new());
+    let proxy = Proxy::to(sshd.port());
+    pushes.write_inventory(&sshd, proxy.port);
+    for push in ["warm", "whole"] {
+        proxy.heal();
+        assert!(pushes.drive(push).output().unwrap().status.success(), "{push}");
+    }
+    let (whole, points) = (proxy.passed(), 16);
+    for point in 1..=points {
+        let push = format!("driver-{point}");
+        proxy.stall_after(whole * point / (points + 1));
+        let mut driver =
+            Driver(pushes.drive(&push).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        Place::until("the conversation is there", || proxy.is_stalled());
+        driver.0.kill().unwrap();
+        driver.0.wait().unwrap();
+        proxy.heal();
+        let mut report = pushes.resume(&push, &[]);
+        pushes.check(&push, &report);
+        if report.exit_code != ExitCode::Success {
+            // As a person would decide who looks.
+            let decided = if pushes.is_done(&push, "once") { "--assume-done" } else { "--rerun" };
+            report = pushes.resume(&push, &[decided, "once"]);
+            pushes.check(&push, &report);
+        }
+        assert_eq!(report.exit_code, ExitCode::Success, "{push}: {report:#?}");
+        assert!(
+            report.tasks.iter().all(|row| pushes.is_done(&push, row.name.as_str())),
+            "{push}: {report:#?}"
+        );
     }
 }
 
