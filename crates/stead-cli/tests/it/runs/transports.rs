@@ -95,7 +95,9 @@ fn host_keys_decide_whether_a_role_runs() {
     let unknown = on(&server, &bare);
     is_refused(&unknown, &server, &["known_hosts=", "insecure=true"]);
 
-    runs(&on(&server, &format!("{bare}&insecure=true")));
+    let insecure = on(&server, &format!("{bare}&insecure=true"));
+    runs(&insecure);
+    assert_eq!(insecure.warnings(), ["reach/insecure"]);
     runs(&on(&server, &format!("{bare}&known_hosts={at}/known_hosts")));
 
     let own = on(&server, &bare);
@@ -201,6 +203,7 @@ fn a_password_in_a_transport_is_nowhere_in_the_bundle() {
     let ended = place.run(&["--json", "-v"]).exits(7);
     assert!(!ended.stdout.contains("hunter22") && !ended.stderr.contains("hunter22"), "{ended:?}");
     assert!(place.role("one")["transport"].as_str().unwrap().starts_with("ssh://ann:***@"));
+    assert_eq!(place.warnings(), ["reach/secret-in-spec"]);
     place.verifies();
     let files = place.lab.snapshot("runs/r");
     // Only the manifest itself is kept byte for byte.

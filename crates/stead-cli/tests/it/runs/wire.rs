@@ -20,15 +20,14 @@ struct Wire {
 }
 
 impl Wire {
-    /// Returns the place, or nothing where there can be no cable.
-    fn new(name: &str) -> Option<Self> {
+    /// Returns the place, or why there can be no cable.
+    fn new(name: &str) -> Result<Self, String> {
         if let Some(why) = missing() {
             assert!(std::env::var_os("STEAD_CI").is_none(), "{why}");
-            eprintln!("skipped: {why}");
-            return None;
+            return Err(why);
         }
         let cable = format!("stead-{name}-{}", std::process::id());
-        Some(Self { place: Place::new(""), cable })
+        Ok(Self { place: Place::new(""), cable })
     }
 
     fn stead(&self, words: &[&str]) -> Command {
@@ -120,7 +119,10 @@ fn capture(bundle: &Path, role: &str) -> Value {
 /// became slower is found.
 #[test]
 fn what_is_said_on_a_cable_is_captured_analysed_and_compared() {
-    let Some(wire) = Wire::new("wire") else { return };
+    let wire = match Wire::new("wire") {
+        Ok(wire) => wire,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
     let first = wire.run(&[]);
     for end in ["near", "far"] {
         let found = capture(&first, end);
@@ -153,7 +155,10 @@ fn what_is_said_on_a_cable_is_captured_analysed_and_compared() {
 /// Section 4.3, with more than processes: the namespaces go with the run that made them.
 #[test]
 fn a_run_that_is_stopped_or_lost_takes_its_cable_with_it() {
-    let Some(wire) = Wire::new("lost") else { return };
+    let wire = match Wire::new("lost") {
+        Ok(wire) => wire,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
     let running = wire.start();
     running.signal(rustix::process::Signal::INT);
     let document = running.end().exits(130).document();
