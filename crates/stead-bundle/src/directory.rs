@@ -118,7 +118,7 @@ impl RunDirectory {
         if names_of(runs, &run_id).iter().any(|(path, _)| path.symlink_metadata().is_ok()) {
             return Err(exists());
         }
-        sweep(runs);
+        sweep(runs, "");
         let holder = Holder::this_process(run_id.clone(), new.meta.started_at);
         let (mut temporary, lock) = Temporary::create(runs, &holder)?;
         let building = temporary.path.clone();
@@ -379,14 +379,15 @@ impl Temporary {
     }
 }
 
-/// Removes what processes left that were killed while they made a run directory. Never one in use: its process lives,
-/// or holds its lock. Best effort: what cannot be removed is in nobody's way.
-fn sweep(runs: &Path) {
-    let Ok(entries) = fs::read_dir(runs) else { return };
+/// Removes what processes left in `directory` that were killed while they made a run directory or an archive, if its name
+/// ends with `ending`. Never one in use: its process lives, or holds its lock. Best effort: what cannot be removed is in
+/// nobody's way.
+pub(crate) fn sweep(directory: &Path, ending: &str) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let maker =
-            name.to_str().and_then(|name| name.strip_prefix(TEMPORARY)?.split('-').next()?.parse().ok());
+        let named = name.to_str().filter(|name| name.ends_with(ending));
+        let maker = named.and_then(|name| name.strip_prefix(TEMPORARY)?.split('-').next()?.parse().ok());
         let Some(maker) = maker else { continue };
         if is_alive(maker) {
             continue;

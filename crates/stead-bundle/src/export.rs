@@ -16,7 +16,7 @@ use stead_model::ExitCode;
 use stead_model::plan::Digest;
 
 use crate::archive::{ArchiveFormat, Packer};
-use crate::directory::rename_new;
+use crate::directory::{rename_new, sweep};
 use crate::error::RecordError;
 use crate::hashes::HashLine;
 use crate::layout::{HASHES, LOCK, RUN_META, SIGNATURE, TEMPORARY, inside, shown};
@@ -25,6 +25,9 @@ use crate::lock::{Holder, holder_of};
 use crate::source::{Form, Source};
 use crate::stored::LoadError;
 use crate::verify::{VerifyError, VerifyOptions, verify_source};
+
+/// How the name of an archive ends that is being made.
+const EXPORT: &str = "-export";
 
 /// An archive that was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +157,7 @@ pub(crate) fn replace_by_archive(bundle: &Path, format: ArchiveFormat) -> Result
 fn temporary_beside(path: &Path) -> PathBuf {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!("{TEMPORARY}{}-{number}-export", std::process::id()))
+    path.with_file_name(format!("{TEMPORARY}{}-{number}{EXPORT}", std::process::id()))
 }
 
 fn pack(source: &Source, out: &Path, format: ArchiveFormat, force: bool) -> Result<Exported, ExportError> {
@@ -163,6 +166,8 @@ fn pack(source: &Source, out: &Path, format: ArchiveFormat, force: bool) -> Resu
         return Err(exists());
     }
     let plan = Packing::of(source)?;
+    let beside = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    sweep(beside, EXPORT);
     let temporary = temporary_beside(out);
     let written = write(source, &plan, &temporary, format).and_then(|(files, bytes)| {
         let placed = if force { fs::rename(&temporary, out) } else { rename_new(&temporary, out) };

@@ -21,9 +21,7 @@ use crate::source::{Files, Source, read_held};
 use crate::stored::LoadError;
 
 const SUMMARY: &str = "analysis/summary.json";
-/// How many of a failed role's last lines are shown.
-const LAST_LINES: usize = 20;
-/// How many bytes they are searched in.
+/// How many bytes a failed role's last lines are searched in.
 const TAIL: usize = 64 << 10;
 /// What is held of metadata, at most.
 const MOST_METADATA: u64 = 64 << 20;
@@ -194,8 +192,7 @@ fn last_lines(content: &mut dyn Read) -> Vec<String> {
         tail.drain(..tail.len().saturating_sub(TAIL));
     }
     let text = String::from_utf8_lossy(tail.make_contiguous()).into_owned();
-    let lines: Vec<&str> = text.lines().collect();
-    lines.iter().skip(lines.len().saturating_sub(LAST_LINES)).map(|line| (*line).to_owned()).collect()
+    stead_model::tail::last_lines(&text).into_iter().map(str::to_owned).collect()
 }
 
 fn role_row(files: &RoleFiles, stderr_tail: Vec<String>) -> RoleRow {

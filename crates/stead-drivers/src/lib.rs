@@ -42,6 +42,7 @@ mod storage;
 pub mod supervisor;
 mod system;
 mod systemd_unit;
+mod together;
 pub mod transport;
 mod wait;
 

@@ -38,8 +38,9 @@ use std::time::Instant;
 use stead_bundle::KnownHashes;
 use stead_model::bundle::{EndedBy, RoleMeta, RunMeta};
 use stead_model::plan::Plan;
-use stead_model::role::{LAST_LINES, RunWork, WorkTag};
+use stead_model::role::{RunWork, WorkTag};
 use stead_model::run_plan::{RolePlan, RunPlan};
+use stead_model::tail::last_lines;
 use stead_model::time::Timestamp;
 use stead_model::{ErrorClass, HostName, RunId};
 use stead_runner::agent::Agent;
@@ -52,6 +53,7 @@ pub use agents::{AgentOpener, AgentWish, Opening};
 pub use ending::{RunStopper, StopWish};
 pub use record::complete_meta;
 
+use crate::together::all_of;
 use state::RunState;
 
 /// As much of a log is looked at for its last lines.
@@ -151,7 +153,7 @@ impl RunSurroundings {
     pub async fn close(&self) {
         let agents = std::mem::take(&mut *self.agents.lock().unwrap_or_else(PoisonError::into_inner));
         let closing = agents.into_values().map(|agent| async move { agent.close().await });
-        futures_of(closing).await;
+        all_of(closing).await;
     }
 
     /// Ends every connection and everything that watched roles. Call it last.
@@ -232,8 +234,7 @@ impl Here {
             return Vec::new();
         }
         let text = String::from_utf8_lossy(&tail);
-        let lines: Vec<&str> = text.lines().collect();
-        lines.iter().skip(lines.len().saturating_sub(LAST_LINES)).map(|line| (*line).to_owned()).collect()
+        last_lines(&text).into_iter().map(str::to_owned).collect()
     }
 
     /// Returns what the run is called on its agents: the same for a later driver of the run.
@@ -258,25 +259,4 @@ fn in_one(problems: Vec<OpError>) -> Result<(), OpError> {
     let class = if lost { ErrorClass::Unreachable } else { first.class };
     let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
     Err(OpError::new(class, messages.join("; ")))
-}
-
-/// Waits for all of `futures`, at once, and returns what they give, in their order.
-async fn futures_of<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut open: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
-    let mut done: Vec<Option<F::Output>> = open.iter().map(|_| None).collect();
-    std::future::poll_fn(move |cx| {
-        let mut pending = false;
-        for (future, done) in open.iter_mut().zip(&mut done) {
-            let Some(running) = future else { continue };
-            match running.as_mut().poll(cx) {
-                std::task::Poll::Ready(output) => (*future, *done) = (None, Some(output)),
-                std::task::Poll::Pending => pending = true,
-            }
-        }
-        match pending {
-            true => std::task::Poll::Pending,
-            false => std::task::Poll::Ready(done.drain(..).flatten().collect()),
-        }
-    })
-    .await
 }

@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 
 mod role_meta;
 
-pub use role_meta::{ArtifactMeta, ReadyMeta, RoleMeta, RoleStatus, RoleVersions, StopMeta};
+pub use role_meta::{ArtifactMeta, ROLE_FILES, ReadyMeta, RoleMeta, RoleStatus, RoleVersions, StopMeta};
 
 /// `run_meta.json`: what a run is and how it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -31,6 +31,7 @@ pub mod schema;
 pub mod site;
 pub mod status;
 pub mod steps;
+pub mod tail;
 pub mod time;
 pub mod token;
 pub mod transport;

@@ -30,9 +30,6 @@ pub use site::{
 /// How long what a role left behind may take to end when it is asked to.
 pub const LEFT_PROCESSES_GRACE_MS: u64 = 1_000;
 
-/// How many of the last lines of standard error are told with a role's end.
-pub const LAST_LINES: usize = 20;
-
 /// What a supervisor needs to start and judge one role. `Debug` shows no values of its environment.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoleOrder {

@@ -21,6 +21,7 @@ pub mod machine;
 mod observe;
 pub mod operation;
 pub mod process_scan;
+pub mod process_table;
 mod record;
 pub mod redact;
 pub mod remote;

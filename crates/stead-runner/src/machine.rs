@@ -158,13 +158,10 @@ pub enum MachineError {
     Failed {
         /// What was being done, and what went wrong.
         what: String,
-        /// The last lines of the console or log, at most [`LAST_LINES`].
+        /// The last lines of the console or log, at most [`LAST_LINES`](stead_model::tail::LAST_LINES).
         last_lines: Vec<String>,
     },
 }
-
-/// How many lines of a console go into an error.
-pub const LAST_LINES: usize = 20;
 
 fn list(changes: &[ShapeChange]) -> String {
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")

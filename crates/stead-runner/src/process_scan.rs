@@ -16,6 +16,7 @@ use stead_model::event::InterruptedAttempt;
 use stead_model::{HostName, RunId, TaskName};
 
 use crate::clock;
+use crate::process_table::{Environment, Process, pids};
 
 /// How often it is looked whether processes have ended.
 const POLL: Duration = Duration::from_millis(20);
@@ -118,9 +119,7 @@ fn is_gone(handle: &OwnedFd) -> bool {
 /// Returns the processes that fit, each with a handle that stays with it though its number be used again.
 fn scan(run: &RunId, bundle: &Path, attempts: &[InterruptedAttempt]) -> Vec<(LeftProcess, OwnedFd)> {
     let own = own_line();
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let mut found: Vec<_> = pids
+    let mut found: Vec<_> = pids()
         .filter(|pid| !own.contains(pid))
         .filter_map(|pid| {
             started_for(pid, run, bundle, attempts)?;
@@ -145,12 +144,8 @@ fn started_for(
     bundle: &Path,
     attempts: &[InterruptedAttempt],
 ) -> Option<(TaskName, Option<HostName>)> {
-    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
-    let variable = |name: &str| {
-        let mut entries = environ.split(|byte| *byte == 0);
-        let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-        std::str::from_utf8(value).ok()
-    };
+    let environment = Environment::of(pid)?;
+    let variable = |name: &str| std::str::from_utf8(environment.get(name)?).ok();
     if variable("STEAD_RUN_ID")? != run.as_str() {
         return None;
     }
@@ -174,15 +169,9 @@ fn own_line() -> BTreeSet<u32> {
         if !line.insert(current) {
             break;
         }
-        pid = parent_of(current).filter(|parent| *parent > 0);
+        pid = Process::read(current).map(|process| process.parent).filter(|parent| *parent > 0);
     }
     line
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

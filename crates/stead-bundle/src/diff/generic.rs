@@ -113,9 +113,9 @@ impl Generic {
         }
         let removed = old.artifacts.keys().filter(|file| !new.artifacts.contains_key(*file));
         self.files_removed.extend(removed.map(|file| shown(file)));
-        for (file, document) in &new.json {
-            if let Some(before) = old.json.get(file) {
-                compare_documents(&shown(file), before, document, &mut self.metrics);
+        for (file, numbers) in &new.numbers {
+            if let Some(before) = old.numbers.get(file) {
+                compare_documents(&shown(file), before, numbers, &mut self.metrics);
             }
         }
         for (file, text) in &new.text {

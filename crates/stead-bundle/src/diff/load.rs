@@ -7,6 +7,7 @@ use std::path::Path;
 use globset::GlobSet;
 use serde_json::Value;
 
+use super::numbers::Numbers;
 use super::sides::{RoleSide, Roles, Side, choose_capture};
 use crate::analysis::{AnalysisOptions, Capture, CaptureError, analyze, analyze_file};
 use crate::hashes::HashLine;
@@ -19,7 +20,11 @@ use crate::stored::LoadError;
 /// What metadata may have together.
 const MOST_METADATA: u64 = 64 << 20;
 /// Longer files are not compared by content: a bundle may hold gigabytes of output.
-const LONGEST_FILE: u64 = 64 * 1024 * 1024;
+const LONGEST_FILE: u64 = 32 << 20;
+/// What is compared line by line may have together, on each side: it is held until it is compared.
+const MOST_TEXT: u64 = 48 << 20;
+/// As many numbers are compared, at most.
+pub(super) const MOST_NUMBERS: usize = 200_000;
 
 /// A side, and what could not be compared on it.
 #[derive(Debug)]
@@ -41,14 +46,15 @@ pub fn load_bundle(bundle: &Path, name: &str, text: &GlobSet) -> Result<LoadedSi
     let mut files = Files::new();
     let mut contents = BTreeMap::new();
     let mut left = MOST_METADATA;
+    let mut room = Room { text: MOST_TEXT, numbers: MOST_NUMBERS };
     let listing = source.visit(&mut |path, bytes, content| {
         if is_role_meta(path) || own.iter().any(|name| path == Path::new(name)) {
             files.insert(path.to_owned(), read_held(content, &mut left));
         } else if let Some((role, name)) = in_role(path).map(|(role, name)| (shown(role), shown(name)))
             && (is_text(&role, &name, text) || name.ends_with(".json"))
         {
-            let key = (role.into_owned(), name.into_owned());
-            contents.insert(key, read_content(content, bytes));
+            let read = Content::read(content, bytes, is_text(&role, &name, text), &name, &mut room);
+            contents.insert((role.into_owned(), name.into_owned()), read);
         }
     })?;
     let run_meta = parsed(&source, &files, RUN_META)?;
@@ -62,7 +68,7 @@ pub fn load_bundle(bundle: &Path, name: &str, text: &GlobSet) -> Result<LoadedSi
         note_artifacts(&role, &files, &recorded, &mut side, &mut warnings);
         for name in files.files.keys() {
             if let Some(content) = contents.remove(&(role.clone(), name.clone())) {
-                note_content(&role, name, content, is_text(&role, name, text), &mut side, &mut warnings);
+                content.note(&role, name, &mut side, &mut warnings);
             }
         }
         side.role_meta = files.meta;
@@ -118,12 +124,64 @@ fn is_text(role: &str, name: &str, text: &GlobSet) -> bool {
     text.is_match(name) || text.is_match(format!("{role}/{name}"))
 }
 
-fn read_content(content: &mut dyn Read, bytes: u64) -> Result<Vec<u8>, String> {
-    if bytes > LONGEST_FILE {
-        return Err(format!("it has {bytes} bytes, more than {LONGEST_FILE}"));
+/// What may still be held of the contents of one side.
+struct Room {
+    text: u64,
+    numbers: usize,
+}
+
+/// What is compared of a file's content.
+#[derive(Default)]
+struct Content {
+    text: Option<String>,
+    numbers: Option<Numbers>,
+    /// What is not compared, and why.
+    missing: Vec<String>,
+}
+
+impl Content {
+    /// Reads a file and keeps of it only what is compared, as long as there is room.
+    fn read(content: &mut dyn Read, bytes: u64, is_text: bool, name: &str, room: &mut Room) -> Self {
+        let mut found = Self::default();
+        if bytes > LONGEST_FILE {
+            found
+                .missing
+                .push(format!("its content is not compared: it has {bytes} bytes, more than {LONGEST_FILE}"));
+            return found;
+        }
+        let read = match read_held(content, &mut LONGEST_FILE.clone()) {
+            Ok(read) => read,
+            Err(error) => {
+                found.missing.push(format!("its content is not compared: {error}"));
+                return found;
+            }
+        };
+        if name.ends_with(".json") {
+            match Numbers::read(&read, &mut room.numbers) {
+                Ok(numbers) => found.numbers = Some(numbers),
+                Err(error) => found.missing.push(format!("its numbers are not compared: {error}")),
+            }
+        }
+        if is_text {
+            match room.text.checked_sub(read.len() as u64) {
+                Some(rest) => {
+                    room.text = rest;
+                    found.text = Some(String::from_utf8_lossy(&read).into_owned());
+                }
+                None => found.missing.push(format!(
+                    "its lines are not compared: with it there are more than {MOST_TEXT} bytes"
+                )),
+            }
+        }
+        found
     }
-    let mut left = LONGEST_FILE;
-    read_held(content, &mut left).map_err(|error| error.to_string())
+
+    /// Notes it as what the file `name` of `role` holds.
+    fn note(self, role: &str, name: &str, side: &mut RoleSide, warnings: &mut Vec<String>) {
+        side.text.extend(self.text.map(|text| (name.to_owned(), text)));
+        side.numbers.extend(self.numbers.map(|numbers| (name.to_owned(), numbers)));
+        warnings.extend(self.missing.into_iter().map(|missing| format!("{role}/{name}: {missing}")));
+    }
 }
 
 /// Notes the recorded hash of every artifact.
@@ -140,33 +198,6 @@ fn note_artifacts(
         match hash {
             Some(hash) => drop(side.artifacts.insert(name.to_owned(), hash.clone())),
             None => warnings.push(format!("{role}/{name} has no recorded hash and is not compared")),
-        }
-    }
-}
-
-/// Notes what a file holds that is compared by content.
-fn note_content(
-    role: &str,
-    name: &str,
-    content: Result<Vec<u8>, String>,
-    is_text: bool,
-    side: &mut RoleSide,
-    warnings: &mut Vec<String>,
-) {
-    let bytes = match content {
-        Ok(bytes) => bytes,
-        Err(why) => {
-            warnings.push(format!("the content of {role}/{name} is not compared: {why}"));
-            return;
-        }
-    };
-    if is_text {
-        side.text.insert(name.to_owned(), String::from_utf8_lossy(&bytes).into_owned());
-    }
-    if name.ends_with(".json") {
-        match serde_json::from_slice(&bytes) {
-            Ok(document) => drop(side.json.insert(name.to_owned(), document)),
-            Err(_) => warnings.push(format!("{role}/{name} is not valid JSON; its numbers are not compared")),
         }
     }
 }
@@ -190,7 +221,7 @@ fn recorded_hashes(bytes: Option<&Vec<u8>>) -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::path::PathBuf;
 
     use globset::{Glob, GlobSetBuilder};
@@ -254,6 +285,32 @@ mod tests {
         let alone = load_capture(&file, "b.pcap", &options).unwrap();
         let diff = compare(&old, &alone, Some("client"), &DiffOptions::default()).unwrap();
         assert_eq!(diff.summary.diff_score, 50);
+    }
+
+    /// However much roles left, what is held of it has a limit, and what is beyond it is said.
+    #[test]
+    fn contents_are_held_up_to_a_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let bundle = bundle(directory.path(), "a", &golden_a(), 1);
+        let client = bundle.join("roles/client");
+        let half = format!("[{}0]", "1,".repeat(MOST_NUMBERS / 2));
+        let long = vec![b'x'; usize::try_from(MOST_TEXT / 2 + 1).unwrap()];
+        for name in ["n1", "n2"] {
+            fs::write(client.join(format!("{name}.json")), &half).unwrap();
+            fs::write(client.join(format!("{name}.txt")), &long).unwrap();
+        }
+        fs::write(client.join("huge.json"), "").unwrap();
+        let huge = File::options().write(true).open(client.join("huge.json")).unwrap();
+        huge.set_len(LONGEST_FILE + 1).unwrap();
+        let LoadedSide { side, warnings } = load_bundle(&bundle, "name", &globs("*.txt")).unwrap();
+        let client = &side.roles["client"];
+        assert_eq!(client.numbers.keys().collect::<Vec<_>>(), ["n1.json", "out.json"]);
+        assert_eq!(client.text.keys().collect::<Vec<_>>(), ["n1.txt"]);
+        for told in
+            ["n2.json: its numbers", "n2.txt: its lines", "huge.json: its content", "broken.json: its"]
+        {
+            assert!(warnings.iter().any(|warning| warning.contains(told)), "{told}: {warnings:?}");
+        }
     }
 
     #[test]

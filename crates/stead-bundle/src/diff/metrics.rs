@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Number, Value};
+use serde_json::Number;
 
+use super::numbers::Numbers;
 use crate::analysis::rounded;
 
 /// A number on both sides.
@@ -46,39 +47,15 @@ pub(crate) fn percent(old: f64, new: f64) -> Option<f64> {
 /// Adds every number of two documents to `metrics`, called `<file>#<JSON pointer>`.
 pub(crate) fn compare_documents(
     file: &str,
-    baseline: &Value,
-    compare: &Value,
+    Numbers(old): &Numbers,
+    Numbers(new): &Numbers,
     metrics: &mut BTreeMap<String, Metric>,
 ) {
-    let (old, new) = (numbers(baseline), numbers(compare));
     let pointers: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     for pointer in pointers {
         let metric = Metric::of(old.get(pointer).cloned(), new.get(pointer).cloned());
         metrics.insert(format!("{file}#{pointer}"), metric);
     }
-}
-
-/// Returns the numbers of `document` by their pointers.
-fn numbers(document: &Value) -> BTreeMap<String, Number> {
-    let mut found = BTreeMap::new();
-    let mut waiting = vec![(String::new(), document)];
-    while let Some((pointer, value)) = waiting.pop() {
-        match value {
-            Value::Number(number) => {
-                found.insert(pointer, number.clone());
-            }
-            Value::Array(items) => {
-                waiting.extend(items.iter().enumerate().map(|(at, item)| (format!("{pointer}/{at}"), item)));
-            }
-            Value::Object(fields) => {
-                let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
-                waiting
-                    .extend(fields.iter().map(|(key, item)| (format!("{pointer}/{}", escaped(key)), item)));
-            }
-            Value::Null | Value::Bool(_) | Value::String(_) => {}
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -92,6 +69,9 @@ mod tests {
         let old = json!({"rps": 1000, "zero": 0, "deep": [{"a/b~": 2.5}], "gone": 1, "text": "5"});
         let new = json!({"rps": 800, "zero": 3, "deep": [{"a/b~": 5}], "came": 2, "text": 5});
         let mut metrics = BTreeMap::new();
+        let [old, new] = [old, new].map(|document| {
+            Numbers::read(&serde_json::to_vec(&document).unwrap(), &mut usize::MAX.clone()).unwrap()
+        });
         compare_documents("client/out.json", &old, &new, &mut metrics);
         let shown: Vec<String> = metrics
             .iter()

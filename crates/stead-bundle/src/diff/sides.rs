@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use super::numbers::Numbers;
 use crate::analysis::Capture;
 
 /// The role that is compared unless another is asked for.
@@ -52,8 +53,8 @@ pub struct RoleSide {
     pub capture: Option<Capture>,
     /// SHA-256 of each artifact, by its path below the role's directory.
     pub artifacts: BTreeMap<String, String>,
-    /// Artifacts that are JSON, by path.
-    pub json: BTreeMap<String, Value>,
+    /// The numbers of artifacts that are JSON, by path.
+    pub numbers: BTreeMap<String, Numbers>,
     /// Files compared line by line, by path.
     pub text: BTreeMap<String, String>,
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::numbers::Numbers;
 use super::*;
 use crate::Style;
 use crate::analysis::testing::{golden_a, golden_b};
@@ -35,7 +36,7 @@ fn bundle(name: &str, capture: Option<Capture>, exit_code: i32, rps: u32) -> Sid
         artifacts: [("out.json", rps.to_string()), (name, "1".to_owned())]
             .map(|(path, hash)| (path.to_owned(), hash))
             .into(),
-        json: [("out.json".to_owned(), json!({"rps": rps}))].into(),
+        numbers: [("out.json".to_owned(), numbers(&json!({"rps": rps})))].into(),
         text: [("out.txt".to_owned(), format!("at {name}\nrate {rps}\n"))].into(),
     };
     Side {
@@ -49,6 +50,10 @@ fn bundle(name: &str, capture: Option<Capture>, exit_code: i32, rps: u32) -> Sid
         roles: [("client".to_owned(), client)].into(),
         capture_alone: None,
     }
+}
+
+fn numbers(document: &serde_json::Value) -> Numbers {
+    Numbers::read(&serde_json::to_vec(document).unwrap(), &mut 100).unwrap()
 }
 
 fn options(thresholds: &[&str]) -> DiffOptions {
@@ -145,6 +150,20 @@ fn a_falling_metric_trips_its_threshold() {
     assert_eq!(diff.thresholds, [expected]);
     let same = compare(&old, &old, Some("client"), &options(&[expr])).unwrap();
     assert!(!same.thresholds[0].failed);
+}
+
+/// Section 8: how long the run took is a threshold, in seconds and in percent, with its sign.
+#[test]
+fn durations_trip_their_thresholds() {
+    let (slow, fast) = (bundle("x", None, 0, 1000), bundle("y", None, 0, 800));
+    let results = |old: &Side, new: &Side| -> Vec<(Option<f64>, bool)> {
+        let options = options(&["duration_delta_s>10", "duration_delta_pct<-15", "duration_delta_s"]);
+        let diff = compare(old, new, Some("client"), &options).unwrap();
+        diff.thresholds.iter().map(|result| (result.value, result.failed)).collect()
+    };
+    assert_eq!(results(&slow, &fast), [(Some(-20.0), false), (Some(-20.0), true), (Some(-20.0), true)]);
+    assert_eq!(results(&fast, &slow), [(Some(20.0), true), (Some(25.0), false), (Some(20.0), true)]);
+    assert_eq!(results(&slow, &slow), [(Some(0.0), false), (Some(0.0), false), (Some(0.0), false)]);
 }
 
 #[test]
@@ -286,7 +305,7 @@ proptest! {
             let mut side = bundle(text, None, 0, 1);
             if let Some(client) = side.roles.get_mut("client") {
                 client.text.insert("t".to_owned(), text.to_owned());
-                client.json.insert("n.json".to_owned(), json!({ text: number }));
+                client.numbers.insert("n.json".to_owned(), numbers(&json!({ text: number })));
                 client.role_meta = Some(json!({"started_at": text, "finished_at": number, "argv": text}));
             }
             side.run_meta = Some(json!(text));

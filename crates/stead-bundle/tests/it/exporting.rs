@@ -185,6 +185,34 @@ fn an_archive_takes_the_place_of_its_directory() {
     }
 }
 
+/// What an export left that was killed is gone after the next one; what another is writing stays.
+#[test]
+fn what_a_killed_export_left_is_removed_by_the_next() {
+    let state = tempfile::tempdir().unwrap();
+    let bundle = sealed(state.path(), "r1");
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let out = state.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let write = |name: String| {
+        fs::write(out.join(&name), "half").unwrap();
+        name
+    };
+    write(format!(".tmp-{}-0-export", gone.id()));
+    let mut expected = vec![
+        write(format!(".tmp-{}-900-export", std::process::id())),
+        write(format!(".tmp-{}-0-mine", gone.id())),
+        write(".tmp-export".to_owned()),
+        "a.zip".to_owned(),
+    ];
+    export_to(&bundle, &out, "a.zip");
+    let mut left: Vec<String> =
+        fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+}
+
 #[test]
 fn a_directory_that_cannot_be_replaced_stays() {
     let state = tempfile::tempdir().unwrap();

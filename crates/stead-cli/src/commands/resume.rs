@@ -25,8 +25,10 @@ use crate::render::Differences;
 use crate::settings::Settings;
 
 pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
+    refuse_archive(Path::new(&args.run))?;
     let bundle = stead_bundle::resolve(&args.run, &run_directories(settings))
         .map_err(|error| unresolved(error, FailureKind::Usage))?;
+    refuse_archive(&bundle)?;
     let meta = stead_bundle::load_meta(&bundle).map_err(unreadable)?;
     match meta.kind {
         RunKind::Plan => {}
@@ -89,6 +91,17 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     })?;
     let report = ended.map_err(refused)?;
     Ok(present::finish(&report, &args.output, settings, output))
+}
+
+/// Only bundles of runs that ended become archives: there is nothing to go on with.
+fn refuse_archive(bundle: &Path) -> Result<(), Failure> {
+    if !bundle.is_file() || stead_bundle::ArchiveFormat::of_name(bundle).is_none() {
+        return Ok(());
+    }
+    let message =
+        format!("{} is an archive: its run has ended, there is nothing to resume", bundle.display());
+    let hint = format!("`stead bundle report {}` tells how it ended", bundle.display());
+    Err(Failure::new(FailureKind::Invalid, message).hint(hint))
 }
 
 /// What says something about steps means nothing to a plan.

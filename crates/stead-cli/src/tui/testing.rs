@@ -132,7 +132,10 @@ pub(super) fn phase_ended(name: &str, status: Status, error: Option<&str>) -> Ev
 
 pub(super) fn role_started(role: &str, agent: &str) -> EventKind {
     let (role, agent) = (role.to_owned(), agent.to_owned());
-    EventKind::RoleStarted(Box::new(RoleStarted { role, agent, pid: 42, argv: vec!["x".to_owned()] }))
+    let argv = vec!["x".to_owned()];
+    let started =
+        RoleStarted { role, agent, pid: 42, argv, workdir: None, program: None, program_sha256: None };
+    EventKind::RoleStarted(Box::new(started))
 }
 
 pub(super) fn role_ready(role: &str) -> EventKind {

@@ -14,4 +14,6 @@ mod remote;
 mod resuming;
 mod sources;
 mod stopping;
+mod transports;
 mod well;
+mod wire;

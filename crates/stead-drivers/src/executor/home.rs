@@ -12,9 +12,6 @@ use stead_model::RunId;
 
 const SOCKET: &str = "executor.sock";
 
-/// What is kept of a session's last words.
-const LAST_LINES: usize = 20;
-
 /// The directory of one run's session.
 #[derive(Clone, Debug)]
 pub(super) struct Home {
@@ -84,8 +81,7 @@ impl Home {
             drop(read);
         }
         let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+        stead_model::tail::last_words(&text).join("\n")
     }
 
     /// Removes the directory.

@@ -18,6 +18,7 @@ use super::files::Files;
 use crate::command::process::{self, Capture, Start};
 use crate::disk::seen::{Depth, Kind, open_file};
 use crate::disk::{Last, Spot};
+use crate::together::all_of;
 
 /// Where they are, below the root; and what is above that only Stead uses.
 const DIRECTORY: &str = "/etc/stead/facts.d";
@@ -64,7 +65,7 @@ pub(super) async fn gather(
         }
         running.push(async move { (key, path, one(cx, files, &spot).await) });
     }
-    for (key, path, text) in join_all(running).await {
+    for (key, path, text) in all_of(running).await {
         let value = text.and_then(|text| {
             if text.len() > room {
                 return Err(format!("all custom facts together are larger than {LARGEST_SUM} bytes"));
@@ -84,27 +85,6 @@ pub(super) async fn gather(
         }
     }
     (facts, warnings)
-}
-
-/// Runs all futures at once and returns what they give, in order.
-async fn join_all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut waiting: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(move |context| {
-        let mut all = true;
-        for (future, output) in &mut waiting {
-            if output.is_none() {
-                match future.as_mut().poll(context) {
-                    std::task::Poll::Ready(value) => *output = Some(value),
-                    std::task::Poll::Pending => all = false,
-                }
-            }
-        }
-        if !all {
-            return std::task::Poll::Pending;
-        }
-        std::task::Poll::Ready(waiting.iter_mut().filter_map(|(_, output)| output.take()).collect())
-    })
-    .await
 }
 
 fn warning(cx: &OpContext, path: &str, reason: &str) -> Warning {

@@ -12,7 +12,7 @@ use stead_model::role::{
 use stead_runner::agent::{Agent, AgentAbout, Link, RunningRole, StopRole};
 use stead_runner::operation::OpError;
 use stead_runner::transport::Source;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::held::{self, Start};
@@ -28,6 +28,8 @@ pub struct LocalAgent {
     link: watch::Sender<Link>,
     closing: watch::Sender<bool>,
     roles: Mutex<JoinSet<()>>,
+    /// The hash of `executable`, once it is known.
+    sha256: OnceCell<String>,
 }
 
 impl LocalAgent {
@@ -51,6 +53,7 @@ impl LocalAgent {
             link: watch::Sender::new(Link::Up),
             closing: watch::Sender::new(false),
             roles: Mutex::default(),
+            sha256: OnceCell::new(),
         }
     }
 }
@@ -80,8 +83,12 @@ impl Agent for LocalAgent {
     }
 
     async fn stead_sha256(&self) -> Result<String, OpError> {
-        let unread = || OpError::operation("the running program cannot be read");
-        away(move || crate::facts::binary_sha256().map(str::to_owned).ok_or_else(unread)).await
+        // Found out once, whoever asks meanwhile.
+        let found = self.sha256.get_or_try_init(|| {
+            let (site, executable) = (Arc::clone(&self.site), self.executable.clone());
+            away(move || site.hash_of(&executable))
+        });
+        found.await.cloned()
     }
 
     fn link(&self) -> watch::Receiver<Link> {

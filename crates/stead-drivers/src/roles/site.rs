@@ -4,6 +4,7 @@
 //!   <agent workdir>/run-<run>-<tag>/<role>/          what the role works in
 //!                                  /.control/<role>/  logs that are spooled, how the role ended
 //!                                  /.live             locked while the run has a driver
+//!                  program.json                     the hash of `stead`, as long as its file stays as it is
 //! ```
 
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ use stead_runner::operation::OpError;
 use crate::command::program;
 use crate::supervisor::tree::Orphans;
 
-use super::artifacts;
+use super::{artifacts, program_hash};
 
 /// How long what a lost driver left is kept.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -99,6 +100,12 @@ impl Site {
             }
             SiteAsk::Leftovers { work } => self.leftovers(work).map(SiteAnswer::Leftovers),
         }
+    }
+
+    /// Returns the SHA-256 of a program, which is remembered here as long as the program stays as it is.
+    pub(crate) fn hash_of(&self, program: &Path) -> Result<String, OpError> {
+        let place = self.usable()?;
+        program_hash::of(program, &place).map_err(|error| cannot("read", program, &error))
     }
 
     /// Makes the place where the supervisor of a role keeps what nobody has heard yet.

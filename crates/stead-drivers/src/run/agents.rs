@@ -14,9 +14,11 @@ use stead_model::transport::TransportSpec;
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
 
+use crate::together::all_of;
+
 use super::record::AgentFacts;
 use super::state::seconds;
-use super::{Here, RunSurroundings, futures_of, in_one};
+use super::{Here, RunSurroundings, in_one};
 
 /// Which agent is to be opened.
 #[derive(Clone, Debug)]
@@ -63,7 +65,7 @@ impl RunSurroundings {
             let connected = self.connect(id, plan, here).await;
             connected.err().map(|error| (id.clone(), error))
         });
-        futures_of(connecting).await.into_iter().flatten().collect()
+        all_of(connecting).await.into_iter().flatten().collect()
     }
 
     async fn connect(self: &Arc<Self>, id: &HostName, plan: &AgentPlan, here: &Here) -> Result<(), OpError> {

@@ -6,9 +6,10 @@ use stead_bundle::RecordError;
 use stead_model::HostName;
 use stead_model::bundle::{RoleVersions, Versions};
 use stead_model::report::Warning;
+use stead_model::run_plan::RolePlan;
 use stead_runner::operation::OpError;
 
-use super::record::{AgentFacts, role_meta, role_versions};
+use super::record::{AgentFacts, role_versions};
 use super::{Here, RunSurroundings};
 
 impl RunSurroundings {
@@ -27,30 +28,32 @@ impl RunSurroundings {
 
     /// Writes what is known of roles: every one has its metadata, whatever became of it.
     pub(super) fn write_records(&self, here: &Here) -> Result<(), RecordError> {
-        let (metas, versions) = self.state.look(|state| {
-            let metas: Vec<_> = self
-                .run
-                .in_start_order()
-                .map(|(name, role)| (name.to_owned(), role_meta(name, role, state.roles.get(name))))
-                .collect();
-            let facts = self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let versions: BTreeMap<String, RoleVersions> = self
-                .run
-                .in_start_order()
-                .map(|(name, role)| {
-                    (name.to_owned(), role_versions(role, state, name, facts.get(&role.agent_id)))
-                })
-                .collect();
-            (metas, versions)
-        });
-        for (name, mut meta) in metas {
+        for (name, mut meta) in self.role_metas() {
             for (bytes, stream) in [(&mut meta.stdout_bytes, "stdout"), (&mut meta.stderr_bytes, "stderr")] {
                 // The log is the truth; one that was never opened is there all the same, and empty.
                 *bytes = ensure_log(here, &name, stream)?;
             }
             stead_bundle::replace_json(&here.bundle, &format!("roles/{name}/role_meta.json"), &meta)?;
         }
-        let versions = Versions { roles: versions, ..stead_runner::versions() };
+        self.write_versions(here)
+    }
+
+    /// Writes what is known of agents and programs: early too, for a driver that may come later.
+    pub(super) fn write_versions(&self, here: &Here) -> Result<(), RecordError> {
+        let roles: BTreeMap<String, RoleVersions> = self.state.look(|state| {
+            let facts = self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let of = |(name, role): (&str, &RolePlan)| {
+                (name.to_owned(), role_versions(role, state, name, facts.get(&role.agent_id)))
+            };
+            self.run.in_start_order().map(of).collect()
+        });
+        let mut recorded = if self.afterwards { recorded_roles(here) } else { BTreeMap::new() };
+        let with_recorded = |(name, versions): (String, RoleVersions)| {
+            let before = recorded.remove(&name);
+            (name, before.into_iter().fold(versions, RoleVersions::or))
+        };
+        let roles = roles.into_iter().map(with_recorded).collect();
+        let versions = Versions { roles, ..stead_runner::versions() };
         stead_bundle::replace_json(&here.bundle, stead_bundle::VERSIONS, &versions)
     }
 
@@ -67,10 +70,17 @@ impl RunSurroundings {
         }
     }
 
-    async fn say_incomplete(&self, error: &RecordError) {
+    pub(super) async fn say_incomplete(&self, error: &RecordError) {
         let text = format!("the record of the run is incomplete: {error}: {}", error.source);
         self.announcer.warn(Warning::new("run/record-incomplete", text)).await;
     }
+}
+
+/// Returns what a lost driver wrote of agents and programs.
+fn recorded_roles(here: &Here) -> BTreeMap<String, RoleVersions> {
+    let bytes = std::fs::read(here.bundle.join(stead_bundle::VERSIONS)).ok();
+    let versions = bytes.and_then(|bytes| serde_json::from_slice::<Versions>(&bytes).ok());
+    versions.map(|versions| versions.roles).unwrap_or_default()
 }
 
 /// Makes sure that a role has a log; returns its length.

@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stead_model::bundle::{ArtifactMeta, RoleStatus};
+use stead_model::bundle::{ArtifactMeta, ROLE_FILES, RoleStatus};
 use stead_model::event::{Artifact, EventKind};
 use stead_model::plan::Digest;
 use stead_model::report::Warning;
@@ -14,14 +14,13 @@ use stead_model::{ErrorClass, RunStatus};
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
 
+use crate::together::all_of;
+
 use super::state::{Stage, with_lines};
-use super::{Here, RunSurroundings, futures_of, in_one, make_directory};
+use super::{Here, RunSurroundings, in_one, make_directory};
 
 /// How long collecting may take after an abnormal end.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Names in a role's directory that are no artifact's.
-const RESERVED: [&str; 3] = ["stdout.log", "stderr.log", "role_meta.json"];
 
 impl RunSurroundings {
     /// Collects what every role left, and removes workdirs.
@@ -44,6 +43,10 @@ impl RunSurroundings {
             }
         };
         self.ask_programs().await;
+        // Agents are asked no more, not even by a driver that comes later.
+        if let Err(error) = self.write_versions(here) {
+            self.say_incomplete(&error).await;
+        }
         let failed = *status != RunStatus::Success || collected.is_err();
         // Whether a run that went well so far fails is known after its last phase.
         let may_fail = self.run.analyze != Analyze::No || self.run.diff.is_some();
@@ -62,12 +65,12 @@ impl RunSurroundings {
                 self.remember_program(&id, agent.stead_sha256().await.ok());
             }
         });
-        futures_of(asking).await;
+        all_of(asking).await;
     }
 
     async fn collect_all(&self, here: &Here) -> Result<(), OpError> {
         let collecting = self.run.in_start_order().map(|(name, role)| self.collect_role(here, name, role));
-        in_one(futures_of(collecting).await.into_iter().filter_map(Result::err).collect())
+        in_one(all_of(collecting).await.into_iter().filter_map(Result::err).collect())
     }
 
     async fn collect_role(&self, here: &Here, name: &str, role: &RolePlan) -> Result<(), OpError> {
@@ -239,7 +242,7 @@ impl RunSurroundings {
 
 /// Whether a path in a role's directory is the bundle's own, or below what is.
 fn is_reserved(path: &str) -> bool {
-    path.split('/').next().is_some_and(|first| RESERVED.contains(&first))
+    path.split('/').next().is_some_and(|first| ROLE_FILES.contains(&first))
 }
 
 pub(super) fn link_of(agent: &dyn Agent) -> Link {

@@ -9,8 +9,10 @@ use stead_model::{ErrorClass, HostName};
 use stead_runner::agent::{Agent, Link};
 use stead_runner::operation::OpError;
 
+use crate::together::all_of;
+
 use super::collect::link_of;
-use super::{Here, RunSurroundings, futures_of};
+use super::{Here, RunSurroundings};
 
 impl RunSurroundings {
     /// Leaves the agents: what the run has there is removed, or stays if that is wanted of a run that `failed` or not.
@@ -42,7 +44,7 @@ impl RunSurroundings {
             }
         });
         let mut result = Ok(());
-        for left in futures_of(leaving).await {
+        for left in all_of(leaving).await {
             match left {
                 Err(error) if error.class == ErrorClass::Unreachable => {}
                 other => result = result.and(other),

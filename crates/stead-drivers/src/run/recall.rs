@@ -3,7 +3,7 @@
 use stead_engine::compile::runs::{render_role, render_workdir};
 use stead_model::bundle::{ArtifactMeta, ReadyMeta, RoleStatus, StopMeta};
 use stead_model::event::{Event, EventKind};
-use stead_model::role::{RoleExit, StopReason};
+use stead_model::role::{Program, RoleExit, StopReason};
 use stead_model::run_plan::RunPlan;
 
 use super::state::{Inner, RoleState, Stage, judge};
@@ -49,6 +49,11 @@ fn recall(state: &mut Inner, event: &Event) -> bool {
         *state.role(&started.role) = RoleState {
             stage: Stage::Ended,
             argv: Some(started.argv.clone()),
+            workdir: started.workdir.clone(),
+            program: started
+                .program
+                .clone()
+                .map(|path| Program { path, sha256: started.program_sha256.clone() }),
             pid: Some(started.pid),
             started_at: Some(event.t),
             ..RoleState::default()

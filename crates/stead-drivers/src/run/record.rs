@@ -6,7 +6,7 @@ use stead_model::bundle::{EndedBy, Phase, PhaseStatus, RoleMeta, RoleStatus, Rol
 use stead_model::report::{Report, TaskRow};
 use stead_model::run_plan::{Arg, RolePlan, RunPlan, phases};
 use stead_model::time::Timestamp;
-use stead_model::{RunStatus, Status};
+use stead_model::{ErrorClass, RunStatus, Status};
 
 use super::compare::STOPPED;
 use super::state::{Inner, RoleState, Stage};
@@ -89,9 +89,6 @@ pub(super) fn role_versions(
     }
 }
 
-/// What phases say that a lost driver was in.
-const DRIVER_LOST: &str = "the driver was lost";
-
 /// Adds what a run of roles adds to `run_meta.json`. `ended_by` is what ended a run that went well before its tasks did.
 pub fn complete_meta(run: &RunPlan, ended_by: Option<EndedBy>, report: &Report, meta: &mut RunMeta) {
     let roles = roles_of_phases(run);
@@ -101,14 +98,18 @@ pub fn complete_meta(run: &RunPlan, ended_by: Option<EndedBy>, report: &Report, 
     let first = meta.phases.iter().filter(failed).min_by_key(|phase| (phase.finished_at, phase.started_at));
     let first = first.map(|phase| (phase.name.clone(), phase.error.clone()));
     let decides = matches!(report.status, RunStatus::Failed | RunStatus::Timeout);
+    let mut was_interrupted = false;
     if let Some((name, error)) = first {
+        let mut rows = report.tasks.iter().filter(|row| row.class == Some(ErrorClass::Interrupted));
+        was_interrupted = rows.any(|row| row.name.as_str() == name);
         meta.failed_phase = decides.then_some(name);
         meta.error = error.or(meta.error.take());
     }
     if report.segments > 1 {
-        let before = meta.error.take().filter(|error| error != DRIVER_LOST);
+        // That a phase was cut off by the loss is no failure before it.
+        let before = meta.error.take().filter(|_| !was_interrupted);
         let before = before.map(|error| format!("; before that: {error}")).unwrap_or_default();
-        meta.error = Some(format!("{DRIVER_LOST}, what was left was collected afterwards{before}"));
+        meta.error = Some(format!("the driver was lost, what was left was collected afterwards{before}"));
     }
     if meta.error.is_none() {
         meta.error = match report.status {

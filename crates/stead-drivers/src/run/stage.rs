@@ -12,27 +12,31 @@ use stead_runner::agent::Agent;
 use stead_runner::operation::OpError;
 use stead_runner::transport::Source;
 
-use super::{Here, RunSurroundings, futures_of, in_one};
+use crate::together::all_of;
+
+use super::{Here, RunSurroundings, in_one};
 
 impl RunSurroundings {
     /// Stages every role at once; all problems are told.
     pub(super) async fn stage(&self, here: &Here) -> Result<(), OpError> {
         let work = here.work()?;
-        let problems: Vec<OpError> = futures_of(
-            self.run.in_start_order().map(|(name, role)| self.make_place(here, &work, name, role)),
-        )
-        .await
-        .into_iter()
-        .filter_map(Result::err)
-        .collect();
-        in_one(problems)?;
         let problems: Vec<OpError> =
-            futures_of(self.run.in_start_order().map(|(name, role)| self.stage_role(here, name, role)))
+            all_of(self.run.in_start_order().map(|(name, role)| self.make_place(here, &work, name, role)))
                 .await
                 .into_iter()
                 .filter_map(Result::err)
                 .collect();
         in_one(problems)?;
+        let problems: Vec<OpError> =
+            all_of(self.run.in_start_order().map(|(name, role)| self.stage_role(here, name, role)))
+                .await
+                .into_iter()
+                .filter_map(Result::err)
+                .collect();
+        in_one(problems)?;
+        if let Err(error) = self.write_versions(here) {
+            self.say_incomplete(&error).await;
+        }
         self.fetch_preinstalled_profile(here).await
     }
 

@@ -127,11 +127,18 @@ impl RunSurroundings {
         loop {
             match running.next_event().await {
                 Some(RoleEvent::Started { pid, at }) => {
-                    let argv = self.state.look(|state| {
-                        state.roles.get(name).and_then(|role| role.argv.clone()).unwrap_or_default()
-                    });
-                    let agent = role.agent_id.to_string();
-                    let started = RoleStarted { role: name.to_owned(), agent, pid, argv };
+                    let own = self.state.look(|state| state.roles.get(name).cloned()).unwrap_or_default();
+                    let (program, program_sha256) =
+                        own.program.map(|program| (program.path, program.sha256)).unzip();
+                    let started = RoleStarted {
+                        role: name.to_owned(),
+                        agent: role.agent_id.to_string(),
+                        pid,
+                        argv: own.argv.unwrap_or_default(),
+                        workdir: own.workdir,
+                        program,
+                        program_sha256: program_sha256.flatten(),
+                    };
                     self.announcer.say(EventKind::RoleStarted(Box::new(started))).await;
                     self.state.change(|state| {
                         let role = state.role(name);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use stead_model::ErrorClass;
 use stead_model::bundle::{ArtifactMeta, EndedBy, ReadyMeta, RoleStatus, StopMeta};
+use stead_model::report::Warning;
 use stead_model::role::{Program, RoleExit, StopReason};
 use stead_model::run_plan::{ArtifactPlan, RoleKind, RolePlan, RunPlan};
 use stead_model::time::Timestamp;
@@ -77,6 +78,12 @@ impl RunFailure {
     /// Returns it as the failure of a phase.
     pub(super) fn into_error(self) -> OpError {
         OpError::new(self.class, self.message)
+    }
+
+    /// Returns the warning that it is, of a role that may fail.
+    pub(super) fn allowed(&self) -> Warning {
+        let gist = self.message.lines().next().unwrap_or_default();
+        Warning::new("run/role-failed-allowed", format!("{gist} (allow_failure)")).of_role(&self.role)
     }
 }
 

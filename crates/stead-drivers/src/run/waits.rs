@@ -39,7 +39,7 @@ impl RunSurroundings {
             .await;
         let Err(failure) = waited else { return Ok(()) };
         if role.allow_failure && failure.role == name && failure.class != ErrorClass::Unreachable {
-            self.allow(&failure).await;
+            self.announcer.warn(failure.allowed()).await;
             return Ok(());
         }
         self.state.change(|state| {
@@ -109,14 +109,6 @@ impl RunSurroundings {
                 .is_some_and(|own| own.stage == Stage::Ended || own.asked == Some(StopReason::Duration));
             role.kind == RoleKind::Task || role.duration_seconds.is_none() || over
         })
-    }
-
-    /// Says that the failure of a role is only a warning.
-    async fn allow(&self, failure: &RunFailure) {
-        let gist = failure.message.lines().next().unwrap_or_default();
-        let warning =
-            stead_model::report::Warning::new("run/role-failed-allowed", format!("{gist} (allow_failure)"));
-        self.announcer.warn(warning.of_role(&failure.role)).await;
     }
 }
 

@@ -98,7 +98,7 @@ impl RunSurroundings {
         });
         let verdict = judge(name, role, asked, &exit, needed);
         if let Some(failure) = verdict.failure.as_ref().filter(|_| role.allow_failure) {
-            self.announcer.warn(allowed(failure).of_role(name)).await;
+            self.announcer.warn(failure.allowed()).await;
         }
         self.state.change(|state| {
             let own = state.role(name);
@@ -143,7 +143,7 @@ impl RunSurroundings {
         let message = with_lines(gist, &here.last_stderr(name));
         let failure = RunFailure { role: name.to_owned(), class: ErrorClass::Timeout, message };
         if role.allow_failure {
-            self.announcer.warn(allowed(&failure).of_role(name)).await;
+            self.announcer.warn(failure.allowed()).await;
         }
         self.state.change(|state| {
             state.role(name).status = Some(RoleStatus::Timeout);
@@ -177,12 +177,6 @@ impl RunSurroundings {
             self.announcer.log(event, None).await;
         }
     }
-}
-
-/// Returns the warning that a failure is only that.
-fn allowed(failure: &RunFailure) -> Warning {
-    let gist = failure.message.lines().next().unwrap_or_default();
-    Warning::new("run/role-failed-allowed", format!("{gist} (allow_failure)"))
 }
 
 /// How much of a role's logs the journal points to.

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use stead_model::role::LAST_LINES;
+use stead_model::tail::LAST_LINES;
 use stead_runner::redact::{MaskingStream, Redactor};
 
 /// A last line longer than this is cut: it is for people.

@@ -6,35 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-
-/// A process as `/proc/PID/stat` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    pid: u32,
-    parent: u32,
-    session: u32,
-    /// When it started, in clock ticks since the machine did.
-    started: u64,
-    is_zombie: bool,
-}
-
-impl Entry {
-    /// Sends the process a signal; returns whether it was there. One that is gone needs none; one that is not ours
-    /// stays and is found again.
-    ///
-    /// The handle stays with the process though its number be used again, and is held only here: a tree may have more
-    /// processes than this one may have files.
-    fn signal(&self, signal: Signal) -> bool {
-        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
-        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-        let is_same = read_entry(self.pid).is_some_and(|now| now.started == self.started && !now.is_zombie);
-        if is_same {
-            pidfd_send_signal(&handle, signal).unwrap_or(());
-        }
-        is_same
-    }
-}
+use rustix::process::Signal;
+use stead_runner::process_table::{Environment, Process};
 
 /// Returns how many live processes there are below the process `root`, itself left out.
 pub(crate) fn count_below(root: u32) -> usize {
@@ -43,17 +16,17 @@ pub(crate) fn count_below(root: u32) -> usize {
 
 /// Whether there are live processes below `root` that are not in the tree of `except`.
 pub(crate) fn has_others_below(root: u32, except: u32) -> bool {
-    let entries = entries();
+    let entries = Process::all();
     let spared = descendants(&entries, BTreeSet::from([except]));
-    let others: Vec<Entry> = entries.into_iter().filter(|entry| !spared.contains(&entry.pid)).collect();
+    let others: Vec<Process> = entries.into_iter().filter(|entry| !spared.contains(&entry.pid)).collect();
     !live_below(&others, root).is_empty()
 }
 
-fn below(root: u32) -> Vec<Entry> {
-    live_below(&entries(), root)
+fn below(root: u32) -> Vec<Process> {
+    live_below(&Process::all(), root)
 }
 
-fn live_below(entries: &[Entry], root: u32) -> Vec<Entry> {
+fn live_below(entries: &[Process], root: u32) -> Vec<Process> {
     let found = descendants(entries, BTreeSet::from([root]));
     let members = entries.iter().filter(|entry| entry.pid != root && found.contains(&entry.pid));
     members.filter(|entry| !entry.is_zombie).copied().collect()
@@ -111,32 +84,28 @@ impl Orphans<'_> {
         killed.len()
     }
 
-    fn find(&self) -> Vec<Entry> {
+    fn find(&self) -> Vec<Process> {
         let own = std::process::id();
-        let entries = entries();
+        let entries = Process::all();
         let roots = entries.iter().filter(|entry| entry.pid != own && self.is_meant(entry));
         let found = descendants(&entries, roots.map(|entry| entry.pid).collect());
         let members = entries.iter().filter(|entry| entry.pid != own && found.contains(&entry.pid));
         members.filter(|entry| !entry.is_zombie).copied().collect()
     }
 
-    fn is_meant(&self, entry: &Entry) -> bool {
+    fn is_meant(&self, entry: &Process) -> bool {
         self.session == Some(entry.session) || self.is_marked(entry.pid)
     }
 
     fn is_marked(&self, pid: u32) -> bool {
-        let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { return false };
-        let value = |name: &str| {
-            let mut entries = environ.split(|byte| *byte == 0);
-            entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-        };
-        !self.marks.is_empty()
-            && self.marks.iter().all(|(name, wanted)| value(name) == Some(wanted.as_bytes()))
+        let Some(environment) = Environment::of(pid) else { return false };
+        let is_there = |(name, wanted): &(&str, &str)| environment.get(name) == Some(wanted.as_bytes());
+        !self.marks.is_empty() && self.marks.iter().all(is_there)
     }
 }
 
 /// Returns `roots` and all below them.
-fn descendants(entries: &[Entry], roots: BTreeSet<u32>) -> BTreeSet<u32> {
+fn descendants(entries: &[Process], roots: BTreeSet<u32>) -> BTreeSet<u32> {
     let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for entry in entries {
         children.entry(entry.parent).or_default().push(entry.pid);
@@ -153,30 +122,6 @@ fn descendants(entries: &[Entry], roots: BTreeSet<u32>) -> BTreeSet<u32> {
     found
 }
 
-fn entries() -> Vec<Entry> {
-    let Ok(directory) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = directory.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(read_entry).collect()
-}
-
-fn read_entry(pid: u32) -> Option<Entry> {
-    // The name in it may be any bytes.
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(pid, &String::from_utf8_lossy(&stat))
-}
-
-fn parse_stat(pid: u32, stat: &str) -> Option<Entry> {
-    // The name in parentheses may hold anything, parentheses too: the fields begin after the last one.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    Some(Entry {
-        pid,
-        is_zombie: matches!(*fields.first()?, "Z" | "X"),
-        parent: fields.get(1)?.parse().ok()?,
-        session: fields.get(3)?.parse().ok()?,
-        started: fields.get(19)?.parse().ok()?,
-    })
-}
-
 /// Returns the time since the machine started in the ticks of `/proc/PID/stat`: hundredths of a second.
 fn ticks_now() -> Option<u64> {
     let text = fs::read_to_string("/proc/uptime").ok()?;
@@ -189,16 +134,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_parentheses_do_not_confuse() {
-        let line = "7 (a) b (c)) S 3 7 5 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 0 0";
-        let entry = parse_stat(7, line).unwrap();
-        assert_eq!(entry, Entry { pid: 7, parent: 3, session: 5, started: 4711, is_zombie: false });
-        assert_eq!(parse_stat(7, "7 (x"), None);
-    }
-
-    #[test]
     fn descendants_are_found_through_generations() {
-        let entry = |pid, parent| Entry { pid, parent, session: 1, started: 0, is_zombie: false };
+        let entry = |pid, parent| Process { pid, parent, session: 1, started: 0, is_zombie: false };
         let entries = [entry(5, 1), entry(2, 1), entry(9, 5), entry(3, 9), entry(4, 2)];
         assert_eq!(descendants(&entries, BTreeSet::from([5])), BTreeSet::from([5, 9, 3]));
         assert_eq!(live_below(&entries, 5), [entry(9, 5), entry(3, 9)]);

@@ -9,6 +9,9 @@ use crate::plan::Digest;
 use crate::run_plan::RoleKind;
 use crate::time::Timestamp;
 
+/// Files that every role has in its directory; no artifact may be called so.
+pub const ROLE_FILES: [&str; 3] = ["stdout.log", "stderr.log", "role_meta.json"];
+
 /// `role_meta.json`: what a role was and what became of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoleMeta {
@@ -164,4 +167,27 @@ pub struct RoleVersions {
     pub program: Option<String>,
     /// Its hash.
     pub program_sha256: Option<String>,
+}
+
+impl RoleVersions {
+    /// Returns what is known here, and of what is not, what was known before.
+    #[must_use]
+    pub fn or(self, before: Self) -> Self {
+        // A program has its own hash, or none.
+        let (program, program_sha256) = match self.program {
+            Some(program) => (Some(program), self.program_sha256),
+            None => (before.program, before.program_sha256),
+        };
+        Self {
+            agent_id: self.agent_id,
+            transport: self.transport,
+            host: self.host.or(before.host),
+            os: self.os.or(before.os),
+            arch: self.arch.or(before.arch),
+            stead_sha256: self.stead_sha256.or(before.stead_sha256),
+            clock_offset_ms: self.clock_offset_ms.or(before.clock_offset_ms),
+            program,
+            program_sha256,
+        }
+    }
 }

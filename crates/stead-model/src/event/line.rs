@@ -139,6 +139,9 @@ mod tests {
                 agent: "edge".to_owned(),
                 pid: 7,
                 argv: vec!["a b".to_owned(), String::new()],
+                workdir: Some("/w".to_owned()),
+                program: Some("/bin/a b".to_owned()),
+                program_sha256: None,
             })),
             EventKind::RoleReady(Box::new(RoleReady {
                 role: "server".to_owned(),

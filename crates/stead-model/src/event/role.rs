@@ -51,6 +51,15 @@ pub struct RoleStarted {
     pub pid: u32,
     /// What was started.
     pub argv: Vec<String>,
+    /// Where it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// Its program there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
+    /// The hash of its program, if that can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_sha256: Option<String>,
 }
 
 /// A service is ready.

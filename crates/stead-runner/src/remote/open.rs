@@ -19,9 +19,6 @@ use super::binary::{Binaries, Binary, Packing, own_arch};
 const PROBE: &str = include_str!("probe.sh");
 const UPLOAD: &str = include_str!("upload.sh");
 
-/// Lines of errors that go into a message.
-const LAST_LINES: usize = 20;
-
 /// How long an executor that is there may take to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -353,6 +350,5 @@ async fn last_lines(running: &mut Running) -> String {
     // One that says nothing more but does not end either has said all it will.
     drop(tokio::time::timeout(Duration::from_secs(2), limited.read_to_end(&mut said)).await);
     let said = String::from_utf8_lossy(&said);
-    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default().join("\n")
+    stead_model::tail::last_words(&said).join("\n")
 }

@@ -48,7 +48,7 @@ pub(super) async fn doomed(yard: &dyn Yard) {
         match within(driver.start(&id)).await {
             Err(MachineError::Failed { last_lines, .. }) => {
                 assert!(last_lines.iter().any(|line| line.contains("doomed")), "{last_lines:?}");
-                assert!(last_lines.len() <= stead_runner::machine::LAST_LINES);
+                assert!(last_lines.len() <= stead_model::tail::LAST_LINES);
             }
             other => panic!("a machine that dies at once has failed to start, not {other:?}"),
         }

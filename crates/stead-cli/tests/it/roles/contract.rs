@@ -57,7 +57,8 @@ pub(super) async fn secrets_are_masked(stage: &Stage) {
 
 /// How a role ended is told truly.
 pub(super) async fn ends_are_told_truly(stage: &Stage) {
-    let script = "i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; exit 42";
+    // Long enough that its memory is looked at once it has some.
+    let script = "i=0; while [ $i -lt 30 ]; do echo line $i >&2; i=$((i+1)); done; sleep 0.2; exit 42";
     let (exit, _) = stage.run("code", script, Wish::default()).await;
     assert_eq!((exit.exit_code, exit.signal.as_deref(), exit.killed), (Some(42), None, false));
     assert_eq!((exit.last_stderr.len(), exit.last_stderr[0].as_str()), (20, "line 10"));

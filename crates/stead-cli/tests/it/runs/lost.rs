@@ -20,6 +20,22 @@ roles:
     place
 }
 
+/// Where a role ran, and which program, is known also after its driver was lost.
+#[track_caller]
+fn knows_where_and_what(place: &Place, role: &str) {
+    let workdir = place.role(role)["workdir"].as_str().map(str::to_owned);
+    assert!(workdir.is_some_and(|workdir| workdir.starts_with('/')), "{}", place.role(role));
+    let versions: serde_json::Value = serde_json::from_str(&place.read("versions.json")).unwrap();
+    let versions = &versions["roles"][role];
+    assert!(versions["program"].as_str().is_some_and(|program| program.starts_with('/')), "{versions}");
+    for known in ["host", "os", "arch"] {
+        assert!(versions[known].is_string(), "{versions}");
+    }
+    for hash in ["program_sha256", "stead_sha256"] {
+        assert_eq!(versions[hash].as_str().map(str::len), Some(64), "{versions}");
+    }
+}
+
 #[track_caller]
 fn is_finished_by_resume(place: &Place) {
     let ended = place.stead(["resume", "runs/r", "--json"]).output().unwrap();
@@ -31,6 +47,9 @@ fn is_finished_by_resume(place: &Place) {
     for role in ["server", "client"] {
         assert!(document["roles"][role]["status"].is_string(), "{document}");
         assert_eq!(place.role(role)["role"], role);
+        if place.role(role)["started_at"].is_string() {
+            knows_where_and_what(place, role);
+        }
     }
     place.is_clean();
     // A finished run stays as it is.
@@ -165,6 +184,38 @@ fn roles_of_which_nothing_is_recorded_are_collected_and_not_started_again() {
         assert!(place.told(&["role_started"]).is_empty());
         place.is_clean();
     }
+}
+
+/// Section 2.2 after a loss: a workdir that the manifest names stays, and what was in it before is not collected.
+#[test]
+fn a_workdir_of_the_manifest_survives_its_driver() {
+    let place = Place::new("");
+    let work = place.lab.path("work");
+    place.lab.write("work/old.json", "{}");
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    std::fs::File::open(work.join("old.json")).unwrap().set_modified(long_ago).unwrap();
+    place.lab.write(
+        "m.yaml",
+        format!(
+            "api_version: v1\nrun_id: r\nroles:\n  one: {{workdir: {}, command: [sh, -c, 'echo 1 > new.json; echo on; sleep 60'], artifacts: ['*.json']}}\n",
+            work.display()
+        ),
+    );
+    let running = place.start(&[]);
+    place.wait_for_event("role_started", "one");
+    wait_until("output", || place.lab.read("runs/r/roles/one/stdout.log") == "on\n");
+    running.kill_hard();
+    let ended = place.stead(["resume", "runs/r", "--json"]).output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", String::from_utf8_lossy(&ended.stderr));
+    let role = place.role("one");
+    assert_eq!(role["workdir"], work.display().to_string());
+    let collected: Vec<&str> =
+        role["artifacts"].as_array().unwrap().iter().map(|found| found["path"].as_str().unwrap()).collect();
+    assert_eq!(collected, ["new.json"]);
+    assert!(place.warnings().contains(&"run/stale-artifact".to_owned()), "{:?}", place.warnings());
+    assert!(work.join("old.json").exists() && work.join("new.json").exists());
+    knows_where_and_what(&place, "one");
+    place.is_clean();
 }
 
 /// Section 4.5: a driver that was lost between the last event and the seal was lost.

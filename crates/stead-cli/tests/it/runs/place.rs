@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::cases_17_32::journal_rules;
 use crate::cases_17_32::lab::{Ended, Lab, Running, wait_until};
 
 pub(crate) struct Place {
@@ -125,11 +126,12 @@ impl Place {
         });
     }
 
-    /// Nothing runs, nothing is left where roles worked, and the bundle is whole.
+    /// Nothing runs, nothing is left where roles worked, the journal keeps its rules and the bundle is whole.
     #[track_caller]
     pub(crate) fn is_clean(&self) {
         self.lab.nothing_runs();
         self.verifies();
+        journal_rules::check(&self.bundle());
         let left: Vec<_> = fs::read_dir(self.lab.path("cache/stead"))
             .into_iter()
             .flatten()

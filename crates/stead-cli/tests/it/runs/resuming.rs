@@ -66,6 +66,13 @@ roles:
     for code in ["run/secret-unreadable", "run/seal-unsigned"] {
         assert!(codes.contains(&code), "{codes:?}");
     }
+    // An archive is the end of a run.
+    for named in ["runs/r.zip", "r"] {
+        let again = place.stead(["resume", named]).output().unwrap();
+        let told = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert_eq!(again.status.code(), Some(3), "{told}");
+        assert!(told.contains("is an archive") && told.contains("`stead bundle report "), "{told}");
+    }
     let verified = place.stead(["bundle", "verify", "runs/r.zip"]).output().unwrap();
     assert_eq!(verified.status.code(), Some(0), "{}", String::from_utf8_lossy(&verified.stdout));
     place.lab.nothing_runs();

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use stead_model::machine::{Machine, MachineExit, MachineId, MachineSpec, MachineState, OwnerScope, SshDoor};
 use stead_model::time::Timestamp;
-use stead_runner::machine::{LAST_LINES, MachineError, SANDBOX_FILE};
+use stead_runner::machine::{MachineError, SANDBOX_FILE};
 
 use super::faults::Fault;
 use super::names::Names;
@@ -348,8 +348,7 @@ impl Home {
             read.and_then(|_| file.take(TAIL).read_to_end(&mut text)).ok();
         }
         let text = String::from_utf8_lossy(&text);
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        lines.iter().skip(lines.len().saturating_sub(LAST_LINES)).map(|line| (*line).to_owned()).collect()
+        stead_model::tail::last_words(&text).into_iter().map(str::to_owned).collect()
     }
 
     pub(super) fn failed(&self, doing: &str, error: &io::Error) -> MachineError {

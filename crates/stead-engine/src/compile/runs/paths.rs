@@ -1,7 +1,6 @@
 //! What paths of a role may be, where templates can give them.
 
-/// Names of a role's directory in a bundle that no artifact may have.
-pub(super) const RESERVED: [&str; 3] = ["stdout.log", "stderr.log", "role_meta.json"];
+use stead_model::bundle::ROLE_FILES;
 
 /// Returns why `path` is no workdir.
 pub(super) fn refuse_workdir(path: &str) -> Option<String> {
@@ -30,7 +29,7 @@ pub(super) fn refuse_artifact(pattern: &str) -> Option<String> {
         return Some(message);
     }
     let plain = pattern.trim_start_matches("./");
-    if RESERVED.contains(&plain) {
+    if ROLE_FILES.contains(&plain) {
         return Some(format!("`{plain}` is reserved: Stead writes it itself"));
     }
     let mut rest = pattern;

@@ -15,7 +15,7 @@ use stead_model::plan::{
     Action, Digest, Expression, Guard, Limits, OnError, Op, Param, Part, Plan, Section, Settings, Task,
     TaskIndex, TriggerRule,
 };
-use stead_model::run_plan::{AgentPlan, Analyze, ProfilePlan, RoleKind, RunPlan, Until, phases};
+use stead_model::run_plan::{AgentPlan, Analyze, ProfilePlan, RoleKind, RunPlan, RunWarning, Until, phases};
 use stead_model::{Diagnostics, OperationName, PlanName, TaskName};
 
 use super::roles::{Draft, Roles};
@@ -73,6 +73,14 @@ fn run_plan(
 ) -> RunPlan {
     let manifest = inputs.manifest;
     let resolved = resolved::manifest(inputs, &roles);
+    let mut warnings = roles.warnings;
+    warnings.extend(
+        roles.agents.values().flat_map(|host| host.transport.warnings()).map(|(code, text)| RunWarning {
+            code: code.to_owned(),
+            text,
+            role: None,
+        }),
+    );
     let agents = roles.agents.into_iter().map(|(id, host)| {
         let agent = AgentPlan { transport: host.transport.to_string(), workdir: host.workdir.clone(), host };
         (id, agent)
@@ -106,7 +114,7 @@ fn run_plan(
         ports,
         diff: diff(inputs),
         kits: roles.kits,
-        warnings: roles.warnings,
+        warnings,
         manifest_sha256: inputs.manifest_sha256,
         hidden_env,
         manifest: Arc::new(resolved),
