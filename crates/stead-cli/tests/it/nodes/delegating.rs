@@ -16,6 +16,10 @@ use crate::cases_17_32::lab::{Ended, Lab};
 /// How long something may take to come; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A site whose servers take any free port.
+const SERVED: &str =
+    "defaults: {domain: lab.example, packages: [ca-certificates]}\nserver: {port: 0, bind: 127.0.0.1}\n";
+
 /// A place with a site whose nodes go when the test ends, however it does.
 struct Tree {
     lab: Lab,
@@ -258,6 +262,65 @@ fn tokens_of_a_hosting_node_are_good_for_its_level() {
     let node = stead_model::NodeName::parse("inner").unwrap();
     let derived = key.derive(&SiteKey::parse("m").unwrap(), &node);
     assert!(tree.lab.run(["token", "inspect", token]).exits(0).stdout.contains(&derived.kid()));
+}
+
+/// ST-5: a child that says nothing is what the manifest says, and its level mints its token.
+#[test]
+fn a_silent_child_pulls_after_delegation() {
+    let nodes = "  - {name: host, type: vm, spec: base, execution: {mode: push}}\n  - {name: leaf, type: vm, spec: base, parent: host}\nexecution: {default_mode: pull}\n";
+    let tree = Tree::with(nodes, &[("site.yaml", SERVED)]);
+    let made = tree.run("create", &[]).exits(0).document();
+    assert_eq!(statuses(&made), all("completed", &["host", "leaf"]));
+    let modes: Vec<&str> =
+        made["nodes"].as_array().unwrap().iter().map(|row| row["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["push", "pull"]);
+    assert!(!tree.root(&["host"]).join("etc/stead/bootstrap.json").exists(), "a pushed node has no agent");
+    let bootstrap = tree.root(&["host", "leaf"]).join("etc/stead/bootstrap.json");
+    let bootstrap: Value = serde_json::from_str(&fs::read_to_string(bootstrap).unwrap()).unwrap();
+    let token = bootstrap["token"].as_str().unwrap();
+    let below = tree.root(&["host"]).join("var/lib/stead/delegated/m");
+    tree.lab.run(["token", "verify", token, "--node", "leaf", "--site", below.to_str().unwrap()]).exits(0);
+    tree.lab.run(["token", "verify", token, "--node", "leaf"]).exits(4).says("E301");
+    assert!(!tree.lab.path("state/server").exists(), "only the level of the pulling node has a server");
+
+    let pushed = tree.run("create", &["--mode", "push"]).exits(0).document();
+    let modes: Vec<&str> =
+        pushed["nodes"].as_array().unwrap().iter().map(|row| row["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["push", "push"]);
+    assert!(!tree.root(&["host", "leaf"]).join("etc/stead/bootstrap.json").exists());
+}
+
+/// ST-4, pull: each level serves its own nodes, at the address it was told.
+#[test]
+fn each_level_serves_its_own_nodes() {
+    let nodes = "  - {name: a, type: vm, spec: base}\n  - {name: b, type: vm, spec: base, parent: a}\n  - {name: c, type: vm, spec: base, parent: b}\nexecution: {default_mode: pull}\n";
+    let tree = Tree::with(nodes, &[("site.yaml", SERVED)]);
+    let made = tree.run("create", &[]).exits(0).document();
+    assert_eq!(statuses(&made), all("completed", &["a", "b", "c"]));
+    let server = |path: &[&str]| {
+        let file = tree.root(path).join("etc/stead/bootstrap.json");
+        let bootstrap: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        bootstrap["server"].as_str().unwrap().to_owned()
+    };
+    let urls = [server(&["a"]), server(&["a", "b"]), server(&["a", "b", "c"])];
+    assert!(urls.iter().all(|url| url.starts_with("https://127.0.0.1:")), "{urls:?}");
+    assert!(urls[0] != urls[1] && urls[1] != urls[2] && urls[0] != urls[2], "{urls:?}");
+}
+
+/// A test looks at every level, and its report has the checks of all of them.
+#[test]
+fn a_test_verifies_every_level() {
+    let tree = Tree::new(
+        "  - {name: host, type: vm, spec: base}\n  - {name: leaf, type: vm, spec: base, parent: host}\n",
+    );
+    let tested = tree.run("test", &[]).exits(0).document();
+    assert_eq!(statuses(&tested), all("destroyed", &["host", "leaf"]));
+    let report: Value =
+        serde_json::from_str(&fs::read_to_string(tested["report"].as_str().unwrap()).unwrap()).unwrap();
+    for row in report["nodes"].as_array().unwrap() {
+        let checks = row["checks"].as_array().unwrap();
+        assert!(!checks.is_empty() && checks.iter().all(|check| check["status"] != "failed"), "{row}");
+    }
 }
 
 /// Case 29: what a sandbox holds ends with it, and comes back with it.
