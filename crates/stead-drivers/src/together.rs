@@ -74,7 +74,7 @@ mod tests {
                     return told.await.unwrap_or(0);
                 }
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-                tell.into_iter().for_each(|tell| drop(tell.send(7)));
+                tell.into_iter().for_each(|tell| tell.send(7).unwrap());
                 number
             }
         });
