@@ -33,13 +33,13 @@ pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
 };
-pub use config::{ConfigApplyArgs, ConfigCommand, ConfigFetchArgs, ConfigObserveArgs};
+pub use config::{ConfigApplyArgs, ConfigCommand, ConfigConfirmArgs, ConfigFetchArgs, ConfigObserveArgs};
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
 pub use intent::IntentArgs;
 pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
-pub use node_verbs::{NodesArgs, OnErrorWord, StatusArgs, TestArgs};
+pub use node_verbs::{DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
     TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
@@ -152,11 +152,17 @@ pub enum Command {
     /// Remove the nodes of a manifest
     #[command(after_long_help = node_verbs::DESTROY_EXAMPLES)]
     Destroy(Box<NodesArgs>),
+    /// Compare the nodes of a manifest with what they should be; a part of a test that a level above does
+    #[command(hide = true)]
+    Verify(Box<NodesArgs>),
     /// Make the nodes of a manifest, verify them, and remove them
     #[command(after_long_help = node_verbs::TEST_EXAMPLES)]
     Test(Box<TestArgs>),
     /// Show the nodes of a manifest as they are
     Status(Box<StatusArgs>),
+    /// Show what of the nodes is not as their specs want it any more
+    #[command(after_long_help = node_verbs::DRIFT_EXAMPLES)]
+    Drift(Box<DriftArgs>),
     /// Check a manifest or a whole site, without touching anything
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
@@ -336,7 +342,7 @@ pub struct ManArgs {
 impl Cli {
     /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
     pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
-        let cli = Self::try_parse_from(argv)?;
+        let cli = Self::try_parse_from(with_verbs(argv))?;
         if let Some((true, Some(Sink::Stdout))) = cli.command.output() {
             let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
                            tip: write the events to a file: --events FILE";
@@ -344,6 +350,17 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Returns the arguments with the verb of `config --fetch`, as agents before Stead were called.
+fn with_verbs(argv: &[OsString]) -> Vec<OsString> {
+    let mut argv = argv.to_vec();
+    let flags = argv.iter().take_while(|argument| *argument != "--").count();
+    let config = argv.iter().take(flags).position(|argument| argument == "config");
+    if let Some(verb) = config.and_then(|at| argv.get_mut(at + 1)).filter(|verb| *verb == "--fetch") {
+        *verb = "fetch".into();
+    }
+    argv
 }
 
 impl Command {
@@ -381,7 +398,9 @@ impl Command {
             Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
-            Self::Create(args) | Self::Destroy(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => {
+                Some((args.output.json, args.output.events.as_ref()))
+            }
             Self::Test(args) => Some((args.nodes.output.json, args.nodes.output.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
@@ -393,6 +412,7 @@ impl Command {
             | Self::Tui(_)
             | Self::Doctor(_)
             | Self::Status(_)
+            | Self::Drift(_)
             | Self::Validate(_)
             | Self::Config(_)
             | Self::Token(_)
@@ -452,14 +472,16 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Create(args) | Self::Destroy(args) => args.output.json,
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
+            Self::Drift(args) => args.json,
             Self::Validate(args) => args.json,
             Self::Config(command) => match command {
                 ConfigCommand::Apply(args) => args.json,
                 ConfigCommand::Fetch(args) => args.json,
                 ConfigCommand::Observe(_) => true,
+                ConfigCommand::Confirm(_) => false,
             },
             Self::Token(command) => match command {
                 TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,

@@ -87,13 +87,16 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Doctor(args) => doctor::run(&args, settings, output),
         Command::Create(args) => nodes::verb::create(&args, settings, output),
         Command::Destroy(args) => nodes::verb::destroy(&args, settings, output),
+        Command::Verify(args) => nodes::verb::verify(&args, settings, output),
         Command::Test(args) => nodes::verb::test(&args, settings, output),
         Command::Status(args) => nodes::status::run(&args, settings, output),
+        Command::Drift(args) => nodes::drift::run(&args, settings, output),
         Command::Validate(args) => validate::run(&args, settings, output),
         Command::Config(command) => match command {
             ConfigCommand::Apply(args) => config::apply::run(&args, settings, output),
             ConfigCommand::Fetch(args) => config::fetch::run(&args, settings, output),
             ConfigCommand::Observe(args) => config::observe::run(&args, settings, output),
+            ConfigCommand::Confirm(args) => config::observe::confirm(&args),
         },
         Command::Token(command) => match command {
             TokenCommand::Mint(args) => token::mint::run(&args, settings, output),

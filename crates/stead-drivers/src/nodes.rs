@@ -11,6 +11,8 @@
 
 mod act;
 mod delegate;
+mod drifted;
+mod host_setup;
 mod hosting;
 mod hosts;
 mod keys;
@@ -23,6 +25,7 @@ mod reach;
 mod remove;
 mod report;
 mod serve;
+mod test_files;
 mod verify;
 
 use std::collections::BTreeMap;
@@ -45,11 +48,13 @@ use stead_runner::operation::{OpError, Registry};
 use stead_runner::transport::Connect;
 use tokio::sync::OnceCell;
 
+pub use drifted::{Drifted, NodeDrift};
 pub use hosts::{HostError, machine_driver};
 pub use keys::{DriverKey, KeyError};
-pub use memory::{Memory, state_file};
+pub use memory::{Memory, known_mode, state_file};
 pub use preflight::Preflight;
 pub use serve::{LevelServer, Serving};
+pub use test_files::write_test_report;
 
 /// What a level of nodes is made of.
 pub struct NodesParts {

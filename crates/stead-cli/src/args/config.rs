@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use stead_model::NodeName;
+use stead_model::{NodeName, RunId};
 
 use super::TrustArgs;
 use super::nodes::{ModeWord, SiteArgs, node_name};
@@ -22,6 +22,17 @@ pub enum ConfigCommand {
     /// Look at this machine for a driver elsewhere; asked by it
     #[command(hide = true)]
     Observe(ConfigObserveArgs),
+    /// Keep the changes that an apply made to the network: its driver has reached the machine since; asked by it
+    #[command(hide = true)]
+    Confirm(ConfigConfirmArgs),
+}
+
+/// Arguments of `stead config confirm`.
+#[derive(Clone, Debug, Args)]
+pub struct ConfigConfirmArgs {
+    /// The apply
+    #[arg(value_name = "RUN", value_parser = value::run_id)]
+    pub run: RunId,
 }
 
 /// Arguments of `stead config observe`.

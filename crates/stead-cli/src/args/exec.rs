@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
-use super::InventoryArgs;
 use super::value;
+use super::{InventoryArgs, PairArgs};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -14,6 +14,7 @@ Examples:
   stead exec web1 'db*' --json -- uname -r
   stead exec ops@10.0.0.9 -- uptime                   a host of no inventory
   stead exec _all --list                              which hosts are meant; reaches none
+  stead exec -M lab -H local all -- uptime            nodes, at every level
   stead exec web1 --facts --only os.distribution
   stead exec role:web --op file.present path=/etc/motd content='be nice' --dry-run --diff
   stead exec role:web --op file.line --params '{\"path\": \"/etc/hosts\", \"line\": \"10.0.0.1 a\"}'
@@ -66,6 +67,9 @@ pub struct ExecArgs {
     /// Which hosts there are.
     #[command(flatten)]
     pub inventory: InventoryArgs,
+    /// Or which nodes.
+    #[command(flatten)]
+    pub nodes: PairArgs,
     /// Print one JSON document on standard output
     #[arg(long, help_heading = "Output")]
     pub json: bool,

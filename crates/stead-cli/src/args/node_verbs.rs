@@ -100,6 +100,42 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
+/// Which pairs of manifest and host; none: all that are known.
+#[derive(Clone, Debug, Default, Args)]
+pub struct PairArgs {
+    /// Nodes of this manifest
+    #[arg(short = 'M', long, value_name = "NAME", help_heading = "Nodes")]
+    pub manifest: Option<String>,
+    /// Nodes on this host: NAME or USER@NAME
+    #[arg(short = 'H', long, value_name = "HOST", help_heading = "Nodes")]
+    pub host: Option<String>,
+    /// Where the site is.
+    #[command(flatten)]
+    pub site: SiteArgs,
+}
+
+pub(super) const DRIFT_EXAMPLES: &str = "\
+Examples:
+  stead drift -M lab -H local                 what is not as the specs want it, at every level
+  stead drift -M lab -H local --only 'web*'
+
+Exit codes:
+  0 nothing   4 something is different   7 a node could not be asked";
+
+/// Arguments of `stead drift`.
+#[derive(Clone, Debug, Args)]
+pub struct DriftArgs {
+    /// Which nodes; none: all that are known.
+    #[command(flatten)]
+    pub pair: PairArgs,
+    /// Only these nodes: names and globs, repeated or separated by commas
+    #[arg(long, value_name = "NODES")]
+    pub only: Vec<String>,
+    /// Print one JSON document
+    #[arg(long, alias = "json-output")]
+    pub json: bool,
+}
+
 /// What a failed node does to the others, as it is typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnErrorWord {

@@ -2,4 +2,5 @@
 
 pub(super) mod apply;
 pub(super) mod fetch;
+mod host;
 pub(super) mod observe;

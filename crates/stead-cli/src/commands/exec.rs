@@ -16,6 +16,7 @@ use stead_runner::operation::Registry;
 use stead_runner::{CheckedPlan, Runner};
 
 use crate::args::ExecArgs;
+use crate::commands::nodes;
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::Shown;
 use crate::commands::plan::source;
@@ -35,14 +36,18 @@ struct Task {
 }
 
 pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
-    let (mut inventory, _) = source::inventory(&args.inventory, &settings.current_dir, settings)?;
+    let (mut inventory, wanted) = if args.nodes.manifest.is_some() || args.nodes.host.is_some() {
+        nodes::hosts::inventory(&args.nodes, &args.target, settings)?
+    } else {
+        (source::inventory(&args.inventory, &settings.current_dir, settings)?.0, args.target.clone())
+    };
     let limit = source::limit(&args.inventory)?;
     if args.list {
         return list::run(args, &inventory, &limit, output);
     }
     let registry = stead_drivers::Drivers::standard();
     let task = task(args, &registry)?;
-    let targets = targets(&args.target, &mut inventory)?;
+    let targets = targets(&wanted, &mut inventory)?;
     let catalogue = Catalogue::new(registry.descriptors()).with_hosts((&inventory).into());
     let compiled = single(&task.operation, task.params, &targets, &catalogue).map_err(refused)?;
     say_warnings(&compiled, settings, output);

@@ -2,7 +2,10 @@
 
 mod act;
 mod document;
+pub(super) mod drift;
+pub(super) mod hosts;
 mod load;
+mod meant;
 pub(super) mod resume;
 mod seen;
 mod server;

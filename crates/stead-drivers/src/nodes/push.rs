@@ -45,6 +45,16 @@ impl NodesSurroundings {
                 let message = format!("{name} was not configured within {within}");
                 Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) })
             })?;
+        let transport = match applied.unconfirmed {
+            None => transport,
+            Some(_) => {
+                // Reached anew, through the network as it is now.
+                drop(transport);
+                let again = self.connect(name).await?;
+                self.confirm_network(&*again, &applied).await?;
+                again
+            }
+        };
         let stopped = self.leave_pull(&*transport, name).await?;
         let changed = applied.changed > 0 || stopped;
         let is_done = !node.known.is_hosting;

@@ -233,6 +233,14 @@ impl Host {
         self.driver.is_some() || self.api_endpoint.is_some()
     }
 
+    /// Returns the account that operations run as, if it is not the one that logs in.
+    pub fn becomes(&self) -> Option<&Become> {
+        match &self.become_user {
+            Some(RunAs::Other(account)) => Some(account),
+            Some(RunAs::Login) | None => None,
+        }
+    }
+
     /// Returns how long things may take here.
     pub fn timeouts(&self) -> Timeouts {
         let (given, usual) = (&self.timeouts, Timeouts::default());

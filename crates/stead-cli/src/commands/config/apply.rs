@@ -9,7 +9,7 @@ use stead_engine::nodes::check_site;
 use stead_model::diagnostic::{Place, suggest};
 use stead_model::node::{Applied, Bootstrap, path, spec_file};
 use stead_model::site::{FileKind, ResolveError, ResolvedSpec, resolve};
-use stead_model::{Diagnostic, Diagnostics, ExitCode, NodeName, SiteKey};
+use stead_model::{Diagnostic, Diagnostics, ExitCode, NodeName, Site, SiteKey};
 use stead_runner::{Canceller, Observer};
 use tokio::sync::oneshot;
 
@@ -28,6 +28,11 @@ pub(crate) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
+    if let Some(host) = &args.host {
+        let applied = super::host::apply(args, host, settings).map_err(with_document)?;
+        print(args, output, &applied);
+        return Ok(if applied.success { ExitCode::Success } else { ExitCode::Failed });
+    }
     let spec = find_spec(args, settings).map_err(with_document)?;
     let observers = events(args.events.as_ref(), settings, output)?.into_iter().collect();
     let applied = act(args, settings, &spec, observers).map_err(with_document)?;
@@ -76,10 +81,15 @@ fn of_site(
 ) -> Result<ResolvedSpec, Failure> {
     let directory = site::find(&args.site, settings)?;
     let loaded = site::load(&directory, Manifests::None)?;
+    resolved(&loaded.site, name, node)
+}
+
+/// Returns the spec called `name` of `site`, resolved for `node`.
+pub(super) fn resolved(site: &Site, name: &str, node: &NodeName) -> Result<ResolvedSpec, Failure> {
     let key = SiteKey::parse(name).map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
-    resolve(&loaded.site, &key, node).map_err(|error| match error {
+    resolve(site, &key, node).map_err(|error| match error {
         ResolveError::UnknownSpec(_) => {
-            let known: Vec<String> = loaded.site.specs.keys().map(ToString::to_string).collect();
+            let known: Vec<String> = site.specs.keys().map(ToString::to_string).collect();
             let message = format!("there is no {}", FileKind::Spec.path_of(name));
             let problem =
                 Diagnostic::error("node/unknown-fk", Place::Named(format!("--spec {name}")), message);
@@ -92,7 +102,7 @@ fn of_site(
         | ResolveError::BrokenPosture(_)
         | ResolveError::UnknownKey(_)
         | ResolveError::BrokenSite(_) => {
-            let problems = check_site(&loaded.site);
+            let problems = check_site(site);
             if problems.has_errors() {
                 Failure::invalid(problems)
             } else {

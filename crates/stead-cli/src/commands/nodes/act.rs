@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stead_drivers::Drivers;
-use stead_drivers::nodes::{NodesParts, NodesSurroundings, Preflight, machine_driver};
+use stead_drivers::nodes::{NodesParts, NodesSurroundings, Preflight, machine_driver, write_test_report};
 use stead_drivers::transport::{Notices, Transports};
 use stead_engine::compile::CompiledPlan;
 use stead_engine::compile::nodes::{Level, NodesVerb, to_plan};
 use stead_engine::nodes::find_host;
+use stead_engine::nodes::test_report::{Tested, test_report};
 use stead_model::bundle::PlanMeta;
 use stead_model::event::RunKind;
+use stead_model::report::Warning;
 use stead_model::site::host::Timeouts;
 use stead_model::site::manifest::Mode;
 use stead_model::{NodeName, Report};
@@ -37,6 +39,8 @@ pub(super) struct Prepared {
     pub(super) loaded: Loaded,
     pub(super) compiled: CompiledPlan,
     pub(super) orphans: Vec<NodeName>,
+    /// Where reports of tests go; none: `STATE/reports`.
+    pub(super) report_dir: Option<PathBuf>,
     drivers: BTreeMap<String, Arc<dyn MachineDriver>>,
     program: PathBuf,
 }
@@ -62,7 +66,7 @@ impl Prepared {
             ..Level::new(verb, &loaded.manifest, &timeouts, &served)
         };
         let compiled = to_plan(&level, &loaded.forest, &loaded.rows).map_err(Failure::invalid)?;
-        Ok(Self { verb, loaded, compiled, orphans, drivers, program })
+        Ok(Self { verb, loaded, compiled, orphans, report_dir: None, drivers, program })
     }
 
     /// Looks whether everything is there that the nodes need, unless that is not wanted.
@@ -102,26 +106,7 @@ impl Prepared {
         let runner = Runner::new(Default::default()).kind(RunKind::Nodes);
         let warner = runner.warner();
         let notices = Notices::new(move |notice| warner.warn(notice.code, notice.message));
-        let surroundings = NodesSurroundings::new(NodesParts {
-            site: Arc::clone(&loaded.site),
-            site_dir: loaded.directory.path.clone(),
-            state_dir: loaded.state_dir.clone(),
-            host: loaded.host.clone(),
-            name: loaded.name.clone(),
-            manifest: Arc::clone(&loaded.manifest),
-            manifest_digest: loaded.digest.clone(),
-            forest: Arc::clone(&loaded.forest),
-            checked: Arc::clone(&loaded.checked),
-            selection: Arc::clone(&loaded.selection),
-            wishes: loaded.wishes.clone(),
-            program: self.program.clone(),
-            connect: Arc::new(Transports::new(reach::surroundings(settings), notices)),
-            announcer: runner.announcer(),
-            memory: Arc::clone(&loaded.memory),
-            drivers: self.drivers.clone(),
-            server: Some(Arc::new(OwnServer::new(loaded, &self.program))),
-            environment: settings.environment.to_map(),
-        });
+        let surroundings = self.surroundings(&runner, notices, settings);
         let lock = format!("nodes-{}-{}", loaded.host.name, loaded.name);
         let mut runner = runner
             .registry(Drivers::with_nodes(&surroundings))
@@ -130,6 +115,7 @@ impl Prepared {
             .lock_named(&loaded.state_dir, lock)
             .parent_runs(settings.parent_runs.clone())
             .observe(seen.clone());
+        runner = self.with_test_report(runner, &seen);
         if let Some(id) = &args.run_id {
             runner = runner.run_id(id.clone());
         }
@@ -165,6 +151,65 @@ impl Prepared {
             }
         };
         Ok((report, seen))
+    }
+
+    /// Returns what the tasks of the run share.
+    pub(super) fn surroundings(
+        &self,
+        runner: &Runner,
+        notices: Notices,
+        settings: &Settings,
+    ) -> Arc<NodesSurroundings> {
+        let loaded = &self.loaded;
+        NodesSurroundings::new(NodesParts {
+            site: Arc::clone(&loaded.site),
+            site_dir: loaded.directory.path.clone(),
+            state_dir: loaded.state_dir.clone(),
+            host: loaded.host.clone(),
+            name: loaded.name.clone(),
+            manifest: Arc::clone(&loaded.manifest),
+            manifest_digest: loaded.digest.clone(),
+            forest: Arc::clone(&loaded.forest),
+            checked: Arc::clone(&loaded.checked),
+            selection: Arc::clone(&loaded.selection),
+            wishes: loaded.wishes.clone(),
+            program: self.program.clone(),
+            connect: Arc::new(Transports::new(reach::surroundings(settings), notices)),
+            announcer: runner.announcer(),
+            memory: Arc::clone(&loaded.memory),
+            drivers: self.drivers.clone(),
+            server: Some(Arc::new(OwnServer::new(loaded, &self.program))),
+            environment: settings.environment.to_map(),
+        })
+    }
+
+    /// Has the runner write the report of a test, before the bundle is sealed.
+    fn with_test_report(&self, runner: Runner, seen: &Seen) -> Runner {
+        if self.verb != NodesVerb::Test {
+            return runner;
+        }
+        let loaded = &self.loaded;
+        let directory = self.report_dir.clone().unwrap_or_else(|| loaded.state_dir.join("reports"));
+        let (manifest, host) = (loaded.name.clone(), loaded.host.name.clone());
+        let mode = loaded.wishes.mode.unwrap_or(loaded.manifest.default_mode).word();
+        let trees = loaded.forest.trees();
+        let order = loaded.forest.order().iter().filter(|index| loaded.selection.selected[**index]);
+        let name = |index: usize| loaded.forest.nodes[index].name.clone();
+        let nodes: Vec<(NodeName, NodeName)> =
+            order.map(|index| (name(*index), name(trees[*index]))).collect();
+        let seen = seen.clone();
+        runner.complete_report(move |report| {
+            let tested =
+                Tested { manifest: &manifest, host: &host, mode, nodes: &nodes, checks: &seen.checks() };
+            let bundle = report.bundle.as_ref().map(PathBuf::from);
+            match write_test_report(&test_report(report, &tested), &directory, bundle.as_deref()) {
+                Ok(path) => seen.keep_report(path),
+                Err(error) => {
+                    let text = format!("the report cannot be written to {}: {error}", directory.display());
+                    report.warnings.push(Warning::new("node/report", text));
+                }
+            }
+        })
     }
 
     /// Returns what is recorded of the request: enough to make it again.

@@ -1,5 +1,7 @@
 //! `stead create`, `destroy` and `test`: from arguments to an exit code.
 
+use std::path::Path;
+
 use stead_engine::compile::nodes::NodesVerb;
 use stead_model::{ExitCode, TaskName};
 
@@ -18,7 +20,7 @@ pub(in crate::commands) fn create(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    answered(NodesVerb::Create, args, output, |output| act(NodesVerb::Create, args, settings, output))
+    answered(NodesVerb::Create, args, output, |output| act(NodesVerb::Create, args, None, settings, output))
 }
 
 pub(in crate::commands) fn destroy(
@@ -26,7 +28,15 @@ pub(in crate::commands) fn destroy(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    answered(NodesVerb::Destroy, args, output, |output| act(NodesVerb::Destroy, args, settings, output))
+    answered(NodesVerb::Destroy, args, output, |output| act(NodesVerb::Destroy, args, None, settings, output))
+}
+
+pub(in crate::commands) fn verify(
+    args: &NodesArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    answered(NodesVerb::Verify, args, output, |output| act(NodesVerb::Verify, args, None, settings, output))
 }
 
 pub(in crate::commands) fn test(
@@ -35,7 +45,7 @@ pub(in crate::commands) fn test(
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
     answered(NodesVerb::Test, &args.nodes, output, |output| {
-        act(NodesVerb::Test, &args.nodes, settings, output)
+        act(NodesVerb::Test, &args.nodes, args.report_dir.as_deref(), settings, output)
     })
 }
 
@@ -60,11 +70,13 @@ pub(super) fn answered(
 fn act(
     verb: NodesVerb,
     args: &NodesArgs,
+    report_dir: Option<&Path>,
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
     let loaded = load::load(verb, args, settings)?;
-    let prepared = Prepared::new(verb, loaded, args.dry_run)?;
+    let mut prepared = Prepared::new(verb, loaded, args.dry_run)?;
+    prepared.report_dir = report_dir.map(|directory| settings.current_dir.join(directory));
     if args.dry_run {
         match args.output.json {
             true => output.out.print(&render_json::document(&document::of_plan(&prepared))),
@@ -120,7 +132,7 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
         Err(Failure::new(FailureKind::Confirmation, message).hint("nothing was touched; --yes goes on"))
     };
     match (prepared.verb, args.yes) {
-        (NodesVerb::Create, _) | (_, true) => Ok(()),
+        (NodesVerb::Create | NodesVerb::Verify, _) | (_, true) => Ok(()),
         (NodesVerb::Test, false) => {
             let there = loaded.memory.look(|state| state.nodes.keys().cloned().collect::<Vec<_>>());
             let Some(first) = there.first() else { return Ok(()) };

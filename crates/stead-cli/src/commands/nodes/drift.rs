@@ -1,0 +1,69 @@
+//! `stead drift`: what of the nodes is not as their specs want it any more.
+
+use serde_json::json;
+use stead_drivers::nodes::Drifted;
+use stead_engine::compile::nodes::NodesVerb;
+use stead_model::ExitCode;
+
+use super::{document, meant};
+use crate::args::DriftArgs;
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::render::json as render_json;
+use crate::settings::Settings;
+
+pub(in crate::commands) fn run(
+    args: &DriftArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let found = match look(args, settings) {
+        Ok(found) => found,
+        Err(failure) if args.json => {
+            let (manifest, host) = (args.pair.manifest.as_deref(), args.pair.host.as_deref());
+            let told = document::of_failure("drift", manifest, host, false, &failure);
+            output.out.print(&render_json::document(&told));
+            return Ok(failure.exit_code());
+        }
+        Err(failure) => return Err(failure),
+    };
+    let code = exit_code(&found);
+    if args.json {
+        output.out.print(&render_json::document(&json!({
+            "success": code == ExitCode::Success, "drift": found.drift, "unreachable": found.unreachable,
+        })));
+    } else {
+        for drift in &found.drift {
+            let (path, expected, observed) =
+                (&drift.drift.path, &drift.drift.expected, &drift.drift.observed);
+            output.out.print_line(&format!("{} {path}: is {observed}, should be {expected}", drift.node));
+        }
+    }
+    for (node, why) in &found.reasons {
+        output.err.print_line(&format!("{node} was not asked: {why}"));
+    }
+    Ok(code)
+}
+
+fn look(args: &DriftArgs, settings: &Settings) -> Result<Drifted, Failure> {
+    let levels = meant::surroundings(NodesVerb::Create, &args.pair, &args.only, settings)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+    let mut all = Drifted::default();
+    for level in levels {
+        let found = runtime.block_on(level.drifted());
+        all.drift.extend(found.drift);
+        all.unreachable.extend(found.unreachable);
+        all.reasons.extend(found.reasons);
+    }
+    Ok(all)
+}
+
+/// 4 if something is different, 7 if some could not be asked and nothing is known to be different.
+fn exit_code(found: &Drifted) -> ExitCode {
+    match (found.drift.is_empty(), found.unreachable.is_empty()) {
+        (false, _) => ExitCode::Verification,
+        (true, false) => ExitCode::Unreachable,
+        (true, true) => ExitCode::Success,
+    }
+}
