@@ -223,7 +223,7 @@ impl NodesSurroundings {
 
     /// Returns how long a part of a node's life may take, the buffer added.
     pub(crate) fn limit(&self, pick: impl FnOnce(&Timeouts) -> u32) -> Duration {
-        let seconds = pick(&self.parts.host.host.timeouts);
+        let seconds = pick(&self.parts.host.host.timeouts());
         Duration::from_secs(u64::from(seconds) + u64::from(self.parts.manifest.settings.timeout_buffer))
     }
 

@@ -20,7 +20,7 @@ pub mod test_report;
 #[cfg(test)]
 mod tests;
 
-pub use check::{Checked, CheckedNode, ForHost, check_manifest, check_site};
+pub use check::{Checked, CheckedNode, ForHost, check_manifest, check_site, check_site_for};
 pub use delegate::{Above, context_below, host_below, sub_manifest, sub_site};
 pub use forest::{Forest, ForestNode};
 pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host};

@@ -98,7 +98,7 @@ impl MachineSpec {
 
     /// Returns `sha256:` and the hash of the canonical JSON of [`Self::shape`].
     pub fn hash(&self) -> String {
-        let text = serde_json::to_string(&self.shape()).unwrap_or_default();
+        let text = crate::canonical_json::to_string(&json(&self.shape()));
         let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
         format!("sha256:{digest}")
     }

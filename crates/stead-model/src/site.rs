@@ -16,6 +16,7 @@ pub mod address;
 pub mod host;
 pub mod keyring;
 pub mod manifest;
+pub mod names;
 pub mod parcel;
 pub mod posture;
 pub mod preset;
@@ -194,7 +195,7 @@ impl Site {
 
     fn add(&mut self, file: SiteFile) {
         match file.kind {
-            FileKind::Site => self.settings = read_entry(file, settings::read),
+            FileKind::Site => self.settings = read_entry(file, Codes::NODE, settings::read),
             FileKind::Secrets => self.secrets = veiled(file, secrets::KNOWN_WORDS, secrets::read),
             FileKind::Keyring => self.keyring = veiled(file, keyring::KNOWN_WORDS, keyring::read),
             FileKind::Host => self.insert(file, |site| &mut site.hosts, host::read),
@@ -221,7 +222,7 @@ impl Site {
     ) {
         match SiteKey::parse(&file.stem) {
             Ok(key) => {
-                let entry = read_entry(file, reader);
+                let entry = read_entry(file, Codes::NODE, reader);
                 folder(self).insert(key, entry);
             }
             Err(error) => self.strays.push(
@@ -235,11 +236,15 @@ impl Site {
     pub fn read_manifest(name: &str, bytes: Vec<u8>, origin: manifest::Origin<'_>) -> Entry<Manifest> {
         let (stem, name) = (String::new(), name.to_owned());
         let file = SiteFile { kind: FileKind::Manifest, stem, name, content: Ok(bytes) };
-        read_entry(file, |walk, root| manifest::read(walk, root, origin))
+        read_entry(file, Codes::NODE, |walk, root| manifest::read(walk, root, origin))
     }
 }
 
-fn read_entry<T: Default>(file: SiteFile, reader: impl FnOnce(&mut Walk<'_>, Node<'_>) -> T) -> Entry<T> {
+fn read_entry<T: Default>(
+    file: SiteFile,
+    codes: Codes,
+    reader: impl FnOnce(&mut Walk<'_>, Node<'_>) -> T,
+) -> Entry<T> {
     let bytes = match file.content {
         Ok(bytes) => bytes,
         Err(why) => {
@@ -247,12 +252,12 @@ fn read_entry<T: Default>(file: SiteFile, reader: impl FnOnce(&mut Walk<'_>, Nod
             return Entry { diagnostics: Diagnostics(vec![problem]), ..Entry::default() };
         }
     };
-    let source = match yaml::source(&file.name, bytes, Codes::NODE) {
+    let source = match yaml::source(&file.name, bytes, codes) {
         Ok(source) => source,
         Err(diagnostics) => return Entry { diagnostics, ..Entry::default() },
     };
     let mut diagnostics = Diagnostics::default();
-    let value = match yaml::read(&source, Codes::NODE, &mut diagnostics) {
+    let value = match yaml::read(&source, codes, &mut diagnostics) {
         Some(tree) => reader(&mut Walk::new(&mut diagnostics), tree.root()),
         None => T::default(),
     };
@@ -262,10 +267,10 @@ fn read_entry<T: Default>(file: SiteFile, reader: impl FnOnce(&mut Walk<'_>, Nod
 /// As [`read_entry`], for files of secrets: no problem carries their text.
 fn veiled<T: Default>(
     file: SiteFile,
-    words: &[&str],
+    words: &'static [&'static str],
     reader: impl FnOnce(&mut Walk<'_>, Node<'_>) -> T,
 ) -> Entry<T> {
-    let mut entry = read_entry(file, reader);
+    let mut entry = read_entry(file, Codes::NODE.secret(words), reader);
     let Some(source) = entry.source.take() else {
         // Not even text: the problem holds all of it.
         for diagnostic in &mut entry.diagnostics.0 {

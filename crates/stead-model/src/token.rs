@@ -17,7 +17,7 @@ mod ring;
 mod tests;
 mod verify;
 
-pub use claims::{Audience, Claims, Version, is_person};
+pub use claims::{Audience, Claims, LATEST, Version, is_person, is_token_id};
 pub use ring::{LIVE_MOST, LiveRing, Overlap, RingError, revoke_node, revoke_token, rotate};
 pub use verify::{
     Endpoint, Refusal, RefusalCode, bearer, check_endpoint, check_identity, check_spec, inspect, verify,

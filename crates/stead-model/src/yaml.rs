@@ -49,6 +49,8 @@ pub struct Codes {
     pub max_bytes: usize,
     /// The deepest nesting that is read.
     pub max_depth: usize,
+    /// In files of secrets: the only words of the file that a problem may repeat.
+    pub shown: Option<&'static [&'static str]>,
 }
 
 impl Codes {
@@ -85,7 +87,23 @@ impl Codes {
             bad_name: bad_value,
             max_bytes: MAX_BYTES,
             max_depth: MAX_DEPTH,
+            shown: None,
         }
+    }
+
+    /// Returns these codes for a file of secrets, of which only `words` may be shown.
+    pub const fn secret(self, words: &'static [&'static str]) -> Self {
+        Self { shown: Some(words), ..self }
+    }
+
+    /// Returns `text` of the file, or stars if it must not be seen.
+    fn show(self, text: &str) -> &str {
+        if self.shown.is_none_or(|words| words.contains(&text)) { text } else { "***" }
+    }
+
+    /// Returns what `error` says of a text, or `instead` if the text must not be seen.
+    fn show_error(self, error: impl std::fmt::Display, instead: &str) -> String {
+        if self.shown.is_none() { error.to_string() } else { instead.to_owned() }
     }
 }
 

@@ -157,7 +157,7 @@ pub struct TokenMintArgs {
     #[arg(long, value_name = "DUR", value_parser = lifetime, conflicts_with_all = ["exp", "v1"])]
     pub ttl: Option<Duration>,
     /// Make a token of version 1
-    #[arg(long, conflicts_with = "jti")]
+    #[arg(long, conflicts_with_all = ["jti", "aud"])]
     pub v1: bool,
     /// When it was made, in seconds since 1970 [default: now]
     #[arg(long, value_name = "T", value_parser = moment)]
@@ -304,10 +304,10 @@ pub(super) fn lifetime(text: &str) -> Result<Duration, String> {
 }
 
 fn token_id(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > 128 {
-        Err("an id has 1 to 128 bytes".to_owned())
-    } else {
+    if stead_model::token::is_token_id(text) {
         Ok(text.to_owned())
+    } else {
+        Err("an id has 1 to 128 visible ASCII characters".to_owned())
     }
 }
 

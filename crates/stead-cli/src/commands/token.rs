@@ -77,7 +77,9 @@ fn to_json(claims: &Claims) -> Value {
 fn keyring_failure(error: KeyringError) -> Failure {
     let kind = match &error {
         KeyringError::Locked { .. } => FailureKind::Locked,
-        KeyringError::File { .. } | KeyringError::NoRandomness => FailureKind::Work,
+        KeyringError::File { .. } | KeyringError::Unreadable | KeyringError::NoRandomness => {
+            FailureKind::Work
+        }
         KeyringError::Load(_) | KeyringError::Ring(_) => FailureKind::Invalid,
         KeyringError::Invalid(diagnostics) => return Failure::invalid(diagnostics.clone()),
     };

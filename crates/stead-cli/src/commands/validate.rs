@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use stead_drivers::site::{Manifests, read_bounded};
 use stead_engine::nodes::{
-    Added, Checked, Choice, ChosenHost, FindHostError, ForHost, Verb, check_manifest, check_site, find_host,
-    select,
+    Added, Checked, Choice, ChosenHost, FindHostError, ForHost, SelectError, Verb, check_manifest,
+    check_site_for, find_host, select,
 };
 use stead_model::diagnostic::{Place, suggest};
 use stead_model::site::manifest::Origin;
@@ -42,6 +42,11 @@ struct Validated {
 }
 
 fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failure> {
+    let selects = args.select.mode.is_some() || args.select.depth.is_some() || !args.select.only.is_empty();
+    if selects && args.manifest.manifest.is_none() && !has_own(&args.manifest) {
+        let message = "--mode, --only and --depth are about the nodes of one manifest";
+        return Err(Failure::new(FailureKind::Usage, message).hint("name it with -M NAME"));
+    }
     let directory = site::find(&args.site, settings)?;
     let manifests = match (&args.manifest.manifest, has_own(&args.manifest)) {
         (Some(name), _) => Manifests::One(name),
@@ -51,11 +56,13 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     let loaded = site::load(&directory, manifests)?;
     let site = &loaded.site;
     let mut broken = Diagnostics::default();
+    let mut unknown = None;
     let host = match args.host.as_deref().map(|host| find_host(site, host)) {
         None => None,
         Some(Ok(host)) => Some(host),
         Some(Err(FindHostError::Unknown(problem))) => {
-            return Err(Failure::invalid(Diagnostics(vec![*problem])));
+            unknown = Some(*problem);
+            None
         }
         Some(Err(FindHostError::Broken(found))) => {
             broken = found;
@@ -64,9 +71,11 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     };
     let entry = find_manifest(&args.manifest, site, &loaded.manifest_names, settings)?;
     let Some(entry) = entry else {
-        let diagnostics = check_site(site);
+        // What is wrong with the host's own files is among what is wrong with the site.
+        let diagnostics = check_site_for(site, host.as_ref());
         let mut checked = Checked { diagnostics, ..Checked::default() };
         checked.diagnostics.0.extend(loaded.warnings.0);
+        refuse_host(unknown, &checked.diagnostics)?;
         return Ok(Validated {
             site: directory,
             manifest: None,
@@ -80,6 +89,7 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     let mut checked = check_manifest(site, &entry, wanted);
     checked.diagnostics.0.append(&mut broken.0);
     checked.diagnostics.0.extend(loaded.warnings.0);
+    refuse_host(unknown, &checked.diagnostics)?;
     let mut notes = Vec::new();
     let nodes = list_nodes(args, &entry.value, &checked, &mut notes)?;
     let manifest = entry.value.name.map(|name| name.to_string());
@@ -88,6 +98,13 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
 
 pub(super) fn has_own(args: &ManifestArgs) -> bool {
     args.manifest_file.is_some() || args.manifest_json.is_some()
+}
+
+/// Fails if there is no such host; what else is wrong is told with it.
+fn refuse_host(unknown: Option<Diagnostic>, others: &Diagnostics) -> Result<(), Failure> {
+    let Some(problem) = unknown else { return Ok(()) };
+    let all = std::iter::once(problem).chain(others.iter().cloned());
+    Err(Failure::invalid(Diagnostics(all.collect())))
 }
 
 /// Returns the manifest that was asked for; none: the whole site.
@@ -100,6 +117,10 @@ pub(super) fn find_manifest(
     if let Some(name) = &args.manifest {
         return match site.manifests.get(name.as_str()) {
             Some(entry) => Ok(Some(entry.clone())),
+            // A file that has no usable name has said so.
+            None if names.contains(name) && !site.strays.0.is_empty() => {
+                Err(Failure::invalid(site.strays.clone()))
+            }
             None => {
                 let known = || names.iter().map(String::as_str);
                 let message = format!("there is no {}", FileKind::Manifest.path_of(name));
@@ -124,6 +145,16 @@ pub(super) fn find_manifest(
     Ok(Some(Site::read_manifest("--manifest-json", bytes, Origin::Given)))
 }
 
+/// Returns the problem that nothing is selected.
+fn no_selection(error: &SelectError) -> Diagnostic {
+    let candidates = match error {
+        SelectError::NoMatch { candidates, .. } => candidates.clone(),
+        SelectError::BadGlob { .. } => Vec::new(),
+    };
+    let place = Place::Named("--only".to_owned());
+    Diagnostic::error("node/not-found", place, error.to_string()).candidates(candidates)
+}
+
 /// Returns a row for every selected node, in the order they are made.
 fn list_nodes(
     args: &ValidateArgs,
@@ -133,8 +164,12 @@ fn list_nodes(
 ) -> Result<Vec<Value>, Failure> {
     let Some(forest) = &checked.forest else { return Ok(Vec::new()) };
     let choice = Choice { depth: args.select.depth, only: args.select.only.clone() };
-    let selection = select(forest, &choice, Verb::Make, &|_| false)
-        .map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
+    let selection = match select(forest, &choice, Verb::Make, &|_| false) {
+        Ok(selection) => selection,
+        // What is wrong with the manifest matters more than what was to be picked of it.
+        Err(_) if checked.diagnostics.has_errors() => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::invalid(Diagnostics(vec![no_selection(&error)]))),
+    };
     for (index, added) in &selection.added {
         let name = &forest.nodes[*index].name;
         notes.push(match added {

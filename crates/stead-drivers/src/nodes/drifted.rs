@@ -120,10 +120,10 @@ pub(crate) fn host_way(site: &Site, host: &Host) -> Option<TransportSpec> {
     Some(TransportSpec::Ssh(Box::new(SshSpec {
         user: host.access.host_user.clone().or_else(|| defaults.host_user.clone()),
         host: host.address.clone()?,
-        port: Some(host.access.ssh_port),
+        port: Some(host.access.ssh_port()),
         host_key: host.access.host_key.clone(),
         host_keys: Some(HostKeys::AcceptNew),
-        become_user: host.become_user.clone(),
+        become_user: host.becomes().cloned(),
         ..SshSpec::default()
     })))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use stead_model::base64::url;
-use stead_model::site::{FileKind, Keyring};
+use stead_model::site::{FileKind, Keyring, SiteFile};
 use stead_model::token::{RingError, SigningKey};
 use stead_model::{Diagnostics, Site};
 
@@ -44,6 +44,9 @@ pub enum KeyringError {
     /// The files of secrets have problems.
     #[error("{0}")]
     Invalid(Diagnostics),
+    /// What would be written could not be read again.
+    #[error("the changed keyring could not be read again; nothing was written")]
+    Unreadable,
     /// The change is not possible.
     #[error(transparent)]
     Ring(#[from] RingError),
@@ -71,9 +74,25 @@ pub fn change_keyring(
     let changed = change(&site)?;
     let before = site.keyring.value;
     if changed != before {
-        write(directory, &path, changed.to_yaml().as_bytes())?;
+        let text = changed.to_yaml();
+        if !reads_as(&text, &changed) {
+            return Err(KeyringError::Unreadable);
+        }
+        write(directory, &path, text.as_bytes())?;
     }
     Ok((before, changed))
+}
+
+/// Whether `text` says what `keyring` does: a keyring that cannot be read refuses every token.
+fn reads_as(text: &str, keyring: &Keyring) -> bool {
+    let file = SiteFile {
+        kind: FileKind::Keyring,
+        stem: "keyring".to_owned(),
+        name: FileKind::Keyring.place().to_owned(),
+        content: Ok(text.as_bytes().to_vec()),
+    };
+    let read = Site::read(vec![file]).keyring;
+    !read.is_broken() && read.value == *keyring
 }
 
 fn file_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyringError {
@@ -161,6 +180,17 @@ mod tests {
             }
         });
         assert_eq!(revoke(dir.path(), "t0").unwrap().1.revoked.len(), 8);
+    }
+
+    #[test]
+    fn a_keyring_that_could_not_be_read_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        revoke(dir.path(), "good").unwrap();
+        let before = fs::read_to_string(dir.path().join("keyring.yaml")).unwrap();
+        for bad in ["\u{7f}", "", " ", "ü", &"a".repeat(129)] {
+            assert!(matches!(revoke(dir.path(), bad), Err(KeyringError::Unreadable)), "{bad:?}");
+        }
+        assert_eq!(fs::read_to_string(dir.path().join("keyring.yaml")).unwrap(), before);
     }
 
     #[test]

@@ -104,6 +104,10 @@ impl Loading<'_> {
 
     fn top(&mut self, kind: FileKind) {
         let path = kind.place();
+        let other = path.replace(".yaml", ".yml");
+        if self.directory.join(&other).symlink_metadata().is_ok() {
+            self.warn("node/bad-name", &other, "only `*.yaml` is read", &format!("rename it to `{path}`"));
+        }
         if self.directory.join(path).symlink_metadata().is_ok() {
             self.add(kind, path.strip_suffix(".yaml").unwrap_or(path), path);
         }
@@ -117,8 +121,12 @@ impl Loading<'_> {
                 let message = "others may read this file";
                 self.warn("node/readable-secrets", path, message, "chmod 600 it");
             }
-            self.top(FileKind::Secrets);
-        } else if self.directory.join("secrets.yaml.enc").symlink_metadata().is_ok() {
+        }
+        self.top(FileKind::Secrets);
+        if plain.symlink_metadata().is_ok() {
+            return;
+        }
+        if self.directory.join("secrets.yaml.enc").symlink_metadata().is_ok() {
             let why = "the secrets are encrypted, and only there; decrypt them first: sops --decrypt secrets.yaml.enc > secrets.yaml && chmod 600 secrets.yaml";
             let name = self.shown("secrets.yaml.enc");
             let file = SiteFile {
@@ -234,6 +242,7 @@ mod tests {
             ("secrets.yaml", ""),
             ("hosts/a.yaml", "driver: qemu\n"),
             ("specs/b.yml", ""),
+            ("keyring.yml", ""),
             ("specs/readme.md", "x"),
             ("v2/specs/c.yaml", "schema_version: 1\n"),
             ("v2/presets/p.yaml", "{cores: 1, memory: 512, disk: 1}\n"),
@@ -255,6 +264,7 @@ mod tests {
             told,
             [
                 "node/readable-secrets s/secrets.yaml",
+                "node/bad-name s/keyring.yml",
                 "node/older-folder s/v2/presets",
                 "node/bad-name s/specs/b.yml"
             ]

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use stead_model::diagnostic::{Place, Span};
+use stead_model::diagnostic::Span;
 use stead_model::site::host::DriverKind;
 use stead_model::site::manifest::{Delegation, ManifestNode, Mode, NodeType, Pattern};
 use stead_model::site::{Entry, FileKind, Host, Located, Manifest, Site, resolve};
-use stead_model::{Diagnostic, Diagnostics};
+use stead_model::{Diagnostic, Diagnostics, SiteKey};
 
 use super::drivers;
 use super::mode::{Modes, modes};
 use super::pattern::{infer, violation};
-use super::problems::Problems;
-use super::references::{self, Written};
+use super::problems::{Looks, Problems};
+use super::references::{self, HostAt, Written};
 use super::{ChosenHost, Forest, HostOrigin, find_host};
 
 /// What a manifest is checked for.
@@ -52,70 +52,87 @@ pub struct Checked {
     pub diagnostics: Diagnostics,
 }
 
+/// What has been told and looked for, so that it is not again.
+#[derive(Default)]
+struct Told<'s> {
+    looks: Looks,
+    /// Specs whose hostname is not used.
+    hostnames: BTreeSet<&'s SiteKey>,
+}
+
 /// Returns what is known of `manifest`.
 pub fn check_manifest(site: &Site, manifest: &Entry<Manifest>, wanted: ForHost<'_>) -> Checked {
+    let (mut checked, mut others) = check_one(site, manifest, wanted, &mut Told::default());
+    checked.diagnostics.0.append(&mut others.0);
+    checked.diagnostics = std::mem::take(&mut checked.diagnostics).sorted();
+    checked
+}
+
+/// Returns what is known of `manifest`, and apart from its own problems those of the files it refers to.
+fn check_one<'s>(
+    site: &'s Site,
+    manifest: &Entry<Manifest>,
+    wanted: ForHost<'_>,
+    told: &mut Told<'s>,
+) -> (Checked, Diagnostics) {
     let mut checked = Checked { diagnostics: manifest.diagnostics.clone(), ..Checked::default() };
-    let mut problems = Problems::new(manifest);
+    let mut others = Diagnostics::default();
+    let Told { looks, hostnames } = told;
+    let mut problems = Problems::new(manifest, looks);
     let forest = Forest::build(&manifest.value, &mut problems);
     if let Some(forest) = &forest {
         check_pattern(forest, manifest, &mut checked, &mut problems);
-        check_ids(forest, &manifest.value, &mut problems);
+        check_ids(forest, &manifest.value, wanted.host, &mut problems);
     }
-    check_references(site, &manifest.value, wanted.host, &mut checked.diagnostics, &mut problems);
+    check_references(site, &manifest.value, wanted.host, &mut others, &mut problems);
     if let Some(forest) = &forest {
         check_nodes(site, &manifest.value, forest, wanted, &mut checked, &mut problems);
+        warn_of_hostnames(site, &manifest.value, forest, hostnames, &mut checked);
     }
     checked.diagnostics.0.append(&mut problems.found.0);
-    checked.diagnostics = std::mem::take(&mut checked.diagnostics).sorted();
     checked.forest = forest;
-    checked
+    (checked, others)
 }
 
 /// Returns everything that is wrong with a site.
 pub fn check_site(site: &Site) -> Diagnostics {
+    check_site_for(site, None)
+}
+
+/// Returns everything that is wrong with a site, and with making its manifests on `host` if one was named.
+pub fn check_site_for(site: &Site, host: Option<&ChosenHost>) -> Diagnostics {
+    let mut told = Told::default();
     let mut problems = site.strays.clone();
     problems.0.extend(site.settings.diagnostics.0.clone());
     problems.0.extend(site.secrets.diagnostics.0.clone());
     problems.0.extend(site.keyring.diagnostics.0.clone());
-    if let Some(posture) = &site.settings.value.defaults.posture
-        && !site.postures.contains_key(&posture.value)
-    {
+    if let Some(posture) = &site.settings.value.defaults.posture {
         let place = site.settings.place(posture.span);
         let written = Written { place, path: "defaults.posture".to_owned(), name: posture.value.as_str() };
-        problems.push(written.no_file(FileKind::Posture, references::keys(&site.postures)));
+        references::check_posture(site, &written, &mut problems, &mut told.looks);
     }
     for (kind, folder) in [(FileKind::Host, &site.hosts), (FileKind::Instance, &site.instances)] {
         for (name, entry) in folder {
             problems.0.extend(entry.diagnostics.0.clone());
-            references::check_host(site, kind, name.as_str(), entry, &mut problems);
+            references::check_host(site, kind, name.as_str(), entry, &mut problems, &mut told.looks);
         }
     }
     site.presets.values().for_each(|entry| problems.0.extend(entry.diagnostics.0.clone()));
     site.postures.values().for_each(|entry| problems.0.extend(entry.diagnostics.0.clone()));
-    for (name, entry) in &site.specs {
+    for entry in site.specs.values() {
         problems.0.extend(entry.diagnostics.0.clone());
         let mut found = Diagnostics::default();
-        references::check_spec(site, name.as_str(), entry, &mut found);
+        references::check_spec(site, entry, &mut found, &mut told.looks);
         // What `site.yaml` gets wrong was told above, once.
         found.0.retain(|problem| problem.path != "defaults.posture");
         problems.0.append(&mut found.0);
     }
     for manifest in site.manifests.values() {
-        let checked = check_manifest(site, manifest, ForHost::default());
-        let new = checked.diagnostics.0.into_iter().filter(|problem| is_of(manifest, problem));
-        problems.0.extend(new);
+        // What is wrong with other files was told with them.
+        let (checked, _) = check_one(site, manifest, ForHost { mode: None, host }, &mut told);
+        problems.0.extend(checked.diagnostics.0);
     }
     problems.sorted()
-}
-
-/// Whether a problem is in the manifest's own file.
-fn is_of(manifest: &Entry<Manifest>, problem: &Diagnostic) -> bool {
-    match (&problem.place, &manifest.source) {
-        (Place::Text { source, .. }, Some(own)) => source.name == own.name,
-        // A file that is no text has no source, and all problems there are.
-        (Place::Text { .. } | Place::Call { .. } | Place::Named(_), None) => true,
-        (Place::Call { .. } | Place::Named(_), Some(_)) => false,
-    }
 }
 
 fn check_pattern(
@@ -159,12 +176,13 @@ fn check_pattern(
 }
 
 /// Tells ids that two machines of one host have.
-fn check_ids(forest: &Forest, manifest: &Manifest, problems: &mut Problems<'_>) {
+fn check_ids(forest: &Forest, manifest: &Manifest, wanted: Option<&ChosenHost>, problems: &mut Problems<'_>) {
     let mut seen = std::collections::BTreeMap::new();
     for node in &forest.nodes {
         let written = &manifest.nodes[node.written];
         let Some(vmid) = &written.vmid else { continue };
-        let host = written.host.as_ref().map(|host| host.value.as_str());
+        let wanted = wanted.filter(|_| node.parent.is_none()).map(|host| host.name.as_str());
+        let host = written.host.as_ref().map(|host| host.value.as_str()).or(wanted);
         // Several of one entry have been told where the entry was read.
         if let Some(other) = seen.insert((node.parent, host, vmid.value), written)
             && other.index != written.index
@@ -201,18 +219,20 @@ fn check_references(
     if let Some((kind, name, entry)) = chosen {
         seen.insert((kind, name));
         found.0.extend(entry.diagnostics.0.clone());
-        references::check_host(site, kind, name, entry, found);
+        references::check_host(site, kind, name, entry, found, problems.looks);
     }
     for node in &manifest.nodes {
         if let Some(spec) = &node.spec {
             match site.specs.get(&spec.value) {
                 None => {
                     let written = written(problems, node, "spec", spec.span, spec.value.as_str());
-                    problems.push(written.no_file(FileKind::Spec, references::keys(&site.specs)));
+                    let problem =
+                        written.no_file(FileKind::Spec, references::keys(&site.specs), problems.looks);
+                    problems.push(problem);
                 }
                 Some(entry) if seen.insert((FileKind::Spec, spec.value.as_str())) => {
                     found.0.extend(entry.diagnostics.0.clone());
-                    references::check_spec(site, spec.value.as_str(), entry, found);
+                    references::check_spec(site, entry, found, problems.looks);
                     let defaults = &site.settings.value.defaults;
                     let posture = entry
                         .value
@@ -232,7 +252,9 @@ fn check_references(
             match site.presets.get(&preset.value) {
                 None => {
                     let written = written(problems, node, "preset", preset.span, preset.value.as_str());
-                    problems.push(written.no_file(FileKind::Preset, references::keys(&site.presets)));
+                    let problem =
+                        written.no_file(FileKind::Preset, references::keys(&site.presets), problems.looks);
+                    problems.push(problem);
                 }
                 Some(entry) if seen.insert((FileKind::Preset, preset.value.as_str())) => {
                     found.0.extend(entry.diagnostics.0.clone());
@@ -242,6 +264,15 @@ fn check_references(
         }
         if let Some(host) = &node.host {
             check_named_host(site, node, host, &mut seen, found, problems);
+        }
+        if let Some(hosting) = &node.hosting {
+            let host = &hosting.value;
+            let source = problems.source;
+            let place = |span: Span| Problems::place_in(source, span);
+            let prefix = format!("nodes[{}].hosting.", node.index);
+            let inherits = host.driver() == DriverKind::Proxmox;
+            let at = HostAt { host, place: &place, prefix, inherits };
+            references::check_described(site, &at, &mut problems.found, problems.looks);
         }
     }
 }
@@ -273,17 +304,14 @@ fn check_named_host<'m>(
     match entry {
         Some((kind, entry)) if seen.insert((kind, name)) => {
             found.0.extend(entry.diagnostics.0.clone());
-            references::check_host(site, kind, name, entry, found);
+            references::check_host(site, kind, name, entry, found, problems.looks);
         }
         Some(_) => {}
         None if name == "local" => {}
         None => {
-            let known: Vec<&str> = references::keys(&site.instances)
-                .chain(references::keys(&site.hosts))
-                .chain(["local"])
-                .collect();
             let written = written(problems, node, "host", host.span, name);
-            problems.push(written.no_file(FileKind::Host, known.into_iter()));
+            let problem = written.no_file(FileKind::Host, references::host_names(site), problems.looks);
+            problems.push(problem);
         }
     }
 }
@@ -312,20 +340,19 @@ fn check_nodes(
             (None, Some(host)) => Maker::of(named.get(host.value.as_str()).map(|chosen| &chosen.host)),
             (None, None) => Maker::of(wanted.host.map(|chosen| &chosen.host)),
             (Some(parent), _) => {
-                let above = &manifest.nodes[forest.nodes[parent].written];
-                match above.hosting.as_ref().and_then(|hosting| Some((hosting.value.driver?, &hosting.value)))
-                {
-                    Some((driver, host)) => Maker { driver: Some(driver), host: Some(host) },
-                    None => Maker { driver: makers[parent].driver, host: None },
-                }
+                let hosting = manifest.nodes[forest.nodes[parent].written].hosting.as_ref();
+                let host = hosting.map(|hosting| &hosting.value);
+                let own = host.filter(|host| host.names_driver()).map(Host::driver);
+                Maker { driver: own.or(makers[parent].driver), host }
             }
         };
         makers[index] = maker;
-        // Nodes of one entry have the same problems: they are told once.
-        if told.insert(node.written) {
-            check_driver(site, forest, index, written, maker, problems);
-            check_delegation(manifest, !node.children.is_empty(), written, wanted.mode, problems);
-        }
+        // Nodes of one entry that have the same problem have it told once.
+        let first = problems.found.0.len();
+        check_driver(site, forest, index, written, maker, problems);
+        check_delegation(manifest, !node.children.is_empty(), written, wanted.mode, problems);
+        let new = problems.found.0.split_off(first);
+        problems.found.0.extend(new.into_iter().filter(|problem| told.insert((node.written, problem.code))));
     }
     checked.nodes = forest
         .nodes
@@ -344,7 +371,6 @@ fn check_nodes(
             }
         })
         .collect();
-    warn_of_hostnames(site, manifest, forest, checked);
 }
 
 /// What makes a node.
@@ -396,8 +422,9 @@ fn check_driver(
     if forest.nodes[index].children.is_empty() {
         return;
     }
-    let hosting = written.hosting.as_ref().and_then(|hosting| hosting.value.driver);
-    if hosting == Some(DriverKind::None) || !drivers::hosts(driver, kind) {
+    let hosting = written.hosting.as_ref().map(|hosting| &hosting.value);
+    let makes_nothing = hosting.is_some_and(|host| host.driver == Some(DriverKind::None));
+    if makes_nothing || !drivers::hosts(driver, kind) {
         let message = format!(
             "`{name}` has children, but a `{}` of the driver `{}` makes no machines",
             kind.word(),
@@ -426,13 +453,18 @@ fn check_delegation(
     }
 }
 
-fn warn_of_hostnames(site: &Site, manifest: &Manifest, forest: &Forest, checked: &mut Checked) {
-    let mut told = BTreeSet::new();
+fn warn_of_hostnames<'s>(
+    site: &'s Site,
+    manifest: &Manifest,
+    forest: &Forest,
+    told: &mut BTreeSet<&'s SiteKey>,
+    checked: &mut Checked,
+) {
     for node in &forest.nodes {
         let Some(spec) = &manifest.nodes[node.written].spec else { continue };
-        let Some(entry) = site.specs.get(&spec.value) else { continue };
+        let Some((name, entry)) = site.specs.get_key_value(&spec.value) else { continue };
         let Some(hostname) = &entry.value.hostname else { continue };
-        if hostname.value != node.name.as_str() && told.insert(&spec.value) {
+        if hostname.value != node.name.as_str() && told.insert(name) {
             let message = format!("`{}` is called by its own name, not `{}`", node.name, hostname.value);
             checked.diagnostics.push(
                 Diagnostic::warning("node/conflict", entry.place(hostname.span), message)

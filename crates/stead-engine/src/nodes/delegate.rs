@@ -161,7 +161,7 @@ fn keys_below(
     let hosts = manifest.nodes.iter().filter_map(|node| Some(&node.hosting.as_ref()?.value)).chain([host]);
     let ids: BTreeSet<&str> = users()
         .flat_map(|user| user.ssh_keys.iter().flatten())
-        .chain(hosts.flat_map(|host| &host.access.authorized_keys))
+        .chain(hosts.flat_map(|host| host.access.authorized_keys.iter().flatten()))
         .map(|id| id.value.as_str())
         .collect();
     let lines: BTreeMap<&str, &String> =

@@ -164,6 +164,12 @@ impl Forest {
 
     fn set_parents(&mut self, manifest: &Manifest, problems: &mut Problems<'_>) {
         let mut parents = vec![None; manifest.nodes.len()];
+        let counted: BTreeSet<&str> = manifest
+            .nodes
+            .iter()
+            .filter(|node| node.count.is_some())
+            .map(|node| node.name.value.as_str())
+            .collect();
         for (written, node) in manifest.nodes.iter().enumerate() {
             let Some(parent) = &node.parent else { continue };
             let Some(found) = self.groups.get(&parent.value) else {
@@ -174,13 +180,13 @@ impl Forest {
                 let problem = problems.error("node/unknown-parent", node, "parent", parent.span, message);
                 problems.push_unknown(
                     problem,
+                    "the manifest",
                     &parent.value,
                     self.nodes.iter().map(|node| node.name.as_str()),
                 );
                 continue;
             };
-            let target = self.nodes.get(found.start);
-            if target.is_some_and(|target| target.name.as_str() != parent.value) {
+            if counted.contains(parent.value.as_str()) {
                 let message = format!("`{}` stands for several nodes and cannot be a parent", parent.value);
                 let problem = problems.error("node/unknown-parent", node, "parent", parent.span, message);
                 problems.push(problem.help(format!("name one of them: {}-1", parent.value)));
@@ -190,9 +196,9 @@ impl Forest {
         }
         for index in 0..self.nodes.len() {
             let parent = parents[self.nodes[index].written];
-            self.nodes[index].parent = parent;
-            if let Some(parent) = parent {
-                self.nodes[parent].children.push(index);
+            if let Some(above) = parent.and_then(|parent| self.nodes.get_mut(parent)) {
+                above.children.push(index);
+                self.nodes[index].parent = parent;
             }
         }
     }
@@ -211,6 +217,7 @@ impl Forest {
             let problem = problems.error(code, node, &path, reference.span, message);
             problems.push_unknown(
                 problem,
+                "the manifest",
                 &reference.value,
                 self.nodes.iter().map(|node| node.name.as_str()),
             );
@@ -317,50 +324,54 @@ impl Forest {
     fn set_order(&mut self, manifest: &Manifest, problems: &mut Problems<'_>) -> bool {
         let mut level: Vec<usize> = self.roots().collect();
         let mut depth = 0;
-        let mut waiting = false;
         while !level.is_empty() {
             for &index in &level {
                 self.nodes[index].depth = depth;
             }
-            let first = self.order.len();
             self.sort_level(&level);
-            waiting |= self.order.len() - first < level.len();
             let mut next: Vec<usize> =
                 level.iter().flat_map(|index| self.nodes[*index].children.iter().copied()).collect();
             next.sort_unstable();
             level = next;
             depth += 1;
         }
-        let ordered: Vec<bool> = {
-            let mut ordered = vec![false; self.nodes.len()];
-            self.order.iter().for_each(|index| ordered[*index] = true);
-            ordered
-        };
-        let unordered =
-            |forest: &Self, next: &dyn Fn(&ForestNode) -> Option<usize>| cycles(forest, &ordered, next);
-        for cycle in unordered(self, &|node| node.parent) {
+        if self.order.len() == self.nodes.len() {
+            return true;
+        }
+        let mut ordered = vec![false; self.nodes.len()];
+        self.order.iter().for_each(|index| ordered[*index] = true);
+        for cycle in cycles(self, &ordered, &|node| node.parent) {
             let mut around = cycle;
             // From the parent to what is made in it.
             around.reverse();
             self.tell_cycle(&around, "nodes are made in each other", "parent", manifest, problems);
         }
-        if waiting {
-            let first_waiting =
-                |node: &ForestNode| node.depends_on.iter().copied().find(|other| !ordered[*other]);
-            for mut cycle in unordered(self, &first_waiting) {
-                cycle.reverse();
-                self.tell_cycle(&cycle, "nodes wait for each other", "depends_on", manifest, problems);
-            }
+        // Also those of nodes that are made in each other, which have no level.
+        let all: Vec<usize> = (0..self.nodes.len()).collect();
+        let mut started = vec![false; self.nodes.len()];
+        self.sorted(&all).into_iter().for_each(|index| started[index] = true);
+        let first_waiting =
+            |node: &ForestNode| node.depends_on.iter().copied().find(|other| !started[*other]);
+        for mut cycle in cycles(self, &started, &first_waiting) {
+            cycle.reverse();
+            self.tell_cycle(&cycle, "nodes wait for each other", "depends_on", manifest, problems);
         }
-        self.order.len() == self.nodes.len()
+        false
     }
 
     /// Adds the nodes of one level to the order: file order, but what others wait for first.
     fn sort_level(&mut self, level: &[usize]) {
         if level.iter().all(|index| self.nodes[*index].depends_on.is_empty()) {
             self.order.extend(level);
-            return;
+        } else {
+            let sorted = self.sorted(level);
+            self.order.extend(sorted);
         }
+    }
+
+    /// Returns `level` without those that wait for each other: file order, but what others wait for first.
+    fn sorted(&self, level: &[usize]) -> Vec<usize> {
+        let mut sorted = Vec::with_capacity(level.len());
         let mut left: HashMap<usize, usize> = HashMap::new();
         let mut dependents: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut ready = BinaryHeap::new();
@@ -373,7 +384,7 @@ impl Forest {
             }
         }
         while let Some(Reverse(index)) = ready.pop() {
-            self.order.push(index);
+            sorted.push(index);
             for dependent in dependents.get(&index).into_iter().flatten() {
                 if let Some(left) = left.get_mut(dependent) {
                     *left -= 1;
@@ -383,6 +394,7 @@ impl Forest {
                 }
             }
         }
+        sorted
     }
 
     fn tell_cycle(

@@ -1,10 +1,11 @@
 //! Which host `-H` means, and what an instance inherits.
 
-use stead_model::diagnostic::{Place, suggest};
-use stead_model::site::{FileKind, Host, Site};
+use stead_model::diagnostic::{Place, nearest};
+use stead_model::site::host::DriverKind;
+use stead_model::site::{Entry, FileKind, Host, Located, Site};
 use stead_model::{Diagnostic, Diagnostics};
 
-use super::problems::candidates;
+use super::references;
 
 /// Where a host is described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,77 +57,79 @@ pub fn find_host(site: &Site, text: &str) -> Result<ChosenHost, FindHostError> {
     }
     let user = user.map(str::to_owned);
     let chosen = |origin, host| Ok(ChosenHost { name: name.to_owned(), user: user.clone(), origin, host });
-    if let Some(instance) = site.instances.get(name) {
-        if instance.is_broken() {
-            return Err(FindHostError::Broken(instance.diagnostics.clone()));
+    for (kind, origin, folder) in [
+        (FileKind::Instance, HostOrigin::Instance, &site.instances),
+        (FileKind::Host, HostOrigin::Host, &site.hosts),
+    ] {
+        if let Some(entry) = folder.get(name) {
+            let host = complete(site, kind, name, entry).map_err(FindHostError::Broken)?;
+            return chosen(origin, host);
         }
-        let mut host = instance.value.clone();
-        host.node.get_or_insert_with(|| name.to_owned());
-        if let Some(base) = host.host.as_ref().and_then(|base| site.hosts.get(base.value.as_str())) {
-            if base.is_broken() {
-                return Err(FindHostError::Broken(base.diagnostics.clone()));
-            }
-            host = inherit(host, &base.value);
-        }
-        return chosen(HostOrigin::Instance, host);
-    }
-    if let Some(host) = site.hosts.get(name) {
-        if host.is_broken() {
-            return Err(FindHostError::Broken(host.diagnostics.clone()));
-        }
-        return chosen(HostOrigin::Host, host.value.clone());
     }
     if name == "local" {
         return chosen(HostOrigin::BuiltIn, Host::local());
     }
-    let known = || site.instances.keys().chain(site.hosts.keys()).map(|key| key.as_str()).chain(["local"]);
+    let mut known: Vec<&str> = references::host_names(site).collect();
+    known.sort_unstable();
+    known.dedup();
     let message = format!(
-        "there is no host `{name}`: neither {} nor {}",
+        "there is no host `{name}`: neither {} nor {}; there are {}",
         FileKind::Instance.path_of(name),
-        FileKind::Host.path_of(name)
+        FileKind::Host.path_of(name),
+        known.join(", ")
     );
-    refused(
-        Diagnostic::error("node/unknown-fk", place(), message)
-            .help(suggest(name, known()))
-            .candidates(candidates(name, known())),
-    )
+    let help = match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "write a file for it, or choose one of those there are".to_owned(),
+    };
+    let known = known.into_iter().map(str::to_owned).collect();
+    refused(Diagnostic::error("node/unknown-fk", place(), message).help(help).candidates(known))
 }
 
-/// Returns `instance` with what `base` says where the instance is silent.
-fn inherit(instance: Host, base: &Host) -> Host {
-    let default = Host::default();
-    let mut merged = instance;
-    macro_rules! fill {
-        ($($field:ident),*) => {
-            $(if merged.$field.is_none() { merged.$field = base.$field.clone(); })*
-        };
+/// Returns the host that `entry` describes: with what it inherits, and what its name stands for.
+fn complete(site: &Site, kind: FileKind, name: &str, entry: &Entry<Host>) -> Result<Host, Diagnostics> {
+    if entry.is_broken() {
+        return Err(entry.diagnostics.clone());
     }
-    fill!(
-        domain,
-        address,
-        arch,
-        self_addr,
-        parallel,
-        become_user,
-        api_endpoint,
-        datastore,
-        packages,
-        services
-    );
-    if merged.timeouts == default.timeouts {
-        merged.timeouts = base.timeouts;
+    let mut host = entry.value.clone();
+    if let Some(base) = base_of(site, kind, &entry.value) {
+        if base.is_broken() {
+            return Err(base.diagnostics.clone());
+        }
+        host = host.inherit(&base.value);
     }
-    if merged.access == default.access {
-        merged.access = base.access.clone();
+    if let Some(problem) = missing_datastore(site, kind, entry) {
+        return Err(Diagnostics(vec![problem]));
     }
-    for (key, value) in &base.labels {
-        merged.labels.entry(key.clone()).or_insert_with(|| value.clone());
+    if host.driver() == DriverKind::Proxmox {
+        host.node.get_or_insert_with(|| name.to_owned());
+        host.api_token.get_or_insert_with(|| Located { value: name.to_owned(), span: references::TOP });
     }
-    for (key, value) in &base.description {
-        merged.description.entry(key.clone()).or_insert_with(|| value.clone());
+    Ok(host)
+}
+
+/// Returns the file that an instance inherits from, if it names one that is there.
+pub(super) fn base_of<'s>(site: &'s Site, kind: FileKind, host: &Host) -> Option<&'s Entry<Host>> {
+    let base = host.host.as_ref().filter(|_| kind == FileKind::Instance)?;
+    site.hosts.get(base.value.as_str())
+}
+
+/// Returns the problem that neither an instance nor what it inherits from says where disks are kept.
+pub(super) fn missing_datastore(site: &Site, kind: FileKind, entry: &Entry<Host>) -> Option<Diagnostic> {
+    let host = &entry.value;
+    if kind != FileKind::Instance || entry.is_broken() || host.datastore.is_some() {
+        return None;
     }
-    for (key, value) in &base.driver_settings {
-        merged.driver_settings.entry(key.clone()).or_insert_with(|| value.clone());
+    match (&host.host, base_of(site, kind, host)) {
+        // What is not there, or cannot be read, may say it.
+        (Some(_), None) => return None,
+        (_, Some(base)) if base.is_broken() || base.value.datastore.is_some() => return None,
+        (_, Some(_)) | (None, None) => {}
     }
-    merged
+    let message = "a Proxmox instance needs the key `datastore`, of its own or of its host";
+    Some(
+        Diagnostic::error("node/missing-field", entry.place(references::TOP), message)
+            .path("datastore")
+            .help("where disks are kept, such as `local-zfs`"),
+    )
 }

@@ -1,10 +1,16 @@
 //! What the files of a site say of each other: every name must be that of a file or of a key.
 
-use stead_model::diagnostic::{Place, Span, suggest};
+use stead_model::diagnostic::{Place, Span};
+use stead_model::site::host::DriverKind;
 use stead_model::site::{Entry, FileKind, Host, Located, Site, Spec};
 use stead_model::{Diagnostic, Diagnostics, SiteKey};
 
-use super::problems::candidates;
+use super::hosts::missing_datastore;
+use super::problems::Looks;
+use crate::target::Glob;
+
+/// Where a file begins: the place of what it does not say.
+pub(super) const TOP: Span = Span { start: 0, end: 0, line: 1, column: 1 };
 
 /// Where a name is written.
 pub(super) struct Written<'a> {
@@ -14,11 +20,8 @@ pub(super) struct Written<'a> {
 }
 
 impl Written<'_> {
-    fn unknown<'k>(&self, message: String, known: impl Iterator<Item = &'k str> + Clone) -> Diagnostic {
-        Diagnostic::error("node/unknown-fk", self.place.clone(), message)
-            .path(self.path.clone())
-            .help(suggest(self.name, known.clone()))
-            .candidates(candidates(self.name, known))
+    fn unknown(&self, message: String) -> Diagnostic {
+        Diagnostic::error("node/unknown-fk", self.place.clone(), message).path(self.path.clone())
     }
 
     /// Returns the problem that no file of `kind` has this name.
@@ -26,15 +29,22 @@ impl Written<'_> {
         &self,
         kind: FileKind,
         known: impl Iterator<Item = &'k str> + Clone,
+        looks: &mut Looks,
     ) -> Diagnostic {
-        self.unknown(format!("there is no {}", kind.path_of(self.name)), known)
+        let problem = self.unknown(format!("there is no {}", kind.path_of(self.name)));
+        looks.advise(problem, kind.place(), self.name, known)
     }
 
-    fn no_key<'k>(&self, list: &str, known: impl Iterator<Item = &'k str> + Clone) -> Diagnostic {
-        self.unknown(
-            format!("there is no `{}` in `{list}` of {}", self.name, FileKind::Secrets.place()),
-            known,
-        )
+    /// Returns the problem that `list` of the secrets has no such key.
+    fn no_key<'k>(
+        &self,
+        list: &'static str,
+        known: impl Iterator<Item = &'k str> + Clone,
+        looks: &mut Looks,
+    ) -> Diagnostic {
+        let secrets = FileKind::Secrets.place();
+        let problem = self.unknown(format!("there is no `{}` in `{list}` of {secrets}", self.name));
+        looks.advise(problem, list, self.name, known)
     }
 }
 
@@ -47,26 +57,24 @@ pub(super) fn keys<T>(folder: &std::collections::BTreeMap<SiteKey, T>) -> impl I
     folder.keys().map(SiteKey::as_str)
 }
 
+/// Returns the names of all hosts.
+pub(super) fn host_names(site: &Site) -> impl Iterator<Item = &str> + Clone {
+    keys(&site.instances).chain(keys(&site.hosts)).chain(["local"])
+}
+
 /// Adds what is wrong with a spec beyond its own file.
-pub(super) fn check_spec(site: &Site, name: &str, entry: &Entry<Spec>, problems: &mut Diagnostics) {
+pub(super) fn check_spec(site: &Site, entry: &Entry<Spec>, problems: &mut Diagnostics, looks: &mut Looks) {
     let spec = &entry.value;
     let defaults = &site.settings.value.defaults;
-    match (&spec.posture, &defaults.posture) {
-        (Some(posture), _) => {
-            let written = written(entry, posture.span, "access.posture", posture.value.as_str());
-            check_posture(site, &written, problems);
-        }
+    let default = defaults.posture();
+    let posture = match (&spec.posture, &defaults.posture) {
+        (Some(posture), _) => written(entry, posture.span, "access.posture", posture.value.as_str()),
         (None, Some(posture)) => {
-            let written = written(&site.settings, posture.span, "defaults.posture", posture.value.as_str());
-            check_posture(site, &written, problems);
+            written(&site.settings, posture.span, "defaults.posture", posture.value.as_str())
         }
-        (None, None) => {
-            let posture = defaults.posture();
-            let place = Place::Named(FileKind::Spec.path_of(name));
-            let written = Written { place, path: "access.posture".to_owned(), name: posture.as_str() };
-            check_posture(site, &written, problems);
-        }
-    }
+        (None, None) => written(entry, TOP, "access.posture", default.as_str()),
+    };
+    check_posture(site, &posture, problems, looks);
     // A file of secrets that cannot be read has told so; what it holds is not known.
     if site.secrets.is_broken() {
         return;
@@ -76,60 +84,98 @@ pub(super) fn check_spec(site: &Site, name: &str, entry: &Entry<Spec>, problems:
         for (j, id) in user.ssh_keys.iter().flatten().enumerate() {
             if !site.secrets.value.ssh_keys.contains_key(&id.value) {
                 let path = format!("access.users[{i}].ssh_keys[{j}]");
-                problems.push(written(entry, id.span, path, &id.value).no_key("ssh_keys", known.clone()));
+                let written = written(entry, id.span, path, &id.value);
+                problems.push(written.no_key("ssh_keys", known.clone(), looks));
             }
         }
     }
 }
 
-fn check_posture(site: &Site, written: &Written<'_>, problems: &mut Diagnostics) {
+/// Adds that there is no such posture.
+pub(super) fn check_posture(
+    site: &Site,
+    written: &Written<'_>,
+    problems: &mut Diagnostics,
+    looks: &mut Looks,
+) {
     if !site.postures.contains_key(written.name) {
-        problems.push(written.no_file(FileKind::Posture, keys(&site.postures)));
+        problems.push(written.no_file(FileKind::Posture, keys(&site.postures), looks));
     }
 }
 
-/// Adds what is wrong with a host or instance beyond its own file.
+/// Where a host is described: in a file of its own, or as `hosting` of a node.
+pub(super) struct HostAt<'a> {
+    pub(super) host: &'a Host,
+    /// The place of a span.
+    pub(super) place: &'a dyn Fn(Span) -> Place,
+    /// What paths begin with.
+    pub(super) prefix: String,
+    /// What `host` names, if it is more than a word of description.
+    pub(super) inherits: bool,
+}
+
+/// Adds what is wrong with a file in hosts/ or nodes/ beyond the file.
 pub(super) fn check_host(
     site: &Site,
     kind: FileKind,
     name: &str,
     entry: &Entry<Host>,
     problems: &mut Diagnostics,
+    looks: &mut Looks,
 ) {
     let host = &entry.value;
-    if !site.secrets.is_broken() {
-        let secrets = &site.secrets.value;
-        for (i, id) in host.access.authorized_keys.iter().enumerate() {
-            if !secrets.ssh_keys.contains_key(&id.value) {
-                let written = written(entry, id.span, format!("access.authorized_keys[{i}]"), &id.value);
-                problems.push(written.no_key("ssh_keys", secrets.ssh_keys.keys().map(String::as_str)));
-            }
-        }
-        let token = match &host.api_token {
-            Some(token) => Some(written(entry, token.span, "api_token", &token.value)),
-            // The token of an instance is called as its file.
-            None if kind == FileKind::Instance => {
-                let place = Place::Named(kind.path_of(name));
-                Some(Written { place, path: "api_token".to_owned(), name })
-            }
-            None => None,
-        };
-        if let Some(token) = token.filter(|token| !secrets.api_tokens.contains_key(token.name)) {
-            problems.push(token.no_key("api_tokens", secrets.api_tokens.keys().map(String::as_str)));
+    let is_instance = kind == FileKind::Instance;
+    let place = |span: Span| entry.place(span);
+    let at = HostAt { host, place: &place, prefix: String::new(), inherits: is_instance };
+    check_described(site, &at, problems, looks);
+    let inherited = super::hosts::base_of(site, kind, host).and_then(|base| base.value.api_token.as_ref());
+    let is_default = host.driver() == DriverKind::Proxmox && host.api_token.is_none() && inherited.is_none();
+    if is_default && !entry.is_broken() {
+        // The token is called as the file.
+        check_token(site, &written(entry, TOP, "api_token", name), problems, looks);
+    }
+    problems.0.extend(missing_datastore(site, kind, entry));
+}
+
+fn check_token(site: &Site, token: &Written<'_>, problems: &mut Diagnostics, looks: &mut Looks) {
+    let known = &site.secrets.value.api_tokens;
+    if !site.secrets.is_broken() && !known.contains_key(token.name) {
+        problems.push(token.no_key("api_tokens", known.keys().map(String::as_str), looks));
+    }
+}
+
+/// Adds what is wrong with what a host names.
+pub(super) fn check_described(site: &Site, at: &HostAt<'_>, problems: &mut Diagnostics, looks: &mut Looks) {
+    let host = at.host;
+    fn named<'n>(at: &HostAt<'_>, span: Span, path: &str, name: &'n str) -> Written<'n> {
+        Written { place: (at.place)(span), path: format!("{}{path}", at.prefix), name }
+    }
+    let known = &site.secrets.value.ssh_keys;
+    for (i, id) in host.access.authorized_keys.iter().flatten().enumerate() {
+        if !site.secrets.is_broken() && !known.contains_key(&id.value) {
+            let written = named(at, id.span, &format!("access.authorized_keys[{i}]"), &id.value);
+            problems.push(written.no_key("ssh_keys", known.keys().map(String::as_str), looks));
         }
     }
-    if kind != FileKind::Instance {
-        return;
+    if let Some(token) = &host.api_token {
+        check_token(site, &named(at, token.span, "api_token", &token.value), problems, looks);
     }
-    let unknown = |wanted: &Located<String>| !site.hosts.contains_key(wanted.value.as_str());
-    if let Some(base) = host.host.as_ref().filter(|base| unknown(base)) {
-        problems
-            .push(written(entry, base.span, "host", &base.value).no_file(FileKind::Host, keys(&site.hosts)));
+    for (i, fault) in host.faults.iter().enumerate() {
+        if let Err((_, why)) = Glob::parse(&fault.node) {
+            let written = named(at, fault.span, &format!("faults[{i}].node"), &fault.node);
+            let message = format!("`{}` is no glob over names of nodes: {why}", written.name);
+            problems.push(Diagnostic::error("node/bad-name", written.place, message).path(written.path));
+        }
+    }
+    let unknown = |wanted: &&Located<String>| !site.hosts.contains_key(wanted.value.as_str());
+    if let Some(base) = host.host.as_ref().filter(|_| at.inherits).filter(unknown) {
+        let written = named(at, base.span, "host", &base.value);
+        problems.push(written.no_file(FileKind::Host, keys(&site.hosts), looks));
     }
     if let Some(parent) =
         host.parent_node.as_ref().filter(|parent| !site.instances.contains_key(&parent.value))
     {
-        let written = written(entry, parent.span, "parent_node", parent.value.as_str());
-        problems.push(written.no_file(FileKind::Instance, keys(&site.instances)));
+        let written = named(at, parent.span, "parent_node", parent.value.as_str());
+        problems.push(written.no_file(FileKind::Instance, keys(&site.instances), looks));
     }
 }

@@ -71,9 +71,12 @@ pub fn select(
     exists: &dyn Fn(usize) -> bool,
 ) -> Result<Selection, SelectError> {
     let mut selected = vec![choice.only.is_empty(); forest.nodes.len()];
-    for word in
-        choice.only.iter().flat_map(|words| words.split(',')).map(str::trim).filter(|word| !word.is_empty())
-    {
+    let words = choice.only.iter().flat_map(|words| words.split(',')).map(str::trim);
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    if words.is_empty() && !choice.only.is_empty() {
+        return Err(no_match(forest, &choice.only.join(",")));
+    }
+    for word in words {
         mark(forest, word, &mut selected)?;
     }
     if let Some(depth) = choice.depth {
@@ -134,6 +137,10 @@ fn mark(forest: &Forest, word: &str, selected: &mut [bool]) -> Result<(), Select
     if found {
         return Ok(());
     }
+    Err(no_match(forest, word))
+}
+
+fn no_match(forest: &Forest, word: &str) -> SelectError {
     let known = forest.nodes.iter().map(|node| node.name.as_str());
-    Err(SelectError::NoMatch { word: word.to_owned(), candidates: candidates(word, known) })
+    SelectError::NoMatch { word: word.to_owned(), candidates: candidates(word, known) }
 }

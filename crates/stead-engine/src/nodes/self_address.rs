@@ -2,6 +2,8 @@
 
 use core::net::IpAddr;
 
+use stead_model::site::address::{Authority, Reach};
+
 /// Where the address came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -56,6 +58,9 @@ pub enum SelfAddressError {
     /// It was given, and no other machine can use it.
     #[error("{0} is {1}, which other machines cannot reach")]
     Unreachable(&'static str, String),
+    /// It was given, and is neither an address nor a name.
+    #[error("{0} is {1}, which is neither an address nor a name, with a port or without")]
+    Malformed(&'static str, String),
     /// Nothing was given, and there is no default route.
     #[error("this machine has no default route; give the address that nodes reach it by with --self-addr")]
     Unknown,
@@ -79,8 +84,13 @@ pub fn self_address(given: &Given<'_>) -> Result<SelfAddress, SelfAddressError> 
         if address.is_empty() {
             return Err(SelfAddressError::Empty(name));
         }
-        let reach = reach(address);
-        if reach == Reach::Nobody || (reach == Reach::Here && !given.all_sandboxes) {
+        let unreachable = match Authority::parse(address).map(Authority::reach) {
+            None => return Err(SelfAddressError::Malformed(name, address.to_owned())),
+            Some(Reach::Nobody) => true,
+            Some(Reach::Here) => !given.all_sandboxes,
+            Some(Reach::Everybody) => false,
+        };
+        if unreachable {
             return Err(SelfAddressError::Unreachable(name, address.to_owned()));
         }
         return Ok(SelfAddress { address: address.to_owned(), source, notice: None });
@@ -96,32 +106,9 @@ pub fn self_address(given: &Given<'_>) -> Result<SelfAddress, SelfAddressError> 
     }
 }
 
-/// Who can use an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
-    Nobody,
-    Here,
-    Everybody,
-}
-
-fn reach(address: &str) -> Reach {
-    let bare = address.trim_start_matches('[').trim_end_matches(']');
-    match bare.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
-        Ok(ip) if ip.is_unspecified() => Reach::Nobody,
-        Ok(ip) if ip.is_loopback() => Reach::Here,
-        Ok(_) => Reach::Everybody,
-        Err(_) if bare.eq_ignore_ascii_case("localhost") => Reach::Here,
-        Err(_) => Reach::Everybody,
-    }
-}
-
 fn is_routable_url(url: &str) -> bool {
-    let authority = url.strip_prefix("https://").unwrap_or(url);
-    let host = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, _)) => host,
-        None => authority.split_once(':').map_or(authority, |(host, _)| host),
-    };
-    !host.is_empty() && reach(host) == Reach::Everybody
+    let authority = Authority::parse(url.strip_prefix("https://").unwrap_or(url));
+    authority.is_some_and(|authority| authority.reach() == Reach::Everybody)
 }
 
 #[cfg(test)]
@@ -156,7 +143,9 @@ mod tests {
     /// Case 34: empty and unspecified are refused, loopback only where others have to come.
     #[test]
     fn addresses_that_lead_nowhere_are_refused() {
-        for bad in ["", " ", "0.0.0.0", "::", "[::]"] {
+        for bad in
+            ["", " ", "0.0.0.0", "::", "[::]", "0.0.0.0:1", "[::]:1", "a b", "10.0.0.1:99999", "https://x"]
+        {
             for all_sandboxes in [false, true] {
                 assert!(
                     self_address(&Given { flag: Some(bad), route: ROUTE, all_sandboxes, ..Given::default() })
@@ -175,7 +164,16 @@ mod tests {
                 );
             }
         }
-        for here in ["127.0.0.1", "127.9.9.9", "::1", "localhost", "::ffff:127.0.0.1"] {
+        for here in [
+            "127.0.0.1",
+            "127.0.0.1:44443",
+            "127.9.9.9",
+            "::1",
+            "[::1]:1",
+            "localhost",
+            "localhost:1",
+            "::ffff:127.0.0.1",
+        ] {
             assert!(self_address(&Given { flag: Some(here), ..Given::default() }).is_err(), "{here}");
             assert!(
                 self_address(&Given { flag: Some(here), all_sandboxes: true, ..Given::default() }).is_ok(),

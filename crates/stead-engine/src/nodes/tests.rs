@@ -30,6 +30,11 @@ fn told(text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Secrets with a token `h`.
+fn secrets() -> SiteFile {
+    file(FileKind::Secrets, "secrets", "api_tokens: {h: r@p!i=x}\n")
+}
+
 fn names(forest: &Forest, indices: &[usize]) -> Vec<String> {
     indices.iter().map(|index| forest.nodes[*index].name.to_string()).collect()
 }
@@ -222,7 +227,7 @@ fn only_what_the_manifest_refers_to_matters_to_it() {
     let bad =
         check_manifest(&site, &manifest("nodes: [{name: a, type: vm, spec: broken}]\n"), ForHost::default());
     assert_eq!(bad.diagnostics.0.len(), 2);
-    assert_eq!(check_site(&site).0.len(), 2, "each problem once");
+    assert_eq!(check_site(&site).0.len(), 2, "each problem once, and the name that no node has is not used");
 }
 
 /// Case 8: instances before hosts before the built-in one.
@@ -247,8 +252,11 @@ fn hosts_are_looked_for_in_two_folders() {
     let Err(FindHostError::Unknown(error)) = find_host(&site, "nope") else {
         panic!("there is no such host")
     };
-    assert_eq!(error.message, "there is no host `nope`: neither nodes/nope.yaml nor hosts/nope.yaml");
-    assert_eq!(error.candidates, ["both", "both", "only", "local"]);
+    assert_eq!(
+        error.message,
+        "there is no host `nope`: neither nodes/nope.yaml nor hosts/nope.yaml; there are both, local, only"
+    );
+    assert_eq!(error.candidates, ["both", "local", "only"]);
     assert!(find_host(&site, "@both").is_err());
     let problems = check_site(&site);
     assert_eq!(problems.0.len(), 1, "the token is not in secrets.yaml: {problems}");
@@ -257,7 +265,9 @@ fn hosts_are_looked_for_in_two_folders() {
 #[test]
 fn a_driver_makes_only_what_it_can() {
     let check = |driver: &str, nodes: &str| -> Vec<&'static str> {
-        let site = Site::read(vec![file(FileKind::Host, "h", &format!("driver: {driver}\ndatastore: d\n"))]);
+        let datastore = if driver == "proxmox" { "datastore: d\n" } else { "" };
+        let site =
+            Site::read(vec![file(FileKind::Host, "h", &format!("driver: {driver}\n{datastore}")), secrets()]);
         let host = find_host(&site, "h").unwrap();
         let wanted = ForHost { host: Some(&host), mode: None };
         let checked = check_manifest(&site, &manifest(&format!("nodes: [{nodes}]\n")), wanted);
@@ -358,4 +368,197 @@ fn deep_and_wide_forests_are_checked_without_recursion() {
     assert_eq!(check(&ring).diagnostics.0.len(), 1);
     let unknown: String = (0..3000).map(|i| format!("- {{name: n{i}, type: vm, parent: x}}\n")).collect();
     assert_eq!(check(&format!("nodes:\n{unknown}")).diagnostics.0.len(), 3000);
+}
+
+/// What is refused has no place among the nodes: nothing can be made in it.
+#[test]
+fn entries_with_count_are_no_parents_whatever_became_of_them() {
+    let long = "l".repeat(62);
+    for (nodes, path) in [
+        (
+            "{name: a-1, type: vm}, {name: x, type: vm, parent: a}, {name: a, type: vm, count: 1}".to_owned(),
+            "nodes[1].parent",
+        ),
+        (
+            format!("{{name: x, type: vm, parent: {long}}}, {{name: {long}, type: vm, count: 2}}"),
+            "nodes[0].parent",
+        ),
+    ] {
+        let checked = check(&format!("nodes: [{nodes}]\n"));
+        let problem = checked.diagnostics.iter().find(|problem| problem.path == path).unwrap();
+        assert_eq!(problem.code, "node/unknown-parent");
+    }
+}
+
+/// Nodes that are made in each other may also wait for each other: both are told.
+#[test]
+fn nodes_without_a_level_may_wait_for_each_other() {
+    let found = told(
+        "nodes: [{name: a, type: vm, parent: b}, {name: b, type: vm, parent: a}, {name: c, type: vm, parent: a, depends_on: [e, d]}, {name: d, type: vm, parent: a, depends_on: [c]}, {name: e, type: vm, parent: a}]\n",
+    );
+    assert_eq!(
+        found,
+        [
+            "node/cycle nodes[0].parent nodes are made in each other: a -> b -> a",
+            "node/cycle nodes[2].depends_on nodes wait for each other: c -> d -> c",
+        ]
+    );
+}
+
+/// Every node of an entry is checked, and told once.
+#[test]
+fn each_node_of_several_is_checked() {
+    let site = Site::read(vec![file(FileKind::Host, "h", "driver: proxmox\ndatastore: d\n"), secrets()]);
+    let host = find_host(&site, "h").unwrap();
+    let nodes = "nodes: [{name: a, type: ct, template: t, count: 3}, {name: b, type: vm, image: i, parent: a-2}, {name: c, type: vm, image: i, parent: a-3}]\n";
+    let checked = check_manifest(&site, &manifest(nodes), ForHost { host: Some(&host), mode: None });
+    let codes: Vec<&str> = checked.diagnostics.iter().map(|problem| problem.code).collect();
+    assert_eq!(codes, ["node/not-hostable"]);
+    let jobs = format!("settings: {{delegation: job}}\n{nodes}");
+    let checked = check(&jobs);
+    assert_eq!(checked.diagnostics.0.len(), 1, "{}", checked.diagnostics);
+}
+
+/// `hosting` is a host: its names are looked up, and what it needs is asked for.
+#[test]
+fn hosting_is_checked_as_a_host_is() {
+    let site = Site::read(vec![file(FileKind::Host, "h", "driver: qemu\n"), secrets()]);
+    let host = find_host(&site, "h").unwrap();
+    let found = |hosting: &str| -> Vec<String> {
+        let nodes = format!(
+            "nodes: [{{name: a, type: vm, image: i, hosting: {hosting}}}, {{name: b, type: vm, parent: a}}]\n"
+        );
+        let checked = check_manifest(&site, &manifest(&nodes), ForHost { host: Some(&host), mode: None });
+        checked.diagnostics.iter().map(|problem| format!("{} {}", problem.code, problem.path)).collect()
+    };
+    assert_eq!(found("{kernel: /k}"), [""; 0], "the kind that made it, with what is said here");
+    assert_eq!(
+        found("{driver: proxmox, host: no, parent_node: no, api_token: no, access: {authorized_keys: [no]}}"),
+        [
+            "node/missing-field nodes[0].hosting",
+            "node/unknown-fk nodes[0].hosting.host",
+            "node/unknown-fk nodes[0].hosting.parent_node",
+            "node/unknown-fk nodes[0].hosting.api_token",
+            "node/unknown-fk nodes[0].hosting.access.authorized_keys[0]",
+            "node/missing-image nodes[1].image",
+        ]
+    );
+    let endpoint = "{api_endpoint: 'https://pve:8006', datastore: d, api_token: h}";
+    let nodes = format!(
+        "nodes: [{{name: a, type: vm, image: i, hosting: {endpoint}}}, {{name: b, type: ct, template: t, parent: a}}]\n"
+    );
+    let checked = check_manifest(&site, &manifest(&nodes), ForHost { host: Some(&host), mode: None });
+    assert_eq!(checked.diagnostics.to_string(), "", "Proxmox makes containers, qemu does not");
+}
+
+/// An instance takes from its host what it does not say itself, field by field.
+#[test]
+fn instances_inherit_field_by_field() {
+    let base = "datastore: tank\nbecome: sudo\ntimeouts: {create: 7, ssh: 8}\naccess: {ssh_port: 2222, host_user: ann, authorized_keys: [k]}\n";
+    let instance =
+        "host: base\nbecome: none\ntimeouts: {ssh: 120}\naccess: {ssh_port: 22, authorized_keys: []}\n";
+    let site = Site::read(vec![
+        file(FileKind::Host, "base", base),
+        file(FileKind::Instance, "p1", instance),
+        file(FileKind::Instance, "bare", "{}"),
+        file(FileKind::Host, "h", "driver: proxmox\ndatastore: d\n"),
+    ]);
+    let host = find_host(&site, "p1").unwrap().host;
+    assert_eq!(host.datastore.as_deref(), Some("tank"));
+    assert_eq!((host.timeouts().create, host.timeouts().ssh, host.timeouts().config), (7, 120, 600));
+    assert_eq!((host.access.ssh_port(), host.access.host_user.as_deref()), (22, Some("ann")));
+    assert_eq!(host.access.authorized_keys.as_deref(), Some(&[][..]));
+    assert_eq!(host.become_user, Some(stead_model::site::host::RunAs::Login));
+    assert_eq!((host.node.as_deref(), host.api_token.unwrap().value.as_str()), (Some("p1"), "p1"));
+    let Err(FindHostError::Broken(problems)) = find_host(&site, "bare") else {
+        panic!("it has no datastore")
+    };
+    assert_eq!((problems.0[0].code, problems.0[0].path.as_str()), ("node/missing-field", "datastore"));
+    let other = find_host(&site, "h").unwrap().host;
+    assert_eq!((other.node.as_deref(), other.api_token.unwrap().value.as_str()), (Some("h"), "h"));
+    let told: Vec<String> =
+        check_site(&site).iter().map(|p| format!("{} {} {}", p.code, p.place, p.path)).collect();
+    assert_eq!(
+        told,
+        [
+            "node/unknown-fk hosts/base.yaml:4:60 access.authorized_keys[0]",
+            "node/unknown-fk hosts/h.yaml:1:1 api_token",
+            "node/unknown-fk nodes/bare.yaml:1:1 api_token",
+            "node/missing-field nodes/bare.yaml:1:1 datastore",
+            "node/unknown-fk nodes/p1.yaml:1:1 api_token",
+        ]
+    );
+}
+
+/// One id on one host, however the host is named.
+#[test]
+fn ids_are_unique_on_the_host_that_is_meant() {
+    let site = Site::read(vec![file(FileKind::Host, "h", "driver: sandbox\n")]);
+    let host = find_host(&site, "h").unwrap();
+    let nodes = "nodes: [{name: a, type: vm, vmid: 100}, {name: b, type: vm, vmid: 100, host: h}]\n";
+    let codes = |host| -> Vec<&str> {
+        let checked = check_manifest(&site, &manifest(nodes), ForHost { host, mode: None });
+        checked.diagnostics.iter().map(|problem| problem.code).collect()
+    };
+    assert_eq!(codes(Some(&host)), ["node/conflict"]);
+    assert_eq!(codes(None), [""; 0]);
+}
+
+/// Globs of faults are read before anything is to strike.
+#[test]
+fn a_fault_that_could_never_strike_is_told() {
+    let site = Site::read(vec![file(
+        FileKind::Host,
+        "h",
+        "driver: sandbox\nfaults: [{node: \"[\", phase: boot}]\n",
+    )]);
+    let problems = check_site(&site);
+    assert_eq!((problems.0[0].code, problems.0[0].path.as_str()), ("node/bad-name", "faults[0].node"));
+}
+
+/// A whole site is checked for a host as one manifest is; a hostname that is not used is told once.
+#[test]
+fn a_site_is_checked_for_a_host() {
+    let nodes =
+        |name: &str| format!("schema_version: 2\nname: {name}\nnodes: [{{name: a, type: ct, spec: s}}]\n");
+    let site = Site::read(vec![
+        file(FileKind::Host, "h", "driver: qemu\n"),
+        file(FileKind::Posture, "dev", "{}"),
+        file(FileKind::Spec, "s", "schema_version: 1\nidentity: {hostname: other}\n"),
+        file(FileKind::Manifest, "m", &nodes("m")),
+        file(FileKind::Manifest, "n", &nodes("n")),
+    ]);
+    let host = find_host(&site, "h").unwrap();
+    let codes =
+        |host| -> Vec<&str> { check_site_for(&site, host).iter().map(|problem| problem.code).collect() };
+    assert_eq!(codes(None), ["node/conflict"]);
+    assert_eq!(codes(Some(&host)), ["node/type-unsupported", "node/type-unsupported", "node/conflict"]);
+}
+
+/// Looking for what was meant is bounded: each look costs as much as there are files.
+#[test]
+fn many_unknown_files_are_told_quickly() {
+    let mut files: Vec<SiteFile> =
+        (0..1000).map(|i| file(FileKind::Spec, &format!("spec-number-{i}"), "schema_version: 1\n")).collect();
+    files.push(file(FileKind::Posture, "dev", "{}"));
+    let site = Site::read(files);
+    let nodes: String =
+        (0..3000).map(|i| format!("  - {{name: n{i}, type: vm, spec: spec-numbre-{i}}}\n")).collect();
+    let checked = check_manifest(&site, &manifest(&format!("nodes:\n{nodes}")), ForHost::default());
+    let advised = checked.diagnostics.iter().filter(|problem| !problem.candidates.is_empty()).count();
+    assert_eq!((checked.diagnostics.0.len(), advised), (3000, 50));
+}
+
+/// Words that are no words select nothing, which is told.
+#[test]
+fn nothing_typed_selects_nothing() {
+    let forest = check("nodes: [{name: a, type: vm}]\n").forest.unwrap();
+    for words in ["", ",", " , "] {
+        let choice = Choice { depth: None, only: vec![words.to_owned()] };
+        let found = select(&forest, &choice, Verb::Make, &|_| false);
+        assert!(
+            matches!(found, Err(SelectError::NoMatch { candidates, .. }) if candidates == ["a"]),
+            "{words:?}"
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! Addresses as site files write them.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -125,9 +125,101 @@ pub(super) fn ip_schema() -> serde_json::Value {
     serde_json::json!({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]})
 }
 
+/// A host and the port it is asked at: `lab.example:44443`, `10.0.0.1`, `[fd00::1]:443`, `fd00::1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authority<'t> {
+    /// An address without brackets, or a name.
+    pub host: &'t str,
+    /// The port, if one is given.
+    pub port: Option<u16>,
+}
+
+impl<'t> Authority<'t> {
+    /// Returns what `text` names, if it is an address or a name, with a port from 1 or none.
+    pub fn parse(text: &'t str) -> Option<Self> {
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Some(Self { host: text, port: None });
+        }
+        let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+            Some(Some((host, rest))) if host.parse::<Ipv6Addr>().is_ok() => match rest {
+                "" => (host, None),
+                rest => (host, Some(rest.strip_prefix(':')?)),
+            },
+            Some(_) => return None,
+            None => match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            },
+        };
+        if !host.contains(':') && !super::names::is_domain(host) {
+            return None;
+        }
+        let port = match port {
+            None => None,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(digits.parse().ok().filter(|port| *port != 0)?)
+            }
+            Some(_) => return None,
+        };
+        Some(Self { host, port })
+    }
+
+    /// Returns who can use it.
+    pub fn reach(self) -> Reach {
+        match self.host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+            Ok(ip) if ip.is_unspecified() => Reach::Nobody,
+            Ok(ip) if ip.is_loopback() => Reach::Here,
+            Ok(_) => Reach::Everybody,
+            Err(_) if self.host.eq_ignore_ascii_case("localhost") => Reach::Here,
+            Err(_) => Reach::Everybody,
+        }
+    }
+}
+
+/// Who can use an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Nobody: it stands for any address.
+    Nobody,
+    /// Only this machine.
+    Here,
+    /// Other machines too, as far as it shows.
+    Everybody,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_may_have_a_port() {
+        for (text, host, port) in [
+            ("lab.example:44443", "lab.example", Some(44443)),
+            ("10.0.0.1", "10.0.0.1", None),
+            ("[fd00::1]:443", "fd00::1", Some(443)),
+            ("[fd00::1]", "fd00::1", None),
+            ("fd00::1", "fd00::1", None),
+        ] {
+            assert_eq!(Authority::parse(text), Some(Authority { host, port }), "{text}");
+        }
+        for bad in [
+            "",
+            ":1",
+            "x:99999",
+            "x:0",
+            "x:",
+            "x:+1",
+            "[fd00::1]x",
+            "[x]:1",
+            "[fd00::1",
+            "a b",
+            "a/b",
+            "u@x",
+            "x:1:2",
+        ] {
+            assert_eq!(Authority::parse(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn addresses_have_a_prefix_that_fits() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::address::Cidr;
+use super::address::{Authority, Cidr, Reach};
 use super::{Located, read};
 use crate::id::SiteKey;
 use crate::transport::Become;
@@ -85,22 +85,73 @@ impl Default for Timeouts {
     }
 }
 
-/// How a host is reached.
+/// What a file says of [`Timeouts`]; the rest is inherited, or the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenTimeouts {
+    /// Making it.
+    pub create: Option<u32>,
+    /// Getting an address.
+    pub address: Option<u32>,
+    /// Answering over SSH.
+    pub ssh: Option<u32>,
+    /// Becoming its spec.
+    pub config: Option<u32>,
+    /// Running its subtree.
+    pub delegate: Option<u32>,
+    /// Removing it.
+    pub destroy: Option<u32>,
+}
+
+impl GivenTimeouts {
+    /// Returns these, and what `base` says where they are silent.
+    pub fn or(self, base: Self) -> Self {
+        Self {
+            create: self.create.or(base.create),
+            address: self.address.or(base.address),
+            ssh: self.ssh.or(base.ssh),
+            config: self.config.or(base.config),
+            delegate: self.delegate.or(base.delegate),
+            destroy: self.destroy.or(base.destroy),
+        }
+    }
+}
+
+/// Who operations on a host run as.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunAs {
+    /// Who logs in.
+    Login,
+    /// Somebody else.
+    Other(Become),
+}
+
+/// How a host is reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// The SSH user; none: the site's.
     pub host_user: Option<String>,
-    /// The SSH port.
-    pub ssh_port: u16,
-    /// Ids of keys that may log in.
-    pub authorized_keys: Vec<Located<String>>,
+    /// The SSH port; none: 22.
+    pub ssh_port: Option<u16>,
+    /// Ids of keys that may log in; none: nothing is said of them.
+    pub authorized_keys: Option<Vec<Located<String>>>,
     /// Its key; none: the first one seen is recorded.
     pub host_key: Option<String>,
 }
 
-impl Default for Access {
-    fn default() -> Self {
-        Self { host_user: None, ssh_port: 22, authorized_keys: Vec::new(), host_key: None }
+impl Access {
+    /// Returns the SSH port.
+    pub fn ssh_port(&self) -> u16 {
+        self.ssh_port.unwrap_or(22)
+    }
+
+    /// Returns this, and what `base` says where it is silent.
+    fn or(self, base: &Self) -> Self {
+        Self {
+            host_user: self.host_user.or_else(|| base.host_user.clone()),
+            ssh_port: self.ssh_port.or(base.ssh_port),
+            authorized_keys: self.authorized_keys.or_else(|| base.authorized_keys.clone()),
+            host_key: self.host_key.or_else(|| base.host_key.clone()),
+        }
     }
 }
 
@@ -130,12 +181,12 @@ pub struct Host {
     pub self_addr: Option<String>,
     /// Nodes at once; none: the driver's.
     pub parallel: Option<u32>,
-    /// How long things may take.
-    pub timeouts: Timeouts,
+    /// How long things may take, as far as the file says; see [`Host::timeouts`].
+    pub timeouts: GivenTimeouts,
     /// For target expressions.
     pub labels: BTreeMap<String, String>,
-    /// Who operations run as.
-    pub become_user: Option<Become>,
+    /// Who operations run as; none: who logs in, unless it is inherited.
+    pub become_user: Option<RunAs>,
     /// How it is reached.
     pub access: Access,
     /// The token of the Proxmox API, a name in `secrets.yaml`.
@@ -177,6 +228,69 @@ impl Host {
         }
     }
 
+    /// Whether it says what makes machines here.
+    pub fn names_driver(&self) -> bool {
+        self.driver.is_some() || self.api_endpoint.is_some()
+    }
+
+    /// Returns the account that operations run as, if it is not the one that logs in.
+    pub fn becomes(&self) -> Option<&Become> {
+        match &self.become_user {
+            Some(RunAs::Other(account)) => Some(account),
+            Some(RunAs::Login) | None => None,
+        }
+    }
+
+    /// Returns how long things may take here.
+    pub fn timeouts(&self) -> Timeouts {
+        let (given, usual) = (&self.timeouts, Timeouts::default());
+        Timeouts {
+            create: given.create.unwrap_or(usual.create),
+            address: given.address.unwrap_or(usual.address),
+            ssh: given.ssh.unwrap_or(usual.ssh),
+            config: given.config.unwrap_or(usual.config),
+            delegate: given.delegate.unwrap_or(usual.delegate),
+            destroy: given.destroy.unwrap_or(usual.destroy),
+        }
+    }
+
+    /// Returns this host with what `base` says where it is silent.
+    pub fn inherit(self, base: &Self) -> Self {
+        let mut merged = self;
+        macro_rules! fill {
+            ($($field:ident),*) => {
+                $(if merged.$field.is_none() { merged.$field = base.$field.clone(); })*
+            };
+        }
+        fill!(
+            driver,
+            domain,
+            address,
+            arch,
+            self_addr,
+            parallel,
+            become_user,
+            api_token,
+            api_endpoint,
+            node,
+            datastore,
+            packages,
+            services
+        );
+        merged.timeouts = merged.timeouts.or(base.timeouts);
+        merged.access = merged.access.or(&base.access);
+        for (key, value) in &base.labels {
+            merged.labels.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        for (key, value) in &base.description {
+            merged.description.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        for (key, value) in &base.driver_settings {
+            merged.driver_settings.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        merged
+    }
+
     /// Returns how many nodes are worked on at once.
     pub fn parallel(&self) -> u32 {
         self.parallel.unwrap_or(if self.driver() == DriverKind::Sandbox { 64 } else { 8 })
@@ -185,11 +299,7 @@ impl Host {
 
 pub(super) fn read(walk: &mut Walk<'_>, root: Node<'_>) -> Host {
     let Some(fields) = walk.map(root, &HOST_KEYS) else { return Host::default() };
-    let host = read_fields(walk, fields);
-    if host.driver() == DriverKind::Proxmox {
-        require_datastore(walk, fields);
-    }
-    host
+    read_described(walk, fields)
 }
 
 pub(super) fn read_instance(walk: &mut Walk<'_>, root: Node<'_>) -> Host {
@@ -204,14 +314,42 @@ pub(super) fn read_instance(walk: &mut Walk<'_>, root: Node<'_>) -> Host {
         );
     }
     host.driver = Some(DriverKind::Proxmox);
-    require_datastore(walk, fields);
+    warn_of_unread(walk, fields, DriverKind::Proxmox);
     host
 }
 
 /// Returns what `hosting` of a node says.
 pub(super) fn read_hosting(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Host> {
     let fields = walk.map(node, &HOSTING_KEYS)?;
-    Some(read_fields(walk, fields))
+    Some(read_described(walk, fields))
+}
+
+/// Reads a host that inherits nothing.
+fn read_described(walk: &mut Walk<'_>, fields: Fields<'_>) -> Host {
+    let host = read_fields(walk, fields);
+    if host.driver() == DriverKind::Proxmox {
+        require_datastore(walk, fields);
+    }
+    if host.names_driver() {
+        warn_of_unread(walk, fields, host.driver());
+    }
+    host
+}
+
+/// Reports keys that only other drivers read.
+fn warn_of_unread(walk: &mut Walk<'_>, fields: Fields<'_>, driver: DriverKind) {
+    for (name, readers) in keys::READERS {
+        let Some(key) = fields.node().key(name) else { continue };
+        // `network` and `storage` are words of a driver, or the description of the machine.
+        let describes = fields.get(name).is_some_and(|node| node.as_map().is_some());
+        if readers.contains(&driver) || (matches!(*name, "network" | "storage") && describes) {
+            continue;
+        }
+        let words: Vec<&str> = readers.iter().map(|driver| driver.word()).collect();
+        let message = format!("the driver `{}` does not read `{name}`", driver.word());
+        let help = format!("leave it out; it is for {}", words.join(", "));
+        read::warn(walk, key, "node/unapplied-key", &message, &help);
+    }
 }
 
 fn require_datastore(walk: &mut Walk<'_>, fields: Fields<'_>) {
@@ -225,10 +363,10 @@ fn read_fields(walk: &mut Walk<'_>, fields: Fields<'_>) -> Host {
     let mut host = Host {
         driver: read::word(walk, fields, "driver", &DriverKind::WORDS),
         host: located_text(walk, fields, "host"),
-        domain: read::text(walk, fields, "domain"),
+        domain: read::domain(walk, fields, "domain"),
         address: read::ip(walk, fields, "ip").map(|address| address.to_string()),
         arch: read::text(walk, fields, "arch"),
-        self_addr: read::text(walk, fields, "self_addr"),
+        self_addr: read_self_addr(walk, fields),
         parallel: read::number(walk, fields, "parallel", 1..=10_000),
         timeouts: read_timeouts(walk, fields),
         labels: read_labels(walk, fields),
@@ -255,10 +393,23 @@ fn located_text(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<Lo
     Some(Located { value: walk.full_text(node)?.to_owned(), span: node.span() })
 }
 
-fn read_timeouts(walk: &mut Walk<'_>, fields: Fields<'_>) -> Timeouts {
-    let mut timeouts = Timeouts::default();
+fn read_self_addr(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<String> {
+    let node = fields.get("self_addr")?;
+    let text = walk.full_text(node)?;
+    let why = match Authority::parse(text).map(Authority::reach) {
+        Some(Reach::Here | Reach::Everybody) => return Some(text.to_owned()),
+        Some(Reach::Nobody) => "which other machines cannot reach",
+        None => "which is neither an address nor a name",
+    };
+    let problem = node.bad(format!("nodes are told {}, {why}", node.describe()));
+    walk.report(problem.help("write what nodes reach this host by: `10.0.0.1`, `lab.example`"));
+    None
+}
+
+fn read_timeouts(walk: &mut Walk<'_>, fields: Fields<'_>) -> GivenTimeouts {
+    let mut timeouts = GivenTimeouts::default();
     let Some(fields) = read::map(walk, fields, "timeouts", &TIMEOUT_KEYS) else { return timeouts };
-    let Timeouts { create, address, ssh, config, delegate, destroy } = &mut timeouts;
+    let GivenTimeouts { create, address, ssh, config, delegate, destroy } = &mut timeouts;
     for (key, place) in [
         ("create", create),
         ("address", address),
@@ -267,7 +418,7 @@ fn read_timeouts(walk: &mut Walk<'_>, fields: Fields<'_>) -> Timeouts {
         ("delegate", delegate),
         ("destroy", destroy),
     ] {
-        *place = read::number(walk, fields, key, 1..=keys::LONGEST).unwrap_or(*place);
+        *place = read::number(walk, fields, key, 1..=keys::LONGEST);
     }
     timeouts
 }
@@ -287,10 +438,13 @@ fn read_labels(walk: &mut Walk<'_>, fields: Fields<'_>) -> BTreeMap<String, Stri
     labels
 }
 
-fn read_become(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Become> {
+fn read_become(walk: &mut Walk<'_>, node: Node<'_>) -> Option<RunAs> {
     let text = walk.text(node)?;
-    let account = Become::parse(text);
-    if account.is_none() && text != "none" {
+    if text == "none" {
+        return Some(RunAs::Login);
+    }
+    let account = Become::parse(text).map(RunAs::Other);
+    if account.is_none() {
         let problem = node.error("node/bad-enum", format!("`{text}` is not a way to become another account"));
         walk.report(problem.help("write `sudo`, `doas`, `sudo:USER` or `none`"));
     }
@@ -298,12 +452,11 @@ fn read_become(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Become> {
 }
 
 fn read_access(walk: &mut Walk<'_>, fields: Fields<'_>) -> Access {
-    let default = Access::default();
-    let Some(fields) = read::map(walk, fields, "access", &ACCESS_KEYS) else { return default };
+    let Some(fields) = read::map(walk, fields, "access", &ACCESS_KEYS) else { return Access::default() };
     Access {
         host_user: read::text(walk, fields, "host_user"),
-        ssh_port: read::number(walk, fields, "ssh_port", 1..=65535).unwrap_or(default.ssh_port),
-        authorized_keys: read::located_texts(walk, fields, "authorized_keys").unwrap_or_default(),
+        ssh_port: read::number(walk, fields, "ssh_port", 1..=65535),
+        authorized_keys: read::located_texts(walk, fields, "authorized_keys"),
         host_key: read::text(walk, fields, "host_key"),
     }
 }

@@ -1,12 +1,14 @@
 //! `keyring.yaml`: the keys that sign tokens and the tokens that are revoked. Written by `stead token` alone.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::read;
 use super::secrets::{read_key, signing_key};
 use crate::id::NodeName;
 use crate::schema::{full_text, integer, object, words};
-use crate::token::SigningKey;
+use crate::token::{LATEST, SigningKey, is_token_id};
 use crate::yaml::{Key, Keys, Node, Value as Written, Walk};
 
 /// The keys of `keyring.yaml`.
@@ -32,7 +34,7 @@ const KEY_KEYS: Keys = Keys {
 const REVOKED_KEYS: Keys = Keys {
     what: "a revocation",
     keys: &[
-        Key::new("jti", full_text, "the id of one token"),
+        Key::new("jti", token_id, "the id of one token"),
         Key::new("node", full_text, "a node, with `before`"),
         Key::new("before", time, "tokens made before this are revoked, in seconds since 1970"),
     ],
@@ -43,11 +45,12 @@ const REVOKED_KEYS: Keys = Keys {
 pub(super) const KNOWN_WORDS: &[&str] =
     &["keys", "key", "use", "mint", "verify", "until", "revoked", "jti", "node", "before"];
 
-/// The latest time there is, in seconds.
-const LATEST: i64 = 1 << 53;
-
 fn time() -> Value {
     integer(0, LATEST)
+}
+
+fn token_id() -> Value {
+    json!({"type": "string", "pattern": "^[!-~]{1,128}$"})
 }
 
 fn list(keys: &Keys) -> Value {
@@ -115,12 +118,14 @@ pub(super) fn read(walk: &mut Walk<'_>, root: Node<'_>) -> Keyring {
         return keyring;
     }
     let Some(fields) = walk.map(root, &KEYRING_KEYS) else { return keyring };
+    let mut seen = BTreeSet::new();
+    let mut mints = false;
     for node in items(walk, fields.get("keys")) {
         let Some(key) = read_keyring_key(walk, node) else { continue };
-        if key.usage == KeyUse::Mint && keyring.keys.iter().any(|other| other.usage == KeyUse::Mint) {
+        if key.usage == KeyUse::Mint && std::mem::replace(&mut mints, true) {
             walk.report(node.error("node/conflict", "two keys mint; one does"));
         }
-        if keyring.keys.iter().any(|other| other.key == key.key) {
+        if !seen.insert(key.key.to_hex()) {
             walk.report(node.error("node/duplicate-name", "this key is there twice"));
         }
         keyring.keys.push(key);
@@ -157,7 +162,13 @@ fn read_keyring_key(walk: &mut Walk<'_>, node: Node<'_>) -> Option<KeyringKey> {
 fn read_revocation(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Revocation> {
     let fields = walk.map(node, &REVOKED_KEYS)?;
     match (fields.get("jti"), fields.get("node"), fields.get("before")) {
-        (Some(jti), None, None) => Some(Revocation::Token { jti: walk.full_text(jti)?.to_owned() }),
+        (Some(jti), None, None) => {
+            let id = jti.as_text().filter(|text| is_token_id(text));
+            if id.is_none() {
+                walk.report(jti.bad("the id of a token has 1 to 128 visible ASCII characters"));
+            }
+            Some(Revocation::Token { jti: id?.to_owned() })
+        }
         (None, Some(name), Some(before)) => {
             let (name, before) = (walk.id(name), walk.integer(before, 0..=LATEST));
             Some(Revocation::Node { node: name?, before: before? })
@@ -185,7 +196,7 @@ impl Keyring {
         text.push_str(if self.revoked.is_empty() { "revoked: []\n" } else { "revoked:\n" });
         for revocation in &self.revoked {
             let entry = match revocation {
-                // As JSON, which is YAML: an id may hold any character.
+                // As JSON, which is YAML.
                 Revocation::Token { jti } => json!({"jti": jti}).to_string(),
                 Revocation::Node { node, before } => json!({"node": node, "before": before}).to_string(),
             };

@@ -147,7 +147,7 @@ impl RootLogin {
 
 pub(super) fn read(walk: &mut Walk<'_>, root: Node<'_>) -> Posture {
     let Some(fields) = walk.map(root, &POSTURE_KEYS) else { return Posture::default() };
-    let mut posture = Posture { packages: read::texts(walk, fields, "packages"), ..Posture::default() };
+    let mut posture = Posture { packages: read::packages(walk, fields, "packages"), ..Posture::default() };
     if let Some(ssh) = read::map(walk, fields, "ssh", &SSH_KEYS) {
         let server = &mut posture.security.ssh;
         server.port = read::number(walk, ssh, "port", 1..=65535).unwrap_or(server.port);

@@ -64,6 +64,6 @@ pub(super) fn read(walk: &mut Walk<'_>, root: Node<'_>) -> Preset {
         ip: read::node_address(walk, fields, "ip"),
         bridge: read::text(walk, fields, "bridge"),
         gateway: read::ip(walk, fields, "gateway"),
-        packages: read::texts(walk, fields, "packages"),
+        packages: read::packages(walk, fields, "packages"),
     }
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::Located;
 use super::address::{Cidr, CidrError, NodeAddress};
+use super::names;
 use crate::diagnostic::Diagnostic;
 use crate::yaml::{Fields, Node, Walk};
 
@@ -40,12 +41,6 @@ pub(super) fn word<T: Copy>(
     fields.get(key).and_then(|node| walk.choice(node, words))
 }
 
-/// Returns the texts of a list.
-pub(super) fn texts(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Vec<String> {
-    let found = located_texts(walk, fields, key).unwrap_or_default();
-    found.into_iter().map(|located| located.value).collect()
-}
-
 /// Returns the texts of a list with their places; nothing if the key is not there.
 pub(super) fn located_texts(
     walk: &mut Walk<'_>,
@@ -60,6 +55,49 @@ pub(super) fn located_texts(
         }
     }
     Some(texts)
+}
+
+/// Returns the domain of `key`.
+pub(super) fn domain(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<String> {
+    let node = fields.get(key)?;
+    let text = walk.full_text(node)?;
+    if !names::is_domain(text) {
+        walk.report(node.error("node/bad-name", format!("{} is not a domain", node.describe())));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// Returns the names of packages in a list.
+pub(super) fn packages(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Vec<String> {
+    plain_names(walk, fields, key, "a package", names::is_package)
+}
+
+/// Returns the names of services in a list.
+pub(super) fn services(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Vec<String> {
+    plain_names(walk, fields, key, "a service", names::is_service)
+}
+
+fn plain_names(
+    walk: &mut Walk<'_>,
+    fields: Fields<'_>,
+    key: &str,
+    what: &str,
+    is_name: fn(&str) -> bool,
+) -> Vec<String> {
+    let Some(items) = fields.get(key).and_then(|node| walk.list(node, "texts")) else { return Vec::new() };
+    let mut found = Vec::new();
+    for item in items {
+        let Some(text) = walk.full_text(item) else { continue };
+        if is_name(text) {
+            found.push(text.to_owned());
+        } else {
+            walk.report(
+                item.error("node/bad-name", format!("{} is not the name of {what}", item.describe())),
+            );
+        }
+    }
+    found
 }
 
 /// Returns an identifier with its place.

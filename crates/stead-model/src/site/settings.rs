@@ -7,10 +7,9 @@ use std::time::Duration;
 use jiff::tz::TimeZoneDatabase;
 use serde_json::{Value, json};
 
-use super::address::ip_schema;
+use super::address::{Authority, ip_schema};
 use super::preset::texts;
-use super::{Located, read};
-use crate::diagnostic::suggest;
+use super::{Located, names, read};
 use crate::id::SiteKey;
 use crate::schema::{boolean, full_text, integer, object};
 use crate::yaml::{Fields, Key, Keys, Node, Value as Written, Walk};
@@ -346,16 +345,21 @@ fn read_defaults(walk: &mut Walk<'_>, fields: Fields<'_>) -> Defaults {
     };
     let host_user = aliased(walk, "host_user", "ssh_user");
     let vm_user = aliased(walk, "vm_user", "automation_user");
+    if let Some(node) = fields.get("vm_user").or_else(|| fields.get("automation_user"))
+        && vm_user.as_deref().is_some_and(|user| !names::is_account(user))
+    {
+        walk.report(node.error("node/bad-name", format!("{} is not a login name", node.describe())));
+    }
     let image_release = aliased(walk, "image_release", "packer_release");
     Defaults {
         gateway: read::ip(walk, fields, "gateway"),
         dns_servers: read::ips(walk, fields, "dns_servers"),
-        domain: read::text(walk, fields, "domain"),
+        domain: read::domain(walk, fields, "domain"),
         timezone: fields.get("timezone").and_then(|node| timezone(walk, node)).unwrap_or(default.timezone),
         host_user,
         vm_user: vm_user.unwrap_or(default.vm_user),
         ssh_key_file: read::text(walk, fields, "ssh_key_file"),
-        packages: read::texts(walk, fields, "packages"),
+        packages: read::packages(walk, fields, "packages"),
         posture: read::id(walk, fields, "posture"),
         image: read::text(walk, fields, "image"),
         bridge: read::text(walk, fields, "bridge").unwrap_or(default.bridge),
@@ -372,8 +376,8 @@ fn read_server_url(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<String> {
     if url.is_empty() {
         return None;
     }
-    let host = url.strip_prefix("https://").unwrap_or_default();
-    if host.is_empty() || host.contains(['/', '?', '#', '@']) || host.contains(char::is_whitespace) {
+    let authority = url.strip_prefix("https://").unwrap_or_default();
+    if Authority::parse(authority).is_none() {
         walk.report(
             node.bad("this is not the address of a server")
                 .help("write it as `https://HOST:PORT`, without a path"),
@@ -387,13 +391,18 @@ fn read_server_url(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<String> {
 pub(super) fn timezone(walk: &mut Walk<'_>, node: Node<'_>) -> Option<String> {
     let text = walk.full_text(node)?;
     let database = TimeZoneDatabase::bundled();
-    if database.get(text).is_ok() {
+    // The database does not mind the case of letters; files on a node do.
+    if database.get(text).is_ok_and(|zone| zone.iana_name() == Some(text)) {
         return Some(text.to_owned());
     }
     let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
-    let near = crate::diagnostic::nearest(text, names.iter().map(String::as_str));
+    if names.iter().any(|name| name == text) {
+        return Some(text.to_owned());
+    }
+    let near = names.iter().find(|name| name.eq_ignore_ascii_case(text)).map(String::as_str);
+    let near = near.or_else(|| crate::diagnostic::nearest(text, names.iter().map(String::as_str)));
     let help = match near {
-        Some(_) => suggest(text, names.iter().map(String::as_str)),
+        Some(near) => format!("did you mean `{near}`?"),
         None => "write an IANA name such as `UTC` or `Europe/Vienna`".to_owned(),
     };
     let problem = node.error("node/bad-enum", format!("there is no time zone `{text}`")).help(help);
@@ -401,7 +410,10 @@ pub(super) fn timezone(walk: &mut Walk<'_>, node: Node<'_>) -> Option<String> {
     None
 }
 
-/// Returns a time that may be given in days: `7d`, `24h`.
+/// The longest a token lives or a key overlaps.
+const LONGEST_LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
+
+/// Returns a time that may be given in days: `7d`, `24h`; at most ten years.
 pub fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').filter(|days| !days.is_empty());
     let duration =
@@ -412,6 +424,9 @@ pub fn parse_lifetime(text: &str) -> Result<Duration, String> {
         };
     if duration < Duration::from_secs(1) {
         return Err(format!("`{text}` is less than a second"));
+    }
+    if duration > LONGEST_LIFETIME {
+        return Err(format!("`{text}` is more than ten years (3650d)"));
     }
     Ok(duration)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::address::{NodeAddress, ip_schema, node_address_schema};
+use super::names::is_account;
 use super::preset::texts;
 use super::settings::{site_key, timezone};
 use super::{Located, read};
@@ -183,7 +184,7 @@ pub(super) fn read(walk: &mut Walk<'_>, root: Node<'_>) -> Spec {
             let value = walk.full_text(node)?.to_owned();
             Some(Located { value, span: node.span() })
         });
-        spec.domain = read::text(walk, identity, "domain");
+        spec.domain = read::domain(walk, identity, "domain");
     }
     spec.network =
         read::map(walk, fields, "network", &NETWORK_KEYS).and_then(|node| read_network(walk, node));
@@ -192,10 +193,10 @@ pub(super) fn read(walk: &mut Walk<'_>, root: Node<'_>) -> Spec {
         spec.users = read_users(walk, access);
     }
     if let Some(platform) = read::map(walk, fields, "platform", &PLATFORM_KEYS) {
-        spec.packages = read::texts(walk, platform, "packages");
+        spec.packages = read::packages(walk, platform, "packages");
         if let Some(services) = read::map(walk, platform, "services", &SERVICE_KEYS) {
-            spec.enable = read::texts(walk, services, "enable");
-            spec.disable = read::texts(walk, services, "disable");
+            spec.enable = read::services(walk, services, "enable");
+            spec.disable = read::services(walk, services, "disable");
             refuse_both(walk, services);
         }
     }
@@ -246,30 +247,23 @@ fn read_users(walk: &mut Walk<'_>, access: Fields<'_>) -> Vec<User> {
     let Some(node) = access.get("users") else { return Vec::new() };
     let Some(items) = walk.list(node, "users") else { return Vec::new() };
     let mut users: Vec<User> = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
     for item in items {
         let Some(fields) = walk.map(item, &USER_KEYS) else { continue };
         let sudo = read::flag(walk, fields, "sudo").unwrap_or_default();
         let ssh_keys = read::located_texts(walk, fields, "ssh_keys");
         let Some(node) = fields.get("name") else { continue };
         let Some(name) = walk.text(node) else { continue };
-        if !is_user_name(name) {
+        if !is_account(name) {
             let rule = "a lower-case letter or `_`, then those, digits or `-`, at most 32 in all";
             walk.report(node.error("node/bad-name", format!("`{name}` is not a login name: {rule}")));
-        } else if users.iter().any(|user| user.name == name) {
+        } else if !seen.insert(name) {
             walk.report(node.error("node/duplicate-name", format!("the user `{name}` is there twice")));
         } else {
             users.push(User { name: name.to_owned(), sudo, ssh_keys });
         }
     }
     users
-}
-
-fn is_user_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let starts = |byte: &u8| byte.is_ascii_lowercase() || *byte == b'_';
-    bytes.len() <= 32
-        && bytes.first().is_some_and(starts)
-        && bytes.iter().all(|byte| starts(byte) || byte.is_ascii_digit() || *byte == b'-')
 }
 
 fn refuse_both(walk: &mut Walk<'_>, services: Fields<'_>) {

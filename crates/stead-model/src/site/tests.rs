@@ -228,6 +228,13 @@ fn problems_of_secrets_show_no_secret() {
         "auth: {signing_key: hunter2",
         "auth: {signing_key: \"hunter2}\n",
         "api_tokens: {a: !hunter2 hunter2}",
+        "passwords: {vm_root: *hunter2}",
+        "keys: [{key: mint, use: hunter2}]\nauth: {hunter2: 1}\n",
+        "hunter2: 1\n? [hunter2]\n: 1\n",
+        "ssh_keys: {hunter2: x, hunter2: y}\nrevoked: [{node: Hunter2_hunter2, before: 1}]\n",
+        "revoked: [{node: n, before: hunter2}]\nhunter2x: hunter2\n",
+        "a: b: hunter2\n",
+        "%hunter2 x\n---\na: 1\n",
     ] {
         for kind in [FileKind::Secrets, FileKind::Keyring] {
             let site = site(&[(kind, "x", text)]);
@@ -236,9 +243,15 @@ fn problems_of_secrets_show_no_secret() {
                 .find(|found| found.has_errors());
             let broken = broken.unwrap();
             let shown = format!("{} {} {broken} {site:?}", broken.render(false), problems(&site));
+            let rows: Vec<String> = broken.iter().map(|problem| problem.to_json().to_string()).collect();
+            let candidates: Vec<&String> = broken.iter().flat_map(|problem| &problem.candidates).collect();
+            let shown = format!("{shown} {rows:?} {candidates:?}");
             assert!(!shown.contains("hunter2"), "{shown}");
         }
     }
+    let number = site(&[(FileKind::Secrets, "secrets", "{4711: x, auth: 4711, passwords: {vm_root: 4711}}")]);
+    let shown = format!("{} {}", number.secrets.diagnostics.render(false), problems(&number));
+    assert!(!shown.contains("4711"), "{shown}");
     let mut bytes = b"auth: hunter2 ".to_vec();
     bytes.push(0xff);
     let file = SiteFile {
@@ -447,4 +460,74 @@ proptest::proptest! {
             }
         }
     }
+}
+
+/// Texts that reach files and programs of a node hold nothing but names.
+#[test]
+fn texts_that_reach_a_node_are_names() {
+    let found = |kind: FileKind, text: &str| -> Vec<String> {
+        let site = site(&[(kind, "x", text)]);
+        let mut all = site.settings.diagnostics.0.clone();
+        all.extend(site.specs.values().flat_map(|entry| entry.diagnostics.0.clone()));
+        all.extend(site.postures.values().flat_map(|entry| entry.diagnostics.0.clone()));
+        all.into_iter().map(|problem| format!("{} {}", problem.code, problem.path)).collect()
+    };
+    assert_eq!(
+        found(
+            FileKind::Spec,
+            "schema_version: 1\nidentity: {domain: \"a\\nb\"}\nplatform: {packages: [\"x\\ny\", -x], services: {enable: [\"a b\"], disable: [-x]}}\nconfig: {timezone: europe/vienna}\n"
+        ),
+        [
+            "node/bad-name identity.domain",
+            "node/bad-name platform.packages[0]",
+            "node/bad-name platform.packages[1]",
+            "node/bad-name platform.services.enable[0]",
+            "node/bad-name platform.services.disable[0]",
+            "node/bad-enum config.timezone",
+        ]
+    );
+    assert_eq!(
+        found(
+            FileKind::Site,
+            "defaults: {domain: -x, packages: [-y], vm_user: Root, timezone: utc, server_url: 'https://x:99999'}\n"
+        ),
+        [
+            "node/bad-name defaults.domain",
+            "node/bad-name defaults.packages[0]",
+            "node/bad-name defaults.vm_user",
+            "node/bad-enum defaults.timezone",
+            "node/bad-type defaults.server_url",
+        ]
+    );
+    assert_eq!(found(FileKind::Posture, "packages: ['a;b']\n"), ["node/bad-name packages[0]"]);
+    let zone = site(&[(FileKind::Site, "x", "defaults: {timezone: europe/vienna}\n")]);
+    assert_eq!(zone.settings.diagnostics.0[0].candidates, ["Europe/Vienna"]);
+    for good in ["UTC", "Europe/Vienna", "Etc/UTC", "US/Pacific"] {
+        let zone = site(&[(FileKind::Site, "x", &format!("defaults: {{timezone: {good}}}\n"))]);
+        assert_eq!(zone.settings.diagnostics.to_string(), "", "{good}");
+    }
+}
+
+/// What no driver of the host reads is told; so is an address that leads nowhere.
+#[test]
+fn keys_that_nobody_reads_are_told() {
+    let told = |text: &str| -> Vec<String> {
+        let site = site(&[(FileKind::Host, "h", text)]);
+        let problems = site.hosts.values().flat_map(|entry| entry.diagnostics.0.clone());
+        problems.map(|problem| format!("{} {}", problem.code, problem.path)).collect()
+    };
+    assert_eq!(
+        told("driver: sandbox\nkernel: /k\ndatastore: d\nnetwork: user\nself_addr: 127.0.0.1\n"),
+        ["node/unapplied-key kernel", "node/unapplied-key datastore", "node/unapplied-key network"]
+    );
+    assert_eq!(told("driver: qemu\nkernel: /k\nnetwork: {interfaces: {}}\n"), [""; 0]);
+    assert_eq!(told("datastore: d\n"), [""; 0], "a file that others inherit from");
+    for bad in ["0.0.0.0", "0.0.0.0:1", "'::'", "a b", "'x:99999'"] {
+        assert_eq!(told(&format!("self_addr: {bad}\n")), ["node/bad-type self_addr"], "{bad}");
+    }
+    let nodes = "schema_version: 2\nname: m\nnodes: [{name: a, type: ct, image: i}, {name: b, type: vm, template: t}, {name: c, type: pve, image: i, template: t}]\n";
+    let site = site(&[(FileKind::Manifest, "m", nodes)]);
+    let told: Vec<&str> =
+        site.manifests.values().flat_map(|entry| &entry.diagnostics.0).map(|p| p.path.as_str()).collect();
+    assert_eq!(told, ["nodes[0].image", "nodes[1].template"]);
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value};
 use crate::id::{NodeName, SiteKey};
 
 /// The latest time a token may name, in seconds: what every reader of JSON keeps exactly.
-const LATEST: i64 = 1 << 53;
+pub const LATEST: i64 = 1 << 53;
 
 /// What a token may be used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,10 +141,7 @@ impl Claims {
                 exp: exp.ok_or("`exp` is missing")?,
                 kid: text(&members, "kid")?.ok_or("`kid` is missing")?.to_owned(),
                 aud: Audience::parse(text(&members, "aud")?.ok_or("`aud` is missing")?),
-                jti: text(&members, "jti")?
-                    .filter(|jti| !jti.is_empty())
-                    .ok_or("`jti` is missing")?
-                    .to_owned(),
+                jti: token_id(text(&members, "jti")?.ok_or("`jti` is missing")?)?,
             }
         };
         let spec = text(&members, "s")?;
@@ -163,6 +160,15 @@ impl Claims {
         };
         Ok(Self { node: node.to_owned(), spec, iat, version })
     }
+}
+
+fn token_id(text: &str) -> Result<String, &'static str> {
+    if is_token_id(text) { Ok(text.to_owned()) } else { Err("`jti` is not the id of a token") }
+}
+
+/// Whether `text` may be the id of a token: 1 to 128 visible ASCII characters.
+pub fn is_token_id(text: &str) -> bool {
+    (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Whether `text` may name a person: what accounts and mail addresses are made of.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::SigningKey;
+use super::{LATEST, SigningKey};
 use crate::id::NodeName;
 use crate::site::Site;
 use crate::site::keyring::{KeyUse, Keyring, KeyringKey, Revocation};
@@ -16,12 +16,21 @@ pub enum RingError {
     /// There is none.
     #[error("there is no key: neither `auth.signing_key` in secrets.yaml nor keyring.yaml has one")]
     NoKey,
+    /// `site.yaml` has problems.
+    #[error("site.yaml cannot be read")]
+    BrokenSettings,
     /// `secrets.yaml` has problems.
     #[error("secrets.yaml cannot be read")]
     BrokenSecrets,
     /// `keyring.yaml` has problems.
     #[error("keyring.yaml cannot be read")]
     BrokenKeyring,
+    /// Keys verify, but none of them signs.
+    #[error("no key signs: keyring.yaml has none with `use: mint`, and `auth.signing_key` has ended")]
+    NoMintKey,
+    /// A key would end after all time.
+    #[error("the overlap is too long")]
+    TooLong,
     /// More than [`LIVE_MOST`].
     #[error("{0} keys are live; at most {LIVE_MOST} may be")]
     TooMany(usize),
@@ -56,8 +65,9 @@ impl LiveRing {
         let unlisted = signing_key.filter(|own| !keyring.keys.iter().any(|listed| listed.key == **own));
         keys.extend(unlisted.cloned());
         let mints = |key: &&KeyringKey| key.usage == KeyUse::Mint && is_live(key);
-        let minting =
-            keyring.keys.iter().find(mints).map(|key| key.key.clone()).or_else(|| unlisted.cloned());
+        // Where no key of the ring mints, the site's own does while it is live, listed or not.
+        let own = signing_key.filter(|own| keys.contains(own));
+        let minting = keyring.keys.iter().find(mints).map(|key| key.key.clone()).or_else(|| own.cloned());
         match keys.len() {
             0 => Err(RingError::NoKey),
             count if count > LIVE_MOST => Err(RingError::TooMany(count)),
@@ -67,7 +77,7 @@ impl LiveRing {
 
     /// Returns the key that signs new tokens.
     pub fn minting(&self) -> Result<&SigningKey, RingError> {
-        self.minting.as_ref().ok_or(RingError::NoKey)
+        self.minting.as_ref().ok_or(RingError::NoMintKey)
     }
 
     /// Returns all live keys.
@@ -111,7 +121,11 @@ pub fn rotate(
     new: SigningKey,
     overlap: Overlap,
 ) -> Result<Keyring, RingError> {
-    let ends = overlap.now.saturating_add(i64::try_from(overlap.length.as_secs()).unwrap_or(i64::MAX));
+    let length = i64::try_from(overlap.length.as_secs()).unwrap_or(i64::MAX);
+    let ends = overlap.now.saturating_add(length);
+    if ends > LATEST {
+        return Err(RingError::TooLong);
+    }
     let mut rotated = keyring.clone();
     if let Some(own) = signing_key
         && !rotated.keys.iter().any(|listed| listed.key == *own)

@@ -333,3 +333,69 @@ proptest! {
         prop_assert!(check(&changed, IAT).is_err());
     }
 }
+
+/// What a keyring could not hold is no id.
+#[test]
+fn ids_of_tokens_are_short_and_visible() {
+    let with = |jti: &str| {
+        let jti = serde_json::Value::from(jti);
+        signed(
+            format!("{{\"v\":2,\"n\":\"edge\",\"s\":\"base\",\"iat\":{IAT},\"exp\":{EXP},\"kid\":\"9a2db2e2\",\"aud\":\"node\",\"jti\":{jti}}}")
+                .as_bytes(),
+        )
+    };
+    assert!(check(&with(&"a".repeat(128)), IAT).is_ok());
+    for bad in ["", " ", "a b", "\u{7f}", "\u{0}", "ü", &"a".repeat(129)] {
+        assert_eq!(check(&with(bad), IAT), Err(RefusalCode::E300), "{bad:?}");
+        assert!(inspect(&with(bad)).is_err(), "{bad:?}");
+    }
+}
+
+/// No key ends later than a keyring can say.
+#[test]
+fn overlaps_have_an_end() {
+    let overlap = |length| Overlap { now: IAT, length: Duration::from_secs(length) };
+    let rotated = |length| rotate(&Keyring::default(), Some(&key(1)), key(2), overlap(length));
+    assert!(rotated(3600).is_ok());
+    assert_eq!(rotated(1 << 53), Err(RingError::TooLong));
+    assert_eq!(rotated(u64::MAX), Err(RingError::TooLong));
+    use crate::site::settings::parse_lifetime;
+    assert!(parse_lifetime("3650d").is_ok());
+    for long in ["3651d", "87601h", "5000000000000h"] {
+        assert!(parse_lifetime(long).is_err(), "{long}");
+    }
+}
+
+/// One key mints: the ring's, else the site's own, though the ring lists it for verifying.
+#[test]
+fn the_own_key_mints_where_no_other_does() {
+    let listed = |until| Keyring {
+        keys: vec![
+            KeyringKey { key: key(1), usage: KeyUse::Verify, until },
+            KeyringKey { key: key(2), usage: KeyUse::Verify, until: None },
+        ],
+        revoked: Vec::new(),
+    };
+    let ring = LiveRing::new(&listed(None), Some(&key(1)), IAT).unwrap();
+    assert_eq!(ring.minting(), Ok(&key(1)));
+    let ended = LiveRing::new(&listed(Some(IAT)), Some(&key(1)), IAT).unwrap();
+    assert_eq!(ended.minting(), Err(RingError::NoMintKey));
+}
+
+/// What the site's defaults are is not known if `site.yaml` is broken: nobody is answered.
+#[test]
+fn a_broken_site_is_no_fault_of_the_spec() {
+    let file = |kind: crate::site::FileKind, stem: &str, text: &str| crate::site::SiteFile {
+        kind,
+        stem: stem.to_owned(),
+        name: kind.path_of(stem),
+        content: Ok(text.as_bytes().to_vec()),
+    };
+    let site = crate::site::Site::read(vec![
+        file(crate::site::FileKind::Site, "site", "colour: red\n"),
+        file(crate::site::FileKind::Spec, "base", "schema_version: 1\n"),
+        file(crate::site::FileKind::Posture, "dev", "{}"),
+    ]);
+    let refused = check_spec(&v2(Audience::Node), &site).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::E500);
+}

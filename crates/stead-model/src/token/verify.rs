@@ -193,9 +193,8 @@ pub fn check_spec(claims: &Claims, site: &Site) -> Result<ResolvedSpec, Refusal>
             ResolveError::UnknownSpec(_) => RefusalCode::E200,
             ResolveError::UnknownPosture(_) => RefusalCode::E201,
             ResolveError::UnknownKey(_) => RefusalCode::E202,
-            ResolveError::BrokenSpec(_) | ResolveError::BrokenPosture(_) | ResolveError::BrokenSite(_) => {
-                RefusalCode::E400
-            }
+            ResolveError::BrokenSpec(_) | ResolveError::BrokenPosture(_) => RefusalCode::E400,
+            ResolveError::BrokenSite(_) => RefusalCode::E500,
         };
         refuse(code, error.to_string())
     })

@@ -139,6 +139,7 @@ impl<'s> Loader<'s> {
                 Event::SequenceEnd | Event::MappingEnd => self.close(&marks)?,
                 Event::Alias(anchor) => self.alias(anchor, &marks)?,
                 Event::UnresolvedAlias(name) => {
+                    let name = self.tree.codes.show(&name);
                     let problem =
                         self.problem(&marks, format!("there is no anchor `&{name}` before this alias"));
                     self.diagnostics.push(problem.help("if it is meant as text, put it in quotes"));
@@ -151,6 +152,7 @@ impl<'s> Loader<'s> {
             }
         }
         if let Some(event) = refused {
+            let event = self.tree.codes.show(&event);
             let place = Place::Named(self.source.name.to_string());
             self.diagnostics.push(Diagnostic::error(
                 self.tree.codes.syntax,
@@ -189,7 +191,7 @@ impl<'s> Loader<'s> {
         let message = if *error.kind() == ErrorKind::RecursionLimitExceeded {
             format!("nested deeper than {} levels", self.tree.codes.max_depth)
         } else {
-            error.info().to_string()
+            self.tree.codes.show_error(error.info(), "this is not YAML")
         };
         let mut problem = Diagnostic::error(self.tree.codes.syntax, place, message);
         let text = &self.source.text;
@@ -378,7 +380,10 @@ impl<'s> Loader<'s> {
                     node.place(),
                     format!("a key must be text, not {}", node.describe()),
                 )
-                .help(format!("put it in quotes: \"{}\"", if raw == ":" { "" } else { raw }))
+                .help(format!(
+                    "put it in quotes: \"{}\"",
+                    if raw == ":" { "" } else { self.tree.codes.show(raw) }
+                ))
             }
         };
         self.diagnostics.push(problem);
@@ -413,7 +418,8 @@ impl<'s> Loader<'s> {
             .iter()
             .map(|(at, first)| {
                 let node = tree.node(NodeId(entries[*at].0));
-                let message = format!("the key `{}` is there twice", node.as_text().unwrap_or_default());
+                let name = tree.codes.show(node.as_text().unwrap_or_default());
+                let message = format!("the key `{name}` is there twice");
                 Diagnostic::error(tree.codes.syntax, node.place(), message)
                     .related(tree.node(NodeId(*first)).place(), "first here")
                     .help("keep one of them")

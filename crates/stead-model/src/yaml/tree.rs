@@ -118,7 +118,7 @@ impl Tree {
                         if !path.is_empty() {
                             path.push('.');
                         }
-                        path.push_str(key.as_text().unwrap_or_default());
+                        path.push_str(self.codes.show(key.as_text().unwrap_or_default()));
                         let value = self.node(NodeId(value));
                         (!is_it(key) && value.covers(at)).then_some(value)
                     })
@@ -278,6 +278,9 @@ impl<'t> Node<'t> {
         match self.value() {
             Value::Null => "nothing".to_owned(),
             Value::Bool(value) => format!("the boolean {value}"),
+            Value::Number(_) | Value::Text(_) if self.tree.codes.shown.is_some() => {
+                "another value".to_owned()
+            }
             Value::Number(_) => format!("the number {}", self.raw()),
             Value::Text(text) if text.chars().nth(60).is_none() => format!("the text `{text}`"),
             Value::Text(_) => "a long text".to_owned(),

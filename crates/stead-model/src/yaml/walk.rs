@@ -123,7 +123,7 @@ impl<'d> Walk<'d> {
         for (key, _) in entries {
             let name = key.as_text().unwrap_or_default();
             if !keys.names().any(|known| known == name) && !more.contains(&name) {
-                let message = format!("{} has no key `{name}`", keys.what);
+                let message = format!("{} has no key `{}`", keys.what, node.tree().codes().show(name));
                 let near = nearest(name, keys.names_with(more)).map(str::to_owned);
                 let problem =
                     key.error(node.tree().codes().unknown_key, message).help(keys.advice(name, more));
@@ -166,7 +166,8 @@ impl<'d> Walk<'d> {
             Value::Text(text) => Some(text),
             Value::Bool(_) | Value::Number(_) => {
                 let problem = node.bad(format!("expected a text, found {}", node.describe()));
-                self.report(problem.help(format!("put it in quotes: \"{}\"", node.raw())));
+                let raw = node.tree().codes().show(node.raw());
+                self.report(problem.help(format!("put it in quotes: \"{raw}\"")));
                 None
             }
             Value::Null | Value::List(_) | Value::Map(_) => self.expected(node, "a text"),
@@ -244,18 +245,17 @@ impl<'d> Walk<'d> {
     /// Returns one of the values that words stand for.
     pub fn choice<T: Copy>(&mut self, node: Node<'_>, words: &[(&str, T)]) -> Option<T> {
         let known = words.iter().map(|(word, _)| *word);
-        let code = node.tree().codes().bad_word;
+        let codes = node.tree().codes();
         let problem = match node.value() {
             Value::Text(text) => match words.iter().find(|(word, _)| *word == text) {
                 Some((_, value)) => return Some(*value),
-                None => match nearest(text, known.clone()) {
-                    Some(near) => node.error(code, format!("`{text}` is not one of its values")).help(
-                        format!("did you mean `{near}`? values: {}", known.collect::<Vec<_>>().join(", ")),
-                    ),
-                    None => node
-                        .error(code, format!("`{text}` is not one of its values"))
-                        .help(format!("values: {}", known.collect::<Vec<_>>().join(", "))),
-                },
+                None => {
+                    let message = format!("`{}` is not one of its values", codes.show(text));
+                    let near = nearest(text, known.clone())
+                        .map_or_else(String::new, |near| format!("did you mean `{near}`? "));
+                    node.error(codes.bad_word, message)
+                        .help(format!("{near}values: {}", known.collect::<Vec<_>>().join(", ")))
+                }
             },
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::List(_) | Value::Map(_) => {
                 node.bad(format!(
@@ -275,7 +275,8 @@ impl<'d> Walk<'d> {
         match text.parse() {
             Ok(id) => Some(id),
             Err(error) => {
-                self.report(node.error(node.tree().codes().bad_name, error.to_string()));
+                let codes = node.tree().codes();
+                self.report(node.error(codes.bad_name, codes.show_error(error, "this is not such a name")));
                 None
             }
         }
@@ -286,7 +287,7 @@ impl<'d> Walk<'d> {
         match outcome {
             Ok(value) => Some(value),
             Err(error) => {
-                self.report(node.bad(error.to_string()));
+                self.report(node.bad(node.tree().codes().show_error(error, "this cannot be used here")));
                 None
             }
         }

@@ -304,7 +304,7 @@ fn timeouts(loaded: &Loaded, name: &NodeName) -> Timeouts {
     let written = node.and_then(|node| loaded.manifest.nodes.get(node.written));
     let host = written.and_then(|node| node.host.as_ref());
     let other = host.and_then(|host| find_host(&loaded.site, &host.value).ok());
-    other.map_or(loaded.host.host.timeouts, |host| host.host.timeouts)
+    other.map_or_else(|| loaded.host.host.timeouts(), |host| host.host.timeouts())
 }
 
 fn parallel(loaded: &Loaded) -> u32 {

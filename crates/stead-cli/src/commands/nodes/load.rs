@@ -225,7 +225,11 @@ fn wishes(
         }
         // Only who has to be told an address needs one.
         Err(SelfAddressError::Unknown) => None,
-        Err(error @ (SelfAddressError::Empty(_) | SelfAddressError::Unreachable(..))) => {
+        Err(
+            error @ (SelfAddressError::Empty(_)
+            | SelfAddressError::Unreachable(..)
+            | SelfAddressError::Malformed(..)),
+        ) => {
             return Err(Failure::caused_by(FailureKind::Usage, error));
         }
     };

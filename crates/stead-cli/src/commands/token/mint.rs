@@ -1,7 +1,7 @@
 //! `stead token mint`: a new token, and nothing else, on standard output.
 
 use stead_drivers::site::new_token_id;
-use stead_model::token::{self, Claims, LiveRing, RingError, Version};
+use stead_model::token::{self, Claims, LATEST, LiveRing, RingError, Version};
 use stead_model::{Diagnostics, ExitCode, NodeName};
 
 use crate::args::{AudienceWord, TokenMintArgs};
@@ -27,21 +27,21 @@ pub(crate) fn run(
     let ring = LiveRing::of(&site, now).map_err(no_key)?;
     let key = ring.minting().map_err(no_key)?;
     let iat = args.iat.unwrap_or_else(|| ring.issue_time(&args.node, now));
+    let ttl = args.ttl.unwrap_or(site.settings.value.server.token_ttl);
+    let exp =
+        args.exp.unwrap_or_else(|| iat.saturating_add(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX)));
+    if exp > LATEST {
+        return Err(Failure::new(FailureKind::Usage, "the token would live for too long")
+            .hint("no time in a token is later than 9007199254740992"));
+    }
     let version = if args.v1 {
         Version::V1 { exp: args.exp }
     } else {
-        let ttl = args.ttl.unwrap_or(site.settings.value.server.token_ttl);
-        let ends = || iat.saturating_add(i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX));
         let jti = match &args.jti {
             Some(jti) => jti.clone(),
             None => new_token_id().map_err(super::keyring_failure)?,
         };
-        Version::V2 {
-            exp: args.exp.unwrap_or_else(ends),
-            kid: key.kid(),
-            aud: super::audience(args.aud),
-            jti,
-        }
+        Version::V2 { exp, kid: key.kid(), aud: super::audience(args.aud), jti }
     };
     let claims = Claims { node: args.node.clone(), spec: args.spec.clone(), iat, version };
     output.out.print_line(&token::mint(key, &claims));
@@ -56,7 +56,7 @@ fn no_key(error: RingError) -> Failure {
 /// What no server would accept is not made.
 fn check_names(args: &TokenMintArgs) -> Result<(), Failure> {
     let usage = |message: String| Err(Failure::new(FailureKind::Usage, message));
-    if args.aud == AudienceWord::Operator && !args.v1 {
+    if args.aud == AudienceWord::Operator {
         if args.spec.is_some() {
             return usage("a token for an operator has no --spec".to_owned());
         }

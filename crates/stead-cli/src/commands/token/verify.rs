@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use stead_model::ExitCode;
-use stead_model::token::{self, Claims, Endpoint, LiveRing, Refusal};
+use stead_model::token::{self, Claims, Endpoint, LiveRing, Refusal, RingError};
 
 use crate::args::{AudienceWord, TokenVerifyArgs};
 use crate::failure::{Failure, FailureKind};
@@ -18,7 +18,9 @@ pub(crate) fn run(
     let token = super::read_token(&args.token)?;
     let site = super::load_site(&args.site, settings)?;
     let at = args.at.unwrap_or_else(super::now);
-    let ring = LiveRing::of(&site, at);
+    // What `site.yaml` says of tokens is not known if it cannot be read.
+    let ring =
+        if site.settings.is_broken() { Err(RingError::BrokenSettings) } else { LiveRing::of(&site, at) };
     let accept_v1 = site.settings.value.server.accept_v1;
     let checked =
         token::verify(&token, ring.as_ref(), accept_v1, at).and_then(|claims| further(args, claims));

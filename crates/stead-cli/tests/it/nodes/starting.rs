@@ -38,3 +38,16 @@ fn every_kind_of_file_has_a_schema() {
         assert_eq!(schema["additionalProperties"], false);
     }
 }
+
+/// A site that cannot be written whole leaves nothing behind, and the next try may do it.
+#[test]
+fn a_site_is_started_whole_or_not_at_all() {
+    let lab = Lab::new("");
+    lab.write("site-config/specs", "in the way");
+    lab.run(["init", "nodes"]).exits(1);
+    let left: Vec<_> =
+        std::fs::read_dir(lab.path("site-config")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["specs"]);
+    std::fs::remove_file(lab.path("site-config/specs")).unwrap();
+    lab.run(["init", "nodes"]).exits(0);
+}

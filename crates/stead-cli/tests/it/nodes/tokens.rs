@@ -99,3 +99,30 @@ fn keys_rotate_and_tokens_are_revoked() {
     assert!(shown.contains("use: mint") && shown.contains("use: verify"));
     lab.run(["validate"]).exits(0);
 }
+
+/// A keyring that is written can be read; a token that is minted can be checked.
+#[test]
+fn what_is_written_can_be_read_again() {
+    let lab = site(&[]);
+    token(&lab, &["rotate"]).exits(0);
+    let before = lab.read("site-config/keyring.yaml");
+    for bad in ["a\u{7f}b", " ", "ü", &"a".repeat(129)] {
+        token(&lab, &["revoke", "--jti", bad]).exits(2);
+    }
+    token(&lab, &["rotate", "--overlap", "5000000000000h"]).exits(2).says("ten years");
+    let mint = ["mint", "--node", "edge", "--spec", "base"];
+    token(&lab, &[&mint[..], &["--ttl", "5000000000000h"]].concat()).exits(2);
+    token(&lab, &[&mint[..], &["--iat", "9007199254740992"]].concat()).exits(2);
+    token(&lab, &[&mint[..], &["--v1", "--aud", "node"]].concat()).exits(2);
+    assert_eq!(lab.read("site-config/keyring.yaml"), before);
+}
+
+/// What `site.yaml` says of old tokens is not known if it cannot be read: nothing is accepted.
+#[test]
+fn a_broken_site_accepts_no_token() {
+    let lab = site(&[]);
+    token(&lab, &["verify", V1, "--at", "1738800000"]).exits(0);
+    write(&lab, "site.yaml", "server: {accept_v1: false}\ncolour: red\n");
+    token(&lab, &["verify", V1, "--at", "1738800000"]).exits(4).says("E500");
+    token(&lab, &["verify", V2, "--at", "1738800000"]).exits(4).says("E500");
+}

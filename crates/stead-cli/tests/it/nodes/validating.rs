@@ -259,3 +259,62 @@ fn a_whole_site_is_checked() {
     let ended = lab.run(["validate"]).exits(1);
     assert!(!ended.stdout.contains("hunter2") && !ended.stderr.contains("hunter2"));
 }
+
+/// A host counts for a whole site; what is about nodes needs a manifest.
+#[test]
+fn a_whole_site_is_checked_for_a_host() {
+    let lab = site(&[
+        ("manifests/m.yaml", &manifest("  - {name: a, type: ct, template: t}\n")),
+        ("hosts/vms.yaml", "driver: qemu\n"),
+    ]);
+    validate(&lab, &[]).exits(0);
+    let document = validate(&lab, &["-H", "vms"]).exits(1).document();
+    assert_eq!(problems(&document), ["node/type-unsupported nodes[0].type"]);
+    validate(&lab, &["-H", "nope"]).exits(3);
+    for flags in [&["--only", "a"][..], &["--depth", "1"], &["--mode", "pull"]] {
+        validate(&lab, flags).exits(2);
+    }
+}
+
+/// What is wrong with a manifest is told whatever else was asked for, and names come with what was meant.
+#[test]
+fn other_mistakes_hide_no_problem() {
+    let lab = site(&[
+        ("manifests/m.yaml", &manifest("  - {name: a, type: zebra, spec: bsae}\n")),
+        ("manifests/good.yaml", "schema_version: 2\nname: good\nnodes: [{name: alpha, type: vm}]\n"),
+        ("manifests/First.yaml", "schema_version: 2\nname: First\nnodes: [{name: a, type: vm}]\n"),
+        ("hosts/alpha.yaml", "driver: sandbox\n"),
+        ("hosts/beta.yaml", "driver: sandbox\n"),
+    ]);
+    let document = validate(&lab, &["-M", "m", "--only", "nope"]).exits(1).document();
+    assert_eq!(problems(&document), ["node/bad-enum nodes[0].type", "node/unknown-fk nodes[0].spec"]);
+    let document = validate(&lab, &["-M", "m", "-H", "alpah"]).exits(3).document();
+    let rows = document["diagnostics"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{document}");
+    assert_eq!(rows[0]["candidates"], json!(["alpha", "beta", "local"]));
+    let message = rows[0]["message"].as_str().unwrap();
+    for part in ["nodes/alpah.yaml", "hosts/alpah.yaml", "alpha, beta, local"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let document = validate(&lab, &["-M", "good", "--only", "alhpa"]).exits(3).document();
+    assert_eq!(document["diagnostics"][0]["candidates"], json!(["alpha"]));
+    for nothing in ["", ","] {
+        validate(&lab, &["-M", "good", "--only", nothing]).exits(3);
+    }
+    let document = validate(&lab, &["-M", "First"]).exits(3).document();
+    assert_eq!(document["error"]["code"], "node/bad-name", "{document}");
+}
+
+/// A manifest that stands for nodes it cannot have is answered, not fallen over.
+#[test]
+fn refused_nodes_are_no_parents() {
+    let nodes =
+        "  - {name: a-1, type: vm}\n  - {name: x, type: vm, parent: a}\n  - {name: a, type: vm, count: 1}\n";
+    let lab = site(&[("manifests/m.yaml", &manifest(nodes)), ("site.yml", "")]);
+    let document = validate(&lab, &["-M", "m"]).exits(1).document();
+    assert_eq!(
+        problems(&document),
+        ["node/unknown-parent nodes[1].parent", "node/duplicate-name nodes[2].name"]
+    );
+    assert_eq!(document["warnings"][0]["file"], "site-config/site.yml");
+}

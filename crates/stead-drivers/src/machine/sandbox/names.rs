@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
+pub(super) use stead_model::site::names::is_account;
+
 /// All names, or some. Written as `any`, or as a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Names {
@@ -42,14 +44,6 @@ impl<'de> Deserialize<'de> for Names {
         let says = |_| D::Error::custom(format!("{value} is neither `any` nor a list of names"));
         serde_json::from_value(value.clone()).map(Self::Only).map_err(says)
     }
-}
-
-/// Whether account files can hold this name, and a path can end with it.
-pub(super) fn is_account(name: &str) -> bool {
-    let mut characters = name.chars();
-    characters.next().is_some_and(|c| c.is_ascii_lowercase() || c == '_')
-        && name.len() <= 32
-        && characters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-')
 }
 
 #[cfg(test)]

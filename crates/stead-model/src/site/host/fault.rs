@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::diagnostic::Span;
 use crate::schema::{boolean, full_text, integer, object, text, words};
 use crate::site::read;
 use crate::yaml::{Fields, Key, Keys, Walk};
@@ -43,6 +44,8 @@ impl FaultPhase {
 pub struct Fault {
     /// A glob over node names.
     pub node: String,
+    /// Where the glob is written.
+    pub span: Span,
     /// When it strikes.
     pub phase: FaultPhase,
     /// How often; 0: always.
@@ -78,6 +81,7 @@ pub(super) fn read(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Fault> {
     let mut faults = Vec::new();
     for item in items {
         let Some(fields) = walk.map(item, &FAULT_KEYS) else { continue };
+        let span = fields.get("node").unwrap_or(item).span();
         let node = read::text(walk, fields, "node");
         let phase = read::word(walk, fields, "phase", &FaultPhase::WORDS);
         let times = read::number(walk, fields, "times", 0..=1_000_000).unwrap_or_default();
@@ -85,7 +89,7 @@ pub(super) fn read(walk: &mut Walk<'_>, fields: Fields<'_>) -> Vec<Fault> {
         let delay_ms = read::number(walk, fields, "delay_ms", 0..=3_600_000).unwrap_or_default();
         let crash = read::flag(walk, fields, "crash").unwrap_or_default();
         if let (Some(node), Some(phase)) = (node, phase) {
-            faults.push(Fault { node, phase, times, error, delay_ms, crash });
+            faults.push(Fault { node, span, phase, times, error, delay_ms, crash });
         }
     }
     faults

@@ -239,6 +239,40 @@ pub(super) const DRIVER_SETTINGS: &[DriverSetting] = &[
     DriverSetting { name: "storage", kind: SettingKind::Word(STORAGES) },
 ];
 
+/// Keys that only some drivers read, with those drivers.
+pub(super) const READERS: &[(&str, &[DriverKind])] = {
+    use DriverKind::{CloudHypervisor, Oci, Proxmox, Qemu, Sandbox};
+    &[
+        ("packages", &[Sandbox]),
+        ("services", &[Sandbox]),
+        ("boot_delay_ms", &[Sandbox]),
+        ("faults", &[Sandbox]),
+        ("root_dir", &[Sandbox]),
+        ("runtime", &[Oci]),
+        ("image_dir", &[Oci, Qemu, CloudHypervisor]),
+        ("subnet", &[Oci, Qemu, CloudHypervisor]),
+        ("binary", &[Qemu, CloudHypervisor]),
+        ("machine", &[Qemu]),
+        ("accel", &[Qemu]),
+        ("kernel", &[Qemu, CloudHypervisor]),
+        ("initrd", &[Qemu]),
+        ("cmdline", &[Qemu]),
+        ("firmware", &[CloudHypervisor]),
+        ("api_endpoint", &[Proxmox]),
+        ("api_token", &[Proxmox]),
+        ("node", &[Proxmox]),
+        ("parent_node", &[Proxmox]),
+        ("datastore", &[Proxmox]),
+        ("iso_storage", &[Proxmox]),
+        ("method", &[Proxmox]),
+        ("images", &[Proxmox]),
+        ("vmid_range", &[Proxmox]),
+        ("fingerprint", &[Proxmox]),
+        ("network", &[Qemu]),
+        ("storage", &[Oci]),
+    ]
+};
+
 /// Ids of machines in Proxmox.
 pub(in crate::site) const VMIDS: std::ops::RangeInclusive<i64> = 100..=999_999_999;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Access, Fault, FaultPhase, Host, Names, Timeouts};
+use super::{Access, Fault, FaultPhase, GivenTimeouts, Host, Names, RunAs};
 use crate::site::read::{without_absent, word_of};
 
 impl Host {
@@ -16,9 +16,9 @@ impl Host {
             ("arch", self.arch.as_ref().map(|arch| json!(arch))),
             ("self_addr", self.self_addr.as_ref().map(|address| json!(address))),
             ("parallel", self.parallel.map(Value::from)),
-            ("timeouts", Some(self.timeouts.to_json())),
+            ("timeouts", (self.timeouts != GivenTimeouts::default()).then(|| self.timeouts.to_json())),
             ("labels", (!self.labels.is_empty()).then(|| json!(self.labels))),
-            ("become", self.become_user.as_ref().map(|account| json!(account.to_string()))),
+            ("become", self.become_user.as_ref().map(RunAs::to_json)),
             ("access", (self.access != Access::default()).then(|| self.access.to_json())),
             ("api_token", self.api_token.as_ref().map(|name| json!(name.value))),
             ("api_endpoint", self.api_endpoint.as_ref().map(|endpoint| json!(endpoint))),
@@ -37,13 +37,27 @@ impl Host {
     }
 }
 
-impl Timeouts {
+impl GivenTimeouts {
     fn to_json(self) -> Value {
         let Self { create, address, ssh, config, delegate, destroy } = self;
-        json!({
-            "create": create, "address": address, "ssh": ssh, "config": config, "delegate": delegate,
-            "destroy": destroy,
-        })
+        without_absent([
+            ("create", create.map(Value::from)),
+            ("address", address.map(Value::from)),
+            ("ssh", ssh.map(Value::from)),
+            ("config", config.map(Value::from)),
+            ("delegate", delegate.map(Value::from)),
+            ("destroy", destroy.map(Value::from)),
+        ])
+        .into()
+    }
+}
+
+impl RunAs {
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Login => json!("none"),
+            Self::Other(account) => json!(account.to_string()),
+        }
     }
 }
 
@@ -51,8 +65,11 @@ impl Access {
     fn to_json(&self) -> Value {
         without_absent([
             ("host_user", self.host_user.as_ref().map(|user| json!(user))),
-            ("ssh_port", Some(json!(self.ssh_port))),
-            ("authorized_keys", Some(self.authorized_keys.iter().map(|id| json!(id.value)).collect())),
+            ("ssh_port", self.ssh_port.map(Value::from)),
+            (
+                "authorized_keys",
+                self.authorized_keys.as_ref().map(|ids| ids.iter().map(|id| json!(id.value)).collect()),
+            ),
             ("host_key", self.host_key.as_ref().map(|key| json!(key))),
         ])
         .into()

@@ -141,6 +141,15 @@ fn read_node(walk: &mut Walk<'_>, node: Node<'_>, index: usize) -> Option<Manife
             format!("only a root has a `host`; this node is made in `{}`", parent.value),
         ));
     }
+    let kind = read.kind.as_ref().map(|kind| kind.value);
+    for (key, idle, other) in [("image", NodeType::Ct, "template"), ("template", NodeType::Vm, "image")] {
+        if let Some(node) = fields.node().key(key)
+            && kind == Some(idle)
+        {
+            let message = format!("a `{}` boots no `{key}`", idle.word());
+            read::warn(walk, node, "node/unapplied-key", &message, &format!("use `{other}`"));
+        }
+    }
     name.is_some().then_some(read)
 }
 
