@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use crate::answer::{AnswerBody, raw_refusal};
 use crate::handle::{Peer, handle};
 use crate::meter::{Meter, Overdue, Pulse};
+use crate::parking::{self, Parked};
 use crate::server::Server;
 
 /// The least that the HTTP library takes for its buffer.
@@ -43,6 +45,8 @@ enum End {
     TooLarge,
     /// Something did not come.
     Late(Overdue),
+    /// Not at all: an agent waits.
+    Parked(Box<Parked>),
 }
 
 struct Answering {
@@ -60,7 +64,7 @@ impl Service<Request<Incoming>> for Answering {
         self.pulse.begin_request();
         let (server, peer, pulse) = (Arc::clone(&self.server), self.peer, Arc::clone(&self.pulse));
         Box::pin(async move {
-            let answer = handle(&server, peer, request).await;
+            let answer = handle(&server, peer, &pulse, request).await;
             pulse.end_request();
             Ok(answer)
         })
@@ -68,27 +72,63 @@ impl Service<Request<Incoming>> for Answering {
 }
 
 /// Serves one connection to its end.
-pub(crate) async fn serve<S>(server: Arc<Server>, peer: Peer, stream: S)
+pub(crate) async fn serve<S>(server: Arc<Server>, peer: Peer, mut stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut before = Bytes::new();
+    loop {
+        // On the heap and gone while an agent waits, with all buffers.
+        let conversation = Box::pin(converse(&server, peer, stream, before)).await;
+        let End::Parked(parked) = conversation.end else {
+            return part(conversation.stream, &conversation.end, &server).await;
+        };
+        stream = conversation.stream;
+        match parking::wait(&server, peer, *parked, conversation.ahead, &mut stream).await {
+            Some(ahead) => before = ahead,
+            None => return,
+        }
+    }
+}
+
+/// What is left of a connection when the HTTP library is done with it.
+struct Conversation<S> {
+    end: End,
+    stream: S,
+    /// What the client has sent and nobody has looked at.
+    ahead: Bytes,
+}
+
+/// Answers requests until there are no more, or one takes a while.
+async fn converse<S>(server: &Arc<Server>, peer: Peer, stream: S, before: Bytes) -> Conversation<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = *server.snapshot().limits();
     let pulse = Pulse::new(&limits);
-    let answering = Answering { server: Arc::clone(&server), peer, pulse: Arc::clone(&pulse) };
+    let answering = Answering { server: Arc::clone(server), peer, pulse: Arc::clone(&pulse) };
     let largest = usize::try_from(limits.header_bytes).unwrap_or(LEAST_BUFFER).saturating_add(1 << 16);
     let mut builder = http1::Builder::new();
     builder.max_buf_size(largest.max(LEAST_BUFFER)).max_headers(MOST_FIELDS);
-    let meter = TokioIo::new(Meter::new(stream, Arc::clone(&pulse)));
+    let meter = TokioIo::new(Meter::new(stream, before, Arc::clone(&pulse)));
     let mut connection = builder.serve_connection(meter, answering);
-    let end = drive(&mut connection, &server, &pulse, &limits).await;
-    let stream = connection.into_parts().io.into_inner().into_inner();
+    let end = drive(&mut connection, server, &pulse, &limits).await;
+    let parts = connection.into_parts();
+    // An empty rest would hold on to the whole buffer.
+    let ahead = if parts.read_buf.is_empty() { Bytes::new() } else { parts.read_buf };
+    Conversation { end, stream: parts.io.into_inner().into_inner(), ahead }
+}
+
+/// Says why the connection ends, if there is something to say.
+async fn part<S: AsyncRead + AsyncWrite + Unpin>(stream: S, end: &End, server: &Server) {
     let refusal = match end {
         End::TooLarge => Some(too_large()),
         End::Late(Overdue::Head) => {
-            Some(WireError::new(WireCode::E104, format!("a request has {} s", limits.header_seconds)))
+            let seconds = server.snapshot().limits().header_seconds;
+            Some(WireError::new(WireCode::E104, format!("a request has {seconds} s")))
         }
         End::Garbled => Some(WireError::new(WireCode::E100, "this is no request of HTTP/1.1")),
-        End::Done | End::Late(Overdue::Idle | Overdue::Answer) => None,
+        End::Done | End::Parked(_) | End::Late(Overdue::Idle | Overdue::Answer) => None,
     };
     // A client that does not take its farewell is left.
     timeout(FAREWELL, farewell(stream, refusal)).await.ok();
@@ -148,6 +188,9 @@ where
             // What else goes wrong is that the client is gone.
             Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(End::Done),
             Poll::Pending => {}
+        }
+        if let Some(parked) = pulse.take_parked() {
+            return Poll::Ready(End::Parked(Box::new(parked)));
         }
         if pulse.is_too_large() {
             return Poll::Ready(End::TooLarge);

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::{self, HeaderMap, HeaderValue};
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, StatusCode, Version};
 use serde_json::{Map, json};
 use stead_model::base64;
 use stead_model::node::wire::{WireCode, WireError};
@@ -22,6 +22,7 @@ use stead_runner::clock;
 
 use crate::answer::{self, Answer, with};
 use crate::connection::too_large;
+use crate::meter::Pulse;
 use crate::rates::counted;
 use crate::route::Route;
 use crate::server::Server;
@@ -83,8 +84,8 @@ impl Refused {
 }
 
 /// What the log says of a request.
-#[derive(Default)]
-struct Noted {
+#[derive(Clone, Default)]
+pub(crate) struct Noted {
     route: Option<&'static str>,
     claims: Option<Claims>,
 }
@@ -97,12 +98,21 @@ struct Asked<'s> {
     method: Method,
     headers: HeaderMap,
     body: Incoming,
+    pulse: &'s Pulse,
+    /// Whether the connection goes on after the answer.
+    is_kept_alive: bool,
     noted: Noted,
 }
 
 /// Returns the answer to a request. Never fails: a refusal is an answer.
-pub(crate) async fn handle(server: &Arc<Server>, peer: Peer, request: Request<Incoming>) -> Answer {
+pub(crate) async fn handle(
+    server: &Arc<Server>,
+    peer: Peer,
+    pulse: &Pulse,
+    request: Request<Incoming>,
+) -> Answer {
     let (head, body) = request.into_parts();
+    let is_kept_alive = head.version == Version::HTTP_11 && !head.headers.contains_key(header::CONNECTION);
     let mut asked = Asked {
         server,
         snapshot: server.snapshot(),
@@ -110,6 +120,8 @@ pub(crate) async fn handle(server: &Arc<Server>, peer: Peer, request: Request<In
         method: head.method,
         headers: head.headers,
         body,
+        pulse,
+        is_kept_alive,
         noted: Noted::default(),
     };
     let (answer, code) = match asked.answer(head.uri).await {
@@ -119,17 +131,23 @@ pub(crate) async fn handle(server: &Arc<Server>, peer: Peer, request: Request<In
             (refused.into_answer(), Some(code))
         }
     };
+    note(server, peer, &asked.noted, answer.status().as_u16(), code);
+    answer
+}
+
+/// Writes the line of a request.
+pub(crate) fn note(server: &Server, peer: Peer, noted: &Noted, status: u16, code: Option<WireCode>) {
     let mut known = Map::new();
     match peer {
         Peer::Remote(address) => known.insert("peer".to_owned(), json!(address)),
         Peer::Local { uid } => known.insert("uid".to_owned(), json!(uid)),
     };
-    known.insert("route".to_owned(), json!(asked.noted.route.unwrap_or("unknown")));
-    known.insert("status".to_owned(), json!(answer.status().as_u16()));
+    known.insert("route".to_owned(), json!(noted.route.unwrap_or("unknown")));
+    known.insert("status".to_owned(), json!(status));
     if let Some(code) = code {
         known.insert("code".to_owned(), json!(code));
     }
-    if let Some(claims) = &asked.noted.claims {
+    if let Some(claims) = &noted.claims {
         known.insert("node".to_owned(), json!(claims.node));
         if let Some(spec) = &claims.spec {
             known.insert("spec".to_owned(), json!(spec));
@@ -139,7 +157,6 @@ pub(crate) async fn handle(server: &Arc<Server>, peer: Peer, request: Request<In
         }
     }
     server.log.say("request", known);
-    answer
 }
 
 impl Asked<'_> {

@@ -32,6 +32,7 @@ mod handle;
 mod lock;
 mod log;
 mod meter;
+mod parking;
 mod place;
 mod rates;
 mod report;

@@ -6,14 +6,17 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::{Buf, Bytes};
 use stead_model::site::settings::Limits;
 use stead_runner::clock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::parking::Parked;
 
 /// How long a connection may wait for its next request: longer than any long-poll.
 const IDLE: Duration = Duration::from_secs(65);
@@ -45,6 +48,7 @@ pub(crate) struct Pulse {
     has_served: AtomicBool,
     /// Since when the client takes nothing, in milliseconds after `start`; 0 if it does.
     stalled: AtomicU64,
+    parked: Mutex<Option<Parked>>,
 }
 
 impl Pulse {
@@ -58,6 +62,7 @@ impl Pulse {
             is_too_large: AtomicBool::new(false),
             has_served: AtomicBool::new(false),
             stalled: AtomicU64::new(0),
+            parked: Mutex::new(None),
         })
     }
 
@@ -84,6 +89,16 @@ impl Pulse {
     pub(crate) fn end_request(&self) {
         self.head_bytes.store(0, Ordering::Relaxed);
         self.enter(PHASE_IDLE);
+    }
+
+    /// Its answer will take a while: the connection's task is to wait for it without everything else.
+    pub(crate) fn park(&self, parked: Parked) {
+        *self.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(parked);
+    }
+
+    /// Returns what the connection's task is to wait for.
+    pub(crate) fn take_parked(&self) -> Option<Parked> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Whether the head of a request is larger than it may be.
@@ -117,12 +132,14 @@ impl Pulse {
 /// A stream whose pulse is taken.
 pub(crate) struct Meter<S> {
     stream: S,
+    /// What was read already and is to be read again.
+    before: Bytes,
     pulse: Arc<Pulse>,
 }
 
 impl<S> Meter<S> {
-    pub(crate) const fn new(stream: S, pulse: Arc<Pulse>) -> Self {
-        Self { stream, pulse }
+    pub(crate) const fn new(stream: S, before: Bytes, pulse: Arc<Pulse>) -> Self {
+        Self { stream, before, pulse }
     }
 
     pub(crate) fn into_inner(self) -> S {
@@ -142,9 +159,16 @@ impl<S: AsyncRead + Unpin> AsyncRead for Meter<S> {
             pulse.is_too_large.store(true, Ordering::Relaxed);
             return Poll::Pending;
         }
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        let count = (buffer.filled().len() - before) as u64;
+        let filled = buffer.filled().len();
+        let polled = if self.before.is_empty() {
+            Pin::new(&mut self.stream).poll_read(cx, buffer)
+        } else {
+            let count = self.before.len().min(buffer.remaining());
+            buffer.put_slice(self.before.get(..count).unwrap_or_default());
+            self.before.advance(count);
+            Poll::Ready(Ok(()))
+        };
+        let count = (buffer.filled().len() - filled) as u64;
         if count > 0 && pulse.phase() != PHASE_BUSY {
             if pulse.phase() == PHASE_IDLE {
                 pulse.enter(PHASE_HEAD);

@@ -356,9 +356,12 @@ impl Serving {
             let _counted = counted;
             // Answers are small and go out at once.
             stream.set_nodelay(true).ok();
-            let handshake = Box::pin(tokio::time::timeout(patience, snapshot.tls.accept(stream)));
-            drop(snapshot);
-            if let Ok(Ok(stream)) = handshake.await {
+            // A stream of TLS is large, and a future has room for it at every place it is moved to: it is moved once.
+            let handshake = Box::pin(async move {
+                let accepted = tokio::time::timeout(patience, snapshot.tls.accept(stream)).await;
+                accepted.ok()?.ok().map(Box::new)
+            });
+            if let Some(stream) = handshake.await {
                 connection::serve(server, Peer::Remote(peer.ip()), stream).await;
             }
         });

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
+use hyper::body::Body;
 use stead_drivers::site::new_token_id;
 use stead_model::node::wire::{JOB_REPORT_BYTES, NodeReport, RenewedToken, WireCode, WireError};
 use stead_model::time::Timestamp;
@@ -12,6 +13,7 @@ use stead_runner::clock;
 
 use super::{Asked, Refused};
 use crate::answer::{self, Answer};
+use crate::parking::Parked;
 
 impl Asked<'_> {
     pub(super) async fn next(
@@ -21,10 +23,18 @@ impl Asked<'_> {
         wait: u64,
     ) -> Result<Answer, Refused> {
         self.authorize(Endpoint::Node, Some(node.as_str()))?;
-        // Thousands of agents wait here, none of them with what it has sent.
-        self.headers = HeaderMap::new();
-        let waiting = self.server.store.next(node, after.as_ref(), Duration::from_secs(wait));
-        Ok(match waiting.await? {
+        let wait = Duration::from_secs(wait);
+        let mut waiting = self.server.store.next(node, after.as_ref(), Duration::ZERO).await?;
+        if waiting.is_none() && !wait.is_zero() {
+            if self.is_kept_alive && self.body.is_end_stream() {
+                let noted = self.noted.clone();
+                self.pulse.park(Parked { node: node.clone(), after, wait, noted });
+                // The connection's task takes over, and drops this.
+                return std::future::pending().await;
+            }
+            waiting = self.server.store.next(node, after.as_ref(), wait).await?;
+        }
+        Ok(match waiting {
             Some(signal) => answer::json(StatusCode::OK, &signal),
             None => answer::empty(StatusCode::NO_CONTENT),
         })

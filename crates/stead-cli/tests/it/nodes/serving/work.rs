@@ -57,6 +57,37 @@ fn signals_and_reports_meet_who_waits_for_them() {
     assert!(audit.contains("\"by\":\"ann@desk\"") && audit.contains("converge"), "{audit}");
 }
 
+/// A connection goes on after a long-poll, whatever was sent in the meantime; a newer poll ends the older.
+#[test]
+fn a_connection_outlives_its_long_polls() {
+    let lab = site(&[]);
+    let serving = Serving::start(&lab);
+    let (token, ann) = (serving.mint(&["--node", "edge", "--spec", "base"]), serving.operator());
+    let poll = |wait: u64, more: &str| {
+        format!(
+            "GET /v1/nodes/edge/next?wait={wait} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{more}\r\n"
+        )
+    };
+    let is_connected = || serving.get("/v1/nodes/edge", &ann).json()["agent"] == "connected";
+    let mut older = serving.connect();
+    older.send(&poll(30, ""));
+    until(is_connected);
+    assert_eq!(serving.get("/v1/nodes/edge/next", &token).status, 204);
+    older.send(&poll(0, "Connection: close\r\n"));
+    let both = older.end();
+    assert_eq!((both.status, both.body.starts_with("HTTP/1.1 204")), (204, true), "{both:?}");
+
+    let mut agent = serving.connect();
+    agent.send(&poll(30, ""));
+    agent.send(&poll(30, "Connection: close\r\n"));
+    for _ in 0..2 {
+        serving.ask("POST", "/v1/nodes/edge/signals", &ann, r#"{"kind":"converge"}"#);
+    }
+    let all = agent.end();
+    assert_eq!(all.status, 200, "{all:?}");
+    assert!(all.body.contains("\"s1\"") && all.body.contains("\"s2\""), "{all:?}");
+}
+
 /// Case 35: jobs, signals and reports outlive a crash, and a job that was not delivered runs once.
 #[test]
 fn what_was_promised_outlives_a_crash() {
