@@ -10,6 +10,7 @@ mod reach;
 mod runner;
 mod runs;
 mod sample;
+mod server;
 mod shape;
 mod shell;
 mod steps;
@@ -46,7 +47,7 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 10] = [
+const PARTS: [(&str, Measure); 11] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
@@ -57,6 +58,7 @@ const PARTS: [(&str, Measure); 10] = [
     ("steps", steps::measure),
     ("reach", reach::measure),
     ("runs", runs::measure),
+    ("server", server::measure),
 ];
 
 fn main() -> ExitCode {

@@ -152,6 +152,9 @@ pub enum Command {
     /// Remove the nodes of a manifest
     #[command(after_long_help = node_verbs::DESTROY_EXAMPLES)]
     Destroy(Box<NodesArgs>),
+    /// Compare the nodes of a manifest with what they should be; a part of a test that a level above does
+    #[command(hide = true)]
+    Verify(Box<NodesArgs>),
     /// Make the nodes of a manifest, verify them, and remove them
     #[command(after_long_help = node_verbs::TEST_EXAMPLES)]
     Test(Box<TestArgs>),
@@ -339,7 +342,7 @@ pub struct ManArgs {
 impl Cli {
     /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
     pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
-        let cli = Self::try_parse_from(argv)?;
+        let cli = Self::try_parse_from(with_verbs(argv))?;
         if let Some((true, Some(Sink::Stdout))) = cli.command.output() {
             let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
                            tip: write the events to a file: --events FILE";
@@ -347,6 +350,17 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Returns the arguments with the verb of `config --fetch`, as agents before Stead were called.
+fn with_verbs(argv: &[OsString]) -> Vec<OsString> {
+    let mut argv = argv.to_vec();
+    let flags = argv.iter().take_while(|argument| *argument != "--").count();
+    let config = argv.iter().take(flags).position(|argument| argument == "config");
+    if let Some(verb) = config.and_then(|at| argv.get_mut(at + 1)).filter(|verb| *verb == "--fetch") {
+        *verb = "fetch".into();
+    }
+    argv
 }
 
 impl Command {
@@ -384,7 +398,9 @@ impl Command {
             Self::Run(RunCommand::Manifest(args)) => Some((args.json, args.events.as_ref())),
             Self::Steps(StepsCommand::Run(args)) => Some((args.json, args.events.as_ref())),
             Self::Intent(args) => Some((args.json, args.events.as_ref())),
-            Self::Create(args) | Self::Destroy(args) => Some((args.output.json, args.output.events.as_ref())),
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => {
+                Some((args.output.json, args.output.events.as_ref()))
+            }
             Self::Test(args) => Some((args.nodes.output.json, args.nodes.output.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
@@ -456,7 +472,7 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
-            Self::Create(args) | Self::Destroy(args) => args.output.json,
+            Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
             Self::Drift(args) => args.json,

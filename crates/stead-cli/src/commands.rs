@@ -87,6 +87,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Doctor(args) => doctor::run(&args, settings, output),
         Command::Create(args) => nodes::verb::create(&args, settings, output),
         Command::Destroy(args) => nodes::verb::destroy(&args, settings, output),
+        Command::Verify(args) => nodes::verb::verify(&args, settings, output),
         Command::Test(args) => nodes::verb::test(&args, settings, output),
         Command::Status(args) => nodes::status::run(&args, settings, output),
         Command::Drift(args) => nodes::drift::run(&args, settings, output),

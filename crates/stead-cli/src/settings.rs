@@ -234,11 +234,6 @@ impl Settings {
         self.environment.given("STEAD_NODE")?.to_str().map(str::to_owned)
     }
 
-    /// Returns the directory of the sandbox that this process runs in: machines that are made in it end with it.
-    pub fn sandbox(&self) -> Option<PathBuf> {
-        self.environment.given("STEAD_SANDBOX").map(PathBuf::from).filter(|path| path.is_absolute())
-    }
-
     /// Returns the server that the environment names.
     pub fn server_url(&self) -> Option<String> {
         self.first_text(&["STEAD_SERVER", "HOMESTAK_SERVER", "HOMESTAK_SPEC_SERVER"])

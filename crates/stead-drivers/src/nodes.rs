@@ -51,7 +51,7 @@ use tokio::sync::OnceCell;
 pub use drifted::{Drifted, NodeDrift};
 pub use hosts::{HostError, machine_driver};
 pub use keys::{DriverKey, KeyError};
-pub use memory::{Memory, state_file};
+pub use memory::{Memory, known_mode, state_file};
 pub use preflight::Preflight;
 pub use serve::{LevelServer, Serving};
 pub use test_files::write_test_report;

@@ -37,6 +37,8 @@ const MOST_DRAINED: usize = 4 << 20;
 enum End {
     /// By itself.
     Done,
+    /// What came is no request.
+    Garbled,
     /// The head of a request is too large.
     TooLarge,
     /// Something did not come.
@@ -85,9 +87,7 @@ where
         End::Late(Overdue::Head) => {
             Some(WireError::new(WireCode::E104, format!("a request has {} s", limits.header_seconds)))
         }
-        End::Done if pulse.has_swallowed() => {
-            Some(WireError::new(WireCode::E100, "this is no request of HTTP/1.1"))
-        }
+        End::Garbled => Some(WireError::new(WireCode::E100, "this is no request of HTTP/1.1")),
         End::Done | End::Late(Overdue::Idle | Overdue::Answer) => None,
     };
     // A client that does not take its farewell is left.
@@ -141,9 +141,13 @@ where
             is_stopping = true;
             Pin::new(&mut *connection).graceful_shutdown();
         }
-        // What went wrong is the client's doing, and it is gone.
-        if connection.poll_without_shutdown(cx).is_ready() {
-            return Poll::Ready(End::Done);
+        match connection.poll_without_shutdown(cx) {
+            Poll::Ready(Err(error)) if error.is_parse() && !pulse.has_served() => {
+                return Poll::Ready(End::Garbled);
+            }
+            // What else goes wrong is that the client is gone.
+            Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(End::Done),
+            Poll::Pending => {}
         }
         if pulse.is_too_large() {
             return Poll::Ready(End::TooLarge);

@@ -5,6 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -122,7 +123,8 @@ pub struct StatusReport {
 pub fn ensure(place: &ServerPlace, options: &ServerOptions, program: &Path) -> Result<Started, ServerError> {
     let port = port_of(place, options.port)?;
     let directory = place.directory();
-    fs::create_dir_all(&directory).map_err(file_error("make", &directory))?;
+    let mut make = fs::DirBuilder::new();
+    make.recursive(true).mode(0o700).create(&directory).map_err(file_error("make", &directory))?;
     if let Some(facts) = answering(place, port)? {
         return Ok(Started::Before(facts));
     }
@@ -161,16 +163,33 @@ pub fn status(place: &ServerPlace, port: Option<u16>) -> Result<StatusReport, Se
     })
 }
 
-/// Lets the server of this site read everything again, if one runs. Returns what it then says of itself.
-pub fn reload(place: &ServerPlace, port: Option<u16>) -> Result<Option<ServerReport>, ServerError> {
-    let port = port_of(place, port)?;
-    if holder(place, port)?.is_none() {
-        return Ok(None);
+/// Lets every server that runs for this site read everything again. Returns what each then says of itself.
+pub fn reload(place: &ServerPlace) -> Result<Vec<ServerReport>, ServerError> {
+    let mut reports = Vec::new();
+    for port in ports(place)? {
+        if holder(place, port)?.is_none() {
+            continue;
+        }
+        let socket = place.socket(port);
+        let silent = |source| ServerError::Silent { socket: socket.clone(), source };
+        let body = socket::ask(&socket, "POST", "/v1/server/reload", LONGEST_START).map_err(silent)?;
+        reports.push(serde_json::from_slice(&body).map_err(|_| silent(AskError::NotHttp))?);
     }
-    let socket = place.socket(port);
-    let silent = |source| ServerError::Silent { socket: socket.clone(), source };
-    let body = socket::ask(&socket, "POST", "/v1/server/reload", LONGEST_START).map_err(silent)?;
-    serde_json::from_slice(&body).map(Some).map_err(|_| silent(AskError::NotHttp))
+    Ok(reports)
+}
+
+/// Returns the ports that servers of this site have, or have had.
+fn ports(place: &ServerPlace) -> Result<Vec<u16>, ServerError> {
+    let directory = place.directory();
+    let entries = match fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(file_error("list", &directory)(error)),
+    };
+    let port = |name: &str| name.strip_prefix("server-")?.strip_suffix(".pid")?.parse().ok();
+    let mut ports: Vec<u16> = entries.filter_map(|entry| port(entry.ok()?.file_name().to_str()?)).collect();
+    ports.sort_unstable();
+    Ok(ports)
 }
 
 fn file_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ServerError {
@@ -266,11 +285,14 @@ fn ended(place: &ServerPlace, port: u16, deadline: Instant) -> Result<bool, Serv
 /// Starts a server and waits until it says that it is ready.
 fn launch(place: &ServerPlace, options: &ServerOptions, program: &Path) -> Result<ServerFacts, ServerError> {
     let said = place.directory().join("server.err");
-    let stderr = OpenOptions::new().create(true).append(true).open(&said);
+    let stderr = OpenOptions::new().create(true).append(true).mode(0o600).open(&said);
     let stderr = stderr.map_err(file_error("write", &said))?;
     let mut command = Command::new(program);
     command.args(["server", "start", "--foreground", "--detached", "--json"]);
-    command.arg("--site").arg(&place.site).arg("--state-dir").arg(&place.state);
+    for (flag, path) in [("--site", &place.site), ("--state-dir", &place.state)] {
+        // It is started elsewhere.
+        command.arg(flag).arg(std::path::absolute(path).map_err(file_error("find", path))?);
+    }
     if let Some(port) = options.port {
         command.arg("--port").arg(port.to_string());
     }

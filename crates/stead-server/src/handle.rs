@@ -112,7 +112,7 @@ pub(crate) async fn handle(server: &Arc<Server>, peer: Peer, request: Request<In
         body,
         noted: Noted::default(),
     };
-    let (answer, code) = match asked.answer(&head.uri).await {
+    let (answer, code) = match asked.answer(head.uri).await {
         Ok(answer) => (answer, None),
         Err(refused) => {
             let code = refused.error.code;
@@ -147,10 +147,12 @@ impl Asked<'_> {
         self.snapshot.limits()
     }
 
-    async fn answer(&mut self, uri: &hyper::Uri) -> Result<Answer, Refused> {
-        self.check_size(uri)?;
+    async fn answer(&mut self, uri: hyper::Uri) -> Result<Answer, Refused> {
+        self.check_size(&uri)?;
         self.check_anonymous()?;
-        let route = Route::parse(uri)?;
+        let route = Route::parse(&uri)?;
+        // It is a part of what was read from the connection, which is freed when nothing holds on to it.
+        drop(uri);
         self.noted.route = Some(route.name());
         if !route.methods().contains(&self.method) {
             let error = WireError::new(WireCode::E102, format!("`{}` does not go here", self.method));

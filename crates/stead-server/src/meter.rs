@@ -43,7 +43,6 @@ pub(crate) struct Pulse {
     head_limit: u64,
     is_too_large: AtomicBool,
     has_served: AtomicBool,
-    has_swallowed: AtomicBool,
     /// Since when the client takes nothing, in milliseconds after `start`; 0 if it does.
     stalled: AtomicU64,
 }
@@ -58,7 +57,6 @@ impl Pulse {
             head_limit: limits.header_bytes,
             is_too_large: AtomicBool::new(false),
             has_served: AtomicBool::new(false),
-            has_swallowed: AtomicBool::new(false),
             stalled: AtomicU64::new(0),
         })
     }
@@ -93,9 +91,9 @@ impl Pulse {
         self.is_too_large.load(Ordering::Relaxed)
     }
 
-    /// Whether what the client sent was no request, and it has been told nothing yet.
-    pub(crate) fn has_swallowed(&self) -> bool {
-        self.has_swallowed.load(Ordering::Relaxed)
+    /// Whether a request was understood on this connection.
+    pub(crate) fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
     }
 
     /// Returns by when something has to happen, and what it means if it does not.
@@ -109,9 +107,7 @@ impl Pulse {
         let head = Duration::from_secs(limits.header_seconds);
         match self.phase() {
             PHASE_HEAD => Some((after(since, head), Overdue::Head)),
-            PHASE_IDLE if self.has_served.load(Ordering::Relaxed) => {
-                Some((after(since, IDLE), Overdue::Idle))
-            }
+            PHASE_IDLE if self.has_served() => Some((after(since, IDLE), Overdue::Idle)),
             PHASE_IDLE => Some((after(since, head), Overdue::Head)),
             _ => None,
         }
@@ -173,12 +169,9 @@ impl<S: AsyncWrite + Unpin> Meter<S> {
     }
 
     /// Whether what is written answers no request: the HTTP library says by itself that it understood none.
+    /// The connection's task says it in our words.
     fn swallows(&self) -> bool {
-        let is_own = !self.pulse.has_served.load(Ordering::Relaxed);
-        if is_own {
-            self.pulse.has_swallowed.store(true, Ordering::Relaxed);
-        }
-        is_own
+        !self.pulse.has_served()
     }
 }
 

@@ -53,12 +53,13 @@ impl Route {
             | Self::Spec(_)
             | Self::Repo { .. }
             | Self::Artifact(_)
-            | Self::Next { .. }
             | Self::Nodes
             | Self::Node { .. }
             | Self::Manifests
             | Self::Manifest(_)
             | Self::Server => &[Method::GET, Method::HEAD],
+            // Asking without reading the answer would lose a signal.
+            Self::Next { .. } => &[Method::GET],
             Self::Reports { .. } | Self::Token(_) | Self::Signals(_) | Self::Reload => &[Method::POST],
             Self::Jobs => &[Method::GET, Method::HEAD, Method::POST],
             Self::Job(_) => &[Method::GET, Method::HEAD, Method::DELETE],

@@ -25,6 +25,7 @@ use crate::place::{ServerFacts, ServerOptions, ServerPlace};
 use crate::repos::Repos;
 use crate::server::{Parts, Server};
 use crate::snapshot::{SnapshotError, Sources};
+use crate::socket::near;
 use crate::store::{JournalError, Store};
 
 /// How long connections may take to end once the server stops: it ends within a second.
@@ -148,7 +149,9 @@ async fn run(
     let (listener, port) = listen(place, bind, wanted).await?;
     let lock_file = place.lock(port);
     let lock = lock::take(&lock_file).map_err(failed("lock", &lock_file))?;
-    let Some(_lock) = lock else { return Err(ServeError::Running { port }) };
+    let Some(lock) = lock else { return Err(ServeError::Running { port }) };
+    // Held until the process has ended: who waits for the lock waits for all of it.
+    std::mem::forget(lock);
     if wanted == 0 {
         let kept = place.kept_port();
         fs::write(&kept, format!("{port}\n")).map_err(failed("write", &kept))?;
@@ -253,7 +256,7 @@ fn listen_locally(path: &Path) -> io::Result<UnixListener> {
             Ok(()) | Err(_) => {}
         }
     }
-    let listener = UnixListener::bind(&new)?;
+    let listener = near(&new, |new| UnixListener::bind(new))?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
     fs::rename(&new, path)?;
     Ok(listener)

@@ -94,6 +94,7 @@ impl Server {
             spki_pin: pins.spki_pin.clone(),
             specs: snapshot.site.specs.len(),
             repos: snapshot.repos.len(),
+            replaced_fingerprint: None,
             ..self.facts.clone()
         };
         ServerReport {

@@ -4,11 +4,13 @@ pub(super) mod start;
 pub(super) mod status;
 pub(super) mod stop;
 
+use stead_model::ExitCode;
 use stead_server::{ServeError, ServerError, ServerPlace, SnapshotError};
 
 use crate::args::SiteArgs;
 use crate::commands::site;
 use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
 use crate::settings::Settings;
 
 /// Returns whose server is meant.
@@ -48,4 +50,46 @@ fn serve_failure(error: ServeError) -> Failure {
         | ServeError::Process(_) => FailureKind::Work,
     };
     Failure::caused_by(kind, error)
+}
+
+/// How the servers of a site took a change of its keys.
+pub(super) struct Reloaded {
+    /// The ports of those that know it.
+    pub(super) known: Vec<u16>,
+    is_complete: bool,
+}
+
+impl Reloaded {
+    /// Returns how a command ends whose change only counts if every server knows it.
+    pub(super) const fn exit_code(&self) -> ExitCode {
+        if self.is_complete { ExitCode::Success } else { ExitCode::Failed }
+    }
+}
+
+/// Lets running servers read a changed keyring; says so if one goes on without it.
+pub(super) fn reload(place: &ServerPlace, output: &Output) -> Reloaded {
+    let reports = match stead_server::reload(place) {
+        Ok(reports) => reports,
+        Err(error) => {
+            let message = failure(error).message();
+            output.err.print_line(&format!("warning: a server does not know of the change: {message}"));
+            return Reloaded { known: Vec::new(), is_complete: false };
+        }
+    };
+    let (mut known, mut is_complete) = (Vec::new(), true);
+    for report in reports {
+        let problems =
+            report.reload.as_ref().filter(|reload| !reload.ok).map(|reload| reload.problems.join("; "));
+        match problems {
+            None => known.push(report.facts.port),
+            Some(problems) => {
+                is_complete = false;
+                let port = report.facts.port;
+                let line =
+                    format!("warning: the server on port {port} goes on without the change: {problems}");
+                output.err.print_line(&line);
+            }
+        }
+    }
+    Reloaded { known, is_complete }
 }

@@ -1,10 +1,15 @@
 //! Sites, manifests and tokens: the commands that need no machine.
 
+mod agents;
 mod applying;
 mod creating;
 mod delegating;
 mod destroying;
 mod discovering;
+mod fetching;
+mod jobs;
+mod pulled;
+mod serving;
 mod starting;
 mod system;
 mod tokens;
@@ -21,10 +26,10 @@ use crate::cases_17_32::lab::{Ended, Lab};
 pub(crate) const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB ann@desk";
 
-const LOCAL: &str =
+pub(crate) const LOCAL: &str =
     "ssh: {permit_root_login: prohibit-password, password_authentication: \"no\"}\nsudo: {nopasswd: true}\n";
 
-const BASE: &str = "schema_version: 1
+pub(crate) const BASE: &str = "schema_version: 1
 access:
   posture: local
   users: [{name: ops, sudo: true}]

@@ -16,7 +16,7 @@ use crate::machine::sandbox;
 /// The service that runs the agent.
 const UNIT: &str = "stead-agent.service";
 const UNIT_FILE: &str = "/etc/systemd/system/stead-agent.service";
-const UNIT_TEXT: &str = include_str!("stead-agent.service");
+const UNIT_TEXT: &str = include_str!("../../../../packaging/systemd/stead-agent.service");
 
 /// How long an agent may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);

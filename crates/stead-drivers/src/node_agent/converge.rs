@@ -45,7 +45,7 @@ impl Converged {
 
     /// Returns the error of a server that was away.
     pub(super) fn away(&self) -> Option<&ClientError> {
-        self.not_fetched.as_ref().map(|failed| &failed.error).filter(|error| error.may_pass())
+        self.not_fetched.as_ref().map(|failed| &*failed.error).filter(|error| error.may_pass())
     }
 
     /// Returns how often the node converges by itself, in seconds.

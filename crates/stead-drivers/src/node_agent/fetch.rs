@@ -43,7 +43,7 @@ impl Patience {
 pub struct FetchFailed {
     /// What the last attempt failed with.
     #[source]
-    pub error: ClientError,
+    pub error: Box<ClientError>,
     /// How often it was tried.
     pub attempts: u32,
     /// When first.
@@ -57,7 +57,7 @@ pub struct FetchFailed {
 impl FetchFailed {
     /// Returns what the node keeps of it.
     pub fn marker(&self, node: Option<&NodeName>, server: &str) -> ConfigFailed {
-        let error = match &self.error {
+        let error = match &*self.error {
             ClientError::Refused { .. } => "refused",
             ClientError::Unreachable { .. } => "unreachable",
             ClientError::Untrusted { .. } => "untrusted",
@@ -111,6 +111,7 @@ pub async fn fetch(
         match pause {
             Some(pause) => tokio::time::sleep(pause).await,
             None => {
+                let error = Box::new(error);
                 return Err(FetchFailed { error, attempts: attempt, first_attempt, last_attempt: at, log });
             }
         }

@@ -49,7 +49,7 @@ impl NodesSurroundings {
             ErrandVerb::Destroy => timeout(LAST_TRY, self.connect(name)).await.unwrap_or_else(|_| {
                 Err(OpError::new(ErrorClass::Unreachable, format!("{name} does not answer over SSH")))
             }),
-            ErrandVerb::Create | ErrandVerb::Verify | ErrandVerb::Drift => self.connect(name).await,
+            ErrandVerb::Create | ErrandVerb::Verify => self.connect(name).await,
         };
         let mut transport = match connected {
             Err(error) if verb == ErrandVerb::Destroy && error.class == ErrorClass::Unreachable => {

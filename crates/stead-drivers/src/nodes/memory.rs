@@ -4,12 +4,27 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use stead_model::NodeName;
 use stead_model::node::NodesState;
+use stead_model::site::manifest::Mode;
 use stead_runner::operation::OpError;
 
 /// Returns where is kept what is known of the nodes of a manifest on a host.
 pub fn state_file(state_dir: &Path, host: &str, manifest: &str) -> PathBuf {
     state_dir.join("nodes").join(host).join(manifest).join("state.json")
+}
+
+/// Returns how the node called `node` is kept what it is, if it is remembered under any manifest and host.
+pub fn known_mode(state_dir: &Path, node: &NodeName) -> Option<Mode> {
+    let below = |directory: PathBuf| {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let manifests = below(state_dir.join("nodes")).into_iter().flat_map(below);
+    let states = manifests.filter_map(|manifest| std::fs::read(manifest.join("state.json")).ok());
+    let modes = states.filter_map(|bytes| Some(NodesState::parse(&bytes).ok()?.nodes.get(node)?.mode));
+    // Of several nodes of that name one that has an agent counts: push is the least of them.
+    modes.max()
 }
 
 /// What is remembered of nodes, and where it is written down.

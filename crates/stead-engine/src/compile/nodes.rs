@@ -24,6 +24,8 @@ pub enum NodesVerb {
     Destroy,
     /// They are made, looked at, and removed.
     Test,
+    /// They are looked at: a part of a test that a level above does.
+    Verify,
 }
 
 impl NodesVerb {
@@ -33,6 +35,7 @@ impl NodesVerb {
             Self::Create => "create",
             Self::Destroy => "destroy",
             Self::Test => "test",
+            Self::Verify => "verify",
         }
     }
 }
@@ -153,6 +156,7 @@ pub fn plan_nodes(
     match verb {
         NodesVerb::Create => planning.create(),
         NodesVerb::Destroy => planning.destroy(None),
+        NodesVerb::Verify => drop(planning.verify()),
         NodesVerb::Test => {
             planning.create();
             let verified = planning.verify();
@@ -236,8 +240,10 @@ impl Planning<'_> {
         }
         let mut looks = Vec::new();
         for &index in self.forest.order() {
-            let Some(ready) = self.ready[index] else { continue };
-            let mut depends_on = vec![ready];
+            if !self.selected[index] {
+                continue;
+            }
+            let mut depends_on: Vec<usize> = self.ready[index].into_iter().collect();
             depends_on.append(&mut linked[index]);
             let mode = self.checked.nodes[index].modes.run;
             looks.push(self.add(index, Phase::Verify, mode, NodeAction::Verify, depends_on));

@@ -17,10 +17,8 @@ use crate::site::parcel::ParcelError;
 pub enum ErrandVerb {
     /// Makes them.
     Create,
-    /// Compares them with what they should be, at once.
+    /// Compares them with what they should be.
     Verify,
-    /// Compares what is observed of them with what they should be.
-    Drift,
     /// Removes them.
     Destroy,
 }
@@ -31,7 +29,6 @@ impl ErrandVerb {
         match self {
             Self::Create => "create",
             Self::Verify => "verify",
-            Self::Drift => "drift",
             Self::Destroy => "destroy",
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hyper::StatusCode;
+use hyper::{HeaderMap, StatusCode};
 use stead_drivers::site::new_token_id;
 use stead_model::node::wire::{JOB_REPORT_BYTES, NodeReport, RenewedToken, WireCode, WireError};
 use stead_model::time::Timestamp;
@@ -21,6 +21,8 @@ impl Asked<'_> {
         wait: u64,
     ) -> Result<Answer, Refused> {
         self.authorize(Endpoint::Node, Some(node.as_str()))?;
+        // Thousands of agents wait here, none of them with what it has sent.
+        self.headers = HeaderMap::new();
         let waiting = self.server.store.next(node, after.as_ref(), Duration::from_secs(wait));
         Ok(match waiting.await? {
             Some(signal) => answer::json(StatusCode::OK, &signal),

@@ -57,7 +57,7 @@ pub(crate) fn run(
 }
 
 fn failure(failed: FetchFailed) -> Failure {
-    let hint = match &failed.error {
+    let hint = match &*failed.error {
         ClientError::Untrusted { .. } => {
             Some("--fingerprint names the certificate that is meant, --ca-cert who vouches for it")
         }

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use serde_json::json;
+use stead_drivers::nodes::known_mode;
 use stead_drivers::server_client::{ClientError, ServerClient};
 use stead_model::node::wire::{Job, JobRequest};
-use stead_model::{ExitCode, MessageId};
+use stead_model::site::manifest::Mode;
+use stead_model::{ExitCode, MessageId, NodeName};
 
 use crate::args::JobSubmitArgs;
-use crate::commands::{reach, server_way};
-use crate::failure::Failure;
+use crate::commands::{reach, server_way, site};
+use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
 use crate::settings::Settings;
@@ -29,6 +31,10 @@ pub(crate) fn run(
         timeout: args.timeout.map(|timeout| timeout.as_secs().max(1)),
         idempotent: args.idempotent,
     };
+    if args.operator.server.is_none() && mode(args, settings)? == Some(Mode::Push) {
+        let why = format!("the mode of {} is push: it has no agent", args.node);
+        return Err(Failure::new(FailureKind::Work, why).hint(exec_hint(&args.node)));
+    }
     let job = reach::block_on(async {
         let client = server_way::operator(&args.operator, settings, output).await?;
         let id = client.submit(&request).await.map_err(|error| refused(error, &request))?;
@@ -55,9 +61,19 @@ fn refused(error: ClientError, request: &JobRequest) -> Failure {
     let has_no_agent = matches!(error, ClientError::Refused { status: 404 | 409, .. });
     let failure = server_way::failure(error);
     if has_no_agent {
-        return failure.hint(format!("a node in push mode has no agent: stead exec {} -- …", request.node));
+        return failure.hint(exec_hint(&request.node));
     }
     failure
+}
+
+fn exec_hint(node: &NodeName) -> String {
+    format!("a node without an agent is reached over SSH: stead exec {node} -- …")
+}
+
+/// Returns the mode of the node as this site remembers it.
+fn mode(args: &JobSubmitArgs, settings: &Settings) -> Result<Option<Mode>, Failure> {
+    let directory = site::find(&args.operator.site, settings)?;
+    Ok(known_mode(&settings.state_dir.from(&directory.path).path, &args.node))
 }
 
 /// Waits for the end of a job. A server that restarts meanwhile is waited for.

@@ -77,11 +77,12 @@ fn level_status(verb: NodesVerb, name: &NodeName, tasks: &BTreeMap<&str, &TaskRo
         NodesVerb::Create => &["create", "config", "hosting"],
         NodesVerb::Destroy => &["destroy"],
         NodesVerb::Test => &["create", "config", "hosting", "verify", "destroy"],
+        NodesVerb::Verify => &["verify"],
     };
     let own: Vec<&TaskRow> =
         phases.iter().filter_map(|phase| tasks.get(format!("{name}.{phase}").as_str()).copied()).collect();
     let ended = match verb {
-        NodesVerb::Create => NodeStatus::Completed,
+        NodesVerb::Create | NodesVerb::Verify => NodeStatus::Completed,
         NodesVerb::Destroy | NodesVerb::Test => NodeStatus::Destroyed,
     };
     if own.is_empty() {
@@ -98,12 +99,16 @@ fn level_status(verb: NodesVerb, name: &NodeName, tasks: &BTreeMap<&str, &TaskRo
     if own.first().is_some_and(|row| row.undo == Some(Status::Changed)) {
         return (NodeStatus::Destroyed, None);
     }
-    if let Some(row) = own.iter().find(|row| row.status == Status::Skipped) {
+    let skipped = own.iter().find(|row| row.status == Status::Skipped);
+    if let Some(row) = skipped.filter(|_| verb != NodesVerb::Test) {
         return (NodeStatus::Skipped, row.reason.clone());
     }
     let unstarted = own.iter().filter(|row| row.status == Status::NotRun).count();
+    let is_gone = own.last().is_some_and(|row| matches!(row.status, Status::Changed | Status::Unchanged));
     match unstarted {
         0 => (ended, None),
+        // A test removes what was made, however far it came.
+        _ if verb == NodesVerb::Test && is_gone => (ended, None),
         all if all == own.len() => (NodeStatus::Pending, None),
         _ => (NodeStatus::Failed, Some("cancelled".to_owned())),
     }
@@ -122,6 +127,7 @@ fn inner_status(
     let task = match verb {
         NodesVerb::Create | NodesVerb::Test => format!("{root}.children.create"),
         NodesVerb::Destroy => format!("{root}.children.destroy"),
+        NodesVerb::Verify => format!("{root}.children.verify"),
     };
     let Some(row) = tasks.get(task.as_str()) else { return (NodeStatus::Pending, None) };
     match row.status {
@@ -131,7 +137,7 @@ fn inner_status(
             (NodeStatus::Skipped, row.error.clone().or_else(|| Some("cancelled".to_owned())))
         }
         Status::Changed | Status::Unchanged => match verb {
-            NodesVerb::Create => (NodeStatus::Completed, None),
+            NodesVerb::Create | NodesVerb::Verify => (NodeStatus::Completed, None),
             NodesVerb::Destroy | NodesVerb::Test => (NodeStatus::Destroyed, None),
         },
     }

@@ -157,7 +157,7 @@ fn choose(
 ) -> Result<Selection, Failure> {
     let choice = Choice { depth: args.select.depth, only: args.select.only.clone() };
     let selects = match verb {
-        NodesVerb::Create | NodesVerb::Test => Verb::Make,
+        NodesVerb::Create | NodesVerb::Test | NodesVerb::Verify => Verb::Make,
         NodesVerb::Destroy => Verb::Remove,
     };
     let exists = |index: usize| {

@@ -58,6 +58,7 @@ fn asked(
         Some("create") => NodesVerb::Create,
         Some("destroy") => NodesVerb::Destroy,
         Some("test") => NodesVerb::Test,
+        Some("verify") => NodesVerb::Verify,
         Some(_) | None => {
             let message = format!("{} does not say what was done with the nodes", meta.run_id);
             return Err(Failure::new(FailureKind::Verification, message));

@@ -1,16 +1,19 @@
 //! `stead status`: nodes as they are remembered, beside what is there.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use stead_drivers::nodes::{Memory, machine_driver, state_file};
+use stead_drivers::server_client::ServerClient;
 use stead_drivers::site::Manifests;
 use stead_engine::nodes::{FindHostError, find_host};
 use stead_model::machine::{MachineState, OwnerScope};
+use stead_model::node::wire::AgentState;
 use stead_model::node::{NodeEntry, NodeStatus};
 use stead_model::site::{Site, resolve};
 use stead_model::{Diagnostics, ExitCode, NodeName};
+use stead_server::ServerPlace;
 
 use super::document;
 use crate::args::StatusArgs;
@@ -73,9 +76,14 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
             Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
         })?;
         let machines = runtime.block_on(machines(&loaded.site, &state_dir, &host, &manifest, &memory));
+        let place = ServerPlace { site: directory.path.clone(), state: state_dir.clone() };
+        let port = memory.look(|state| state.server.as_ref().map(|server| server.port));
+        let agents = runtime.block_on(agents(port.map(|port| place.socket(port))));
         memory.look(|state| {
             for (name, entry) in &state.nodes {
-                rows.push(row(&loaded.site, &manifest, &host, name, entry, &machines));
+                let mut row = row(&loaded.site, &manifest, &host, name, entry, &machines);
+                row["agent"] = json!(agents.get(name).copied().unwrap_or(AgentState::None));
+                rows.push(row);
             }
         });
     }
@@ -129,6 +137,13 @@ async fn machines(site: &Site, state_dir: &Path, host: &str, manifest: &str, mem
     found
 }
 
+/// Returns where the agents of nodes are, as the level's server knows; one that does not answer knows of none.
+async fn agents(socket: Option<PathBuf>) -> BTreeMap<NodeName, AgentState> {
+    let Some(socket) = socket else { return BTreeMap::new() };
+    let known = ServerClient::socket(socket).nodes().await.unwrap_or_default();
+    known.into_iter().map(|node| (node.node, node.agent)).collect()
+}
+
 fn row(
     site: &Site,
     manifest: &str,
@@ -158,7 +173,6 @@ fn row(
     row["manifest"] = json!(manifest);
     row["on"] = json!(host);
     row["machine"] = json!(machine);
-    row["agent"] = json!("none");
     row["converged"] = json!(is_there && is_current && entry.status == NodeStatus::Completed);
     row
 }

@@ -31,6 +31,14 @@ pub(in crate::commands) fn destroy(
     answered(NodesVerb::Destroy, args, output, |output| act(NodesVerb::Destroy, args, None, settings, output))
 }
 
+pub(in crate::commands) fn verify(
+    args: &NodesArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    answered(NodesVerb::Verify, args, output, |output| act(NodesVerb::Verify, args, None, settings, output))
+}
+
 pub(in crate::commands) fn test(
     args: &TestArgs,
     settings: &Settings,
@@ -124,7 +132,7 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
         Err(Failure::new(FailureKind::Confirmation, message).hint("nothing was touched; --yes goes on"))
     };
     match (prepared.verb, args.yes) {
-        (NodesVerb::Create, _) | (_, true) => Ok(()),
+        (NodesVerb::Create | NodesVerb::Verify, _) | (_, true) => Ok(()),
         (NodesVerb::Test, false) => {
             let there = loaded.memory.look(|state| state.nodes.keys().cloned().collect::<Vec<_>>());
             let Some(first) = there.first() else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! `stead server status`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stead_model::ExitCode;
 use stead_server::{StatusReport, status};
 
@@ -18,7 +18,7 @@ pub(crate) fn run(
     let place = super::place(&args.site, settings)?;
     let report = status(&place, args.port).map_err(super::failure)?;
     if args.json {
-        output.out.print(&render_json::document(&json!(report)));
+        output.out.print(&render_json::document(&document(&report)));
     } else {
         print(output, &report);
     }
@@ -27,6 +27,17 @@ pub(crate) fn run(
         (true, false) => ExitCode::Unreachable,
         (false, _) => ExitCode::Failed,
     })
+}
+
+/// Returns the document: what is not known of a server that does not answer is null.
+fn document(status: &StatusReport) -> Value {
+    let mut document = json!({
+        "fingerprint": null, "uptime_seconds": null, "specs": null, "agents": null, "reload": null,
+    });
+    if let (Value::Object(members), Value::Object(known)) = (&mut document, json!(status)) {
+        members.extend(known);
+    }
+    document
 }
 
 fn print(output: &Output, status: &StatusReport) {

@@ -6,7 +6,7 @@ use stead_model::ExitCode;
 use stead_model::token::{self, revoke_node, revoke_token};
 
 use crate::args::TokenRevokeArgs;
-use crate::commands::site;
+use crate::commands::{server, site};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
@@ -33,8 +33,10 @@ pub(crate) fn run(
         })
     })
     .map_err(super::keyring_failure)?;
+    let reloaded = server::reload(&server::place(&args.site, settings)?, output);
     if args.json {
-        let document = json!({"jti": jti, "node": args.node, "changed": before != after});
+        let document =
+            json!({"jti": jti, "node": args.node, "changed": before != after, "servers": reloaded.known});
         output.out.print(&render_json::document(&document));
     } else {
         let what = match (&jti, &args.node) {
@@ -45,7 +47,7 @@ pub(crate) fn run(
         let done = if before == after { "already revoked" } else { "revoked" };
         output.out.print_line(&format!("{done}: {what}"));
     }
-    Ok(ExitCode::Success)
+    Ok(reloaded.exit_code())
 }
 
 /// Returns the id of a token. It need not verify: revoking it does no harm.

@@ -104,7 +104,7 @@ pub fn to_plan(level: &Level<'_>, forest: &Forest, rows: &NodesPlan) -> Result<C
     plan.on_failure = match (level.verb, level.on_error) {
         (NodesVerb::Create, OnNodeError::Rollback) => OnFailure::Rollback,
         (NodesVerb::Create, OnNodeError::Stop | OnNodeError::Continue)
-        | (NodesVerb::Destroy | NodesVerb::Test, _) => OnFailure::Keep,
+        | (NodesVerb::Destroy | NodesVerb::Test | NodesVerb::Verify, _) => OnFailure::Keep,
     };
     plan.tasks = making.into_tasks();
     let catalogue = Catalogue::new(&op::OPERATIONS);
@@ -338,7 +338,7 @@ fn settings(level: &Level<'_>, draft: &Draft) -> Settings {
     let undo = match (level.verb, level.on_error) {
         (NodesVerb::Create, OnNodeError::Rollback) => draft.undo.clone().map(Undo::Op),
         (NodesVerb::Create, OnNodeError::Stop | OnNodeError::Continue)
-        | (NodesVerb::Destroy | NodesVerb::Test, _) => None,
+        | (NodesVerb::Destroy | NodesVerb::Test | NodesVerb::Verify, _) => None,
     };
     let keeps = level.verb == NodesVerb::Test && draft.phase == Phase::Destroy && !level.cleanup_on_failure;
     let when = keeps.then(|| Guard::Expr {

@@ -1,0 +1,135 @@
+//! Signals, jobs and reports over the wire.
+
+use serde_json::{Value, json};
+
+use super::super::{manifest, site};
+use super::wire::{Serving, until};
+
+const DIGEST: &str = "sha256:2c5ccf39e00acf2381d580ca35aff89c135694fced864d0ad0df9792cb9fed2f";
+
+fn complete() -> String {
+    json!({"kind": "config", "status": "complete", "spec": "base", "spec_digest": DIGEST, "state_digest": DIGEST,
+        "changed": 2, "duration_seconds": 0.5})
+    .to_string()
+}
+
+/// A signal reaches the agent that waits; its report reaches the operator who waits.
+#[test]
+fn signals_and_reports_meet_who_waits_for_them() {
+    let lab = site(&[]);
+    let serving = Serving::start(&lab);
+    let (token, ann) = (serving.mint(&["--node", "edge", "--spec", "base"]), serving.operator());
+    assert_eq!(serving.get("/v1/nodes/edge", &ann).code(), "E200");
+    let agent = serving.begin("GET", "/v1/nodes/edge/next?wait=30", &token, "");
+    until(|| serving.get("/v1/nodes/edge", &ann).json()["agent"] == "connected");
+    let follower = serving.begin("GET", "/v1/nodes/edge?after=0&wait=30", &ann, "");
+    let sent = serving.ask("POST", "/v1/nodes/edge/signals", &ann, r#"{"kind":"converge"}"#);
+    assert_eq!(sent.status, 202);
+    let signal = agent.end().json();
+    assert_eq!((&signal["kind"], &signal["id"]), (&json!("converge"), &sent.json()["id"]));
+    assert_eq!(serving.get("/v1/nodes/edge/next", &token).status, 204, "it is delivered once");
+    let again = serving.get("/v1/nodes/edge/next?after=s999", &token);
+    assert_eq!(again.status, 204);
+
+    assert_eq!(serving.ask("POST", "/v1/nodes/edge/reports", &token, &complete()).status, 202);
+    let followed = follower.end().json();
+    assert_eq!(followed["spec_digest"], DIGEST);
+    assert_eq!(followed["reports"][0]["changed"], 2);
+    let seq = followed["seq"].as_u64().unwrap();
+    let nothing = serving.get(&format!("/v1/nodes/edge?after={seq}&wait=0"), &ann).json();
+    assert_eq!(nothing["reports"], json!([]));
+    let all = serving.get("/v1/nodes", &ann).json();
+    assert_eq!(all["nodes"][0]["node"], "edge");
+    let waiting = serving.get("/v1/nodes/later?after=0&wait=0", &ann).json();
+    assert_eq!(waiting["agent"], "none", "who waits for a node need not know it");
+
+    for (path, body, code) in [
+        ("/v1/nodes/edge/signals", r#"{"kind":"dance"}"#, "E400"),
+        ("/v1/nodes/edge/signals", r#"{"kind":"job"}"#, "E400"),
+        ("/v1/nodes/edge/signals", "", "E400"),
+        ("/v1/jobs", r#"{"node":"edge","argv":[]}"#, "E400"),
+        ("/v1/jobs", r#"{"node":"ghost","argv":["true"]}"#, "E200"),
+    ] {
+        assert_eq!(serving.ask("POST", path, &ann, body).code(), code, "{path} {body}");
+    }
+    assert_eq!(serving.ask("POST", "/v1/nodes/edge/reports", &token, "{}").code(), "E400");
+    let audit = lab.read("state/server/audit.log");
+    assert!(audit.contains("\"by\":\"ann@desk\"") && audit.contains("converge"), "{audit}");
+}
+
+/// Case 35: jobs, signals and reports outlive a crash, and a job that was not delivered runs once.
+#[test]
+fn what_was_promised_outlives_a_crash() {
+    let lab = site(&[("manifests/m.yaml", &manifest("  - {name: edge, type: vm}\n"))]);
+    let mut serving = Serving::start(&lab);
+    let (token, ann) = (serving.mint(&["--node", "edge", "--spec", "base"]), serving.operator());
+    let submit = |serving: &Serving<'_>, ttl: &str| {
+        let body = json!({"node": "edge", "argv": ["echo", "hi"], "ttl": ttl}).to_string();
+        let reply = serving.ask("POST", "/v1/jobs", &ann, &body);
+        assert_eq!(reply.status, 202, "{reply:?}");
+        reply.json()["id"].as_str().unwrap().to_owned()
+    };
+    let state = |serving: &Serving<'_>, id: &str| serving.get(&format!("/v1/jobs/{id}"), &ann).json();
+    let id = submit(&serving, "1h");
+    serving.ask("POST", "/v1/nodes/edge/reports", &token, &complete());
+    serving.crash_and_start();
+    assert_eq!(state(&serving, &id)["state"], "queued");
+    assert_eq!(serving.get("/v1/nodes/edge", &ann).json()["state_digest"], DIGEST);
+    let order = serving.get("/v1/nodes/edge/next", &token).json();
+    assert_eq!(order["payload"]["argv"], json!(["echo", "hi"]));
+    serving.crash_and_start();
+    assert_eq!(state(&serving, &id)["state"], "delivered");
+    assert_eq!(serving.get("/v1/nodes/edge/next", &token).status, 204, "not twice");
+
+    let report = |status: &str, more: Value| {
+        let mut body = json!({"kind": "job", "status": status, "id": id});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serving.ask("POST", &format!("/v1/nodes/edge/reports?job={id}"), &token, &body.to_string())
+    };
+    assert_eq!(report("running", json!({})).status, 202);
+    assert_eq!(state(&serving, &id)["state"], "running");
+    let large = "\u{1}".repeat(1 << 20);
+    assert_eq!(report("complete", json!({"rc": 0, "stdout": large, "stderr": "warned"})).status, 202);
+    serving.crash_and_start();
+    let ended = state(&serving, &id);
+    assert_eq!(
+        (&ended["state"], &ended["rc"], &ended["stderr"]),
+        (&json!("succeeded"), &json!(0), &json!("warned"))
+    );
+    assert_eq!(ended["stdout"].as_str().unwrap().len(), 1 << 20);
+
+    let cancelled = submit(&serving, "1h");
+    assert_eq!(
+        serving.ask("DELETE", &format!("/v1/jobs/{cancelled}"), &ann, "").json()["state"],
+        "cancelled"
+    );
+    assert_eq!(serving.ask("DELETE", &format!("/v1/jobs/{cancelled}"), &ann, "").code(), "E401");
+    let late = submit(&serving, "1s");
+    until(|| state(&serving, &late)["state"] == "expired");
+    assert_eq!(serving.get("/v1/nodes/edge/next", &token).status, 204);
+    assert_eq!(serving.get("/v1/jobs/j99999", &ann).code(), "E200");
+    let running = submit(&serving, "1h");
+    serving.get("/v1/nodes/edge/next", &token);
+    assert_eq!(serving.ask("DELETE", &format!("/v1/jobs/{running}"), &ann, "").status, 202);
+    let order = serving.get("/v1/nodes/edge/next", &token).json();
+    assert_eq!(order["payload"], json!({"action": "cancel", "job": running}));
+    let listed = serving.get("/v1/jobs", &ann).json();
+    assert_eq!(listed["jobs"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn manifests_are_shown_with_what_is_wrong_with_them() {
+    let lab = site(&[
+        ("manifests/m.yaml", &manifest("  - {name: edge, type: vm, spec: base}\n")),
+        ("manifests/n.yaml", "schema_version: 2\nname: n\nnodes: []\n"),
+    ]);
+    let serving = Serving::start(&lab);
+    let ann = serving.operator();
+    let listed = serving.get("/v1/manifests", &ann).json();
+    assert_eq!(listed["manifests"][0], json!({"name": "m", "valid": true, "pattern": "flat", "nodes": 1}));
+    assert_eq!(listed["manifests"][1]["valid"], false);
+    let shown = serving.get("/v1/manifests/m", &ann).json();
+    assert_eq!(shown["nodes"][0]["spec_digest"], DIGEST);
+    assert_eq!(serving.get("/v1/manifests/x", &ann).code(), "E200");
+    assert_eq!(serving.get("/v1/manifests", "").code(), "E300");
+}
