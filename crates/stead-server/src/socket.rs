@@ -48,7 +48,7 @@ pub(crate) fn ask(
     patience: Duration,
 ) -> Result<Vec<u8>, AskError> {
     let deadline = clock::instant() + patience;
-    let mut stream = near(socket, UnixStream::connect)?;
+    let mut stream = near(socket, |path| UnixStream::connect(path))?;
     stream.set_write_timeout(Some(patience.max(Duration::from_millis(1))))?;
     let head = format!(
         "{method} {target} HTTP/1.1\r\nHost: stead\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
