@@ -1,7 +1,6 @@
 //! `node.push`: the driver applies a node's spec over one SSH connection.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use stead_model::node::{Applied, NodeStatus, path};
 use stead_model::site::ResolvedSpec;
@@ -171,6 +170,3 @@ pub(crate) fn start(sha256: &str, argv: &[&str], input: Vec<u8>) -> Command {
     words.extend(argv);
     Command { stdin: Stdin::Bytes(input), ..Command::new(words) }
 }
-
-/// How long a short question to a node may take.
-pub(crate) const SHORT: Duration = Duration::from_secs(60);

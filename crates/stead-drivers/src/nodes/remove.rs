@@ -1,7 +1,8 @@
 //! `node.remove`: a machine is gone, with everything of it.
 
 use stead_model::NodeName;
-use stead_model::machine::Machine;
+use stead_model::machine::{Machine, MachineId};
+use stead_model::report::Warning;
 use stead_model::time::Timestamp;
 use stead_runner::machine::{Changed, MachineDriver, MachineError};
 use stead_runner::operation::{OpContext, OpError, Outcome};
@@ -25,7 +26,9 @@ impl NodesSurroundings {
         let entry = self.entry(name);
         let node = self.node(name.as_str()).ok();
         let driver = self.driver(&self.host_of(node.as_ref(), entry.as_ref()))?;
-        let found = self.find_machine(&*driver, name).await?;
+        let found = self
+            .find_machine(&*driver, name, entry.as_ref().and_then(|entry| entry.machine_id.as_ref()))
+            .await?;
         if made_here
             && found
                 .as_ref()
@@ -34,10 +37,17 @@ impl NodesSurroundings {
             return Ok(Outcome::default());
         }
         if terminate && found.as_ref().is_some_and(|machine| machine.state.is_live()) {
-            self.terminate(name).await?;
+            if let Err(error) = self.terminate(name).await {
+                let text = format!("{name} was not asked to stop: {}", error.message);
+                self.parts.announcer.warn(Warning::new("node/no-answer", text)).await;
+            }
         }
-        if entry.as_ref().is_some_and(|entry| entry.jti.is_some()) {
-            self.revoke_tokens(name).await?;
+        if entry.as_ref().is_some_and(|entry| entry.jti.is_some())
+            && let Err(error) = self.revoke_tokens(name).await
+        {
+            // A site whose secrets cannot be read mints nothing either, and its nodes can go all the same.
+            let text = format!("the tokens of {name} are not revoked: {}", error.message);
+            self.parts.announcer.warn(Warning::new("node/not-revoked", text)).await;
         }
         let mut changed = false;
         if let Some(machine) = found {
@@ -55,12 +65,18 @@ impl NodesSurroundings {
         Ok(Outcome { changed, ..Outcome::default() })
     }
 
-    /// Returns the machine of a node, however much of it is there.
+    /// Returns the machine of a node, however much of it is there: the one that is remembered, else by its label.
     async fn find_machine(
         &self,
         driver: &dyn MachineDriver,
         name: &NodeName,
+        known: Option<&MachineId>,
     ) -> Result<Option<Machine>, OpError> {
+        if let Some(id) = known
+            && let Some(machine) = driver.inspect(id).await.map_err(refused)?
+        {
+            return Ok(Some(machine));
+        }
         let machines = driver.list(&self.owner_scope()).await.map_err(refused)?;
         Ok(machines.into_iter().find(|machine| machine.owner.name() == name.as_str()))
     }
