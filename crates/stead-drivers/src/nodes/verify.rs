@@ -1,6 +1,7 @@
 //! `node.verify`: whether a node is what it should be, seen from outside and from inside.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::json;
 use stead_engine::nodes::drift::drift;
@@ -12,8 +13,10 @@ use stead_runner::operation::{OpContext, OpError, Outcome};
 use stead_runner::transport::{Command, Transport};
 use tokio::time::timeout;
 
-use super::push::SHORT;
 use super::{NodeView, NodesSurroundings, reach};
+
+/// How long a short question to a node may take.
+const SHORT: Duration = Duration::from_secs(60);
 
 /// What of a state is compared, each as one check.
 const AREAS: [&str; 6] = ["identity", "packages", "users", "services", "security", "network"];
