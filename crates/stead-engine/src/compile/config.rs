@@ -28,7 +28,7 @@ pub const JAIL: &str = "/etc/fail2ban/jail.d/stead.local";
 /// What takes the question for a subscription out of Proxmox whenever packages have changed.
 pub const NAG_HOOK: &str = "/etc/apt/apt.conf.d/86-stead-no-subscription-nag";
 const NAG_HOOK_TEXT: &str = "DPkg::Post-Invoke { \"f=/usr/share/javascript/proxmox-widget-toolkit/proxmoxlib.js; \
-    [ ! -f $f ] || sed -i 's/res === null || res === undefined || \\!res || res.data.status.toLowerCase() \\!== .active./false/' $f || true\"; };\n";
+    [ ! -f $f ] || sed -i 's/res === null || res === undefined || !res || res.data.status.toLowerCase() !== .active./false/' $f || true\"; };\n";
 
 /// What of the machine a plan depends on.
 #[derive(Clone, Debug, Default)]
@@ -230,4 +230,85 @@ pub fn is_about(task: &str, path: &str) -> bool {
     subject(task) == subject(path)
         || (task == "hostname" && path == "domain")
         || (task.ends_with(".sudo") && path.starts_with("security.sudo"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(nopasswd: bool) -> ResolvedSpec {
+        serde_json::from_value(json!({
+            "access": {"posture": "prod", "security": {"fail2ban": {"enabled": true},
+                "ssh": {"password_authentication": "no", "permit_root_login": "no", "port": 2222},
+                "sudo": {"nopasswd": nopasswd}},
+                "users": [{"name": "ops", "ssh_keys": [], "sudo": true}, {"name": "ann", "ssh_keys": [], "sudo": false}]},
+            "config": {"timezone": "UTC", "pve": {"remove_subscription_nag": true}},
+            "identity": {"domain": "lab.example", "hostname": "edge"},
+            "network": {"dns": ["10.0.0.1"], "gateway": "10.0.0.1", "ip": "10.0.0.5/24"}, "node": "edge",
+            "platform": {"packages": ["htop"], "services": {"disable": ["rpcbind"], "enable": ["cron"]}},
+            "run": {"trigger": "manual"}, "schema_version": 1, "spec": "base",
+        }))
+        .unwrap()
+    }
+
+    /// Section 5: the order of an apply.
+    #[test]
+    fn what_stands_on_something_comes_after_it() {
+        let around = ConfigSurroundings { interface: "eth0".to_owned(), missing: vec!["sudo"] };
+        let names: Vec<String> = items(&spec(true), &around).into_iter().map(|(name, _, _)| name).collect();
+        assert_eq!(
+            names,
+            [
+                "hostname",
+                "network",
+                "network.dns",
+                "packages",
+                "timezone",
+                "users.ops",
+                "users.ops.keys",
+                "users.ann",
+                "users.ann.keys",
+                "security.ssh",
+                "security.sudo.package",
+                "users.ops.sudo",
+                "users.ann.sudo",
+                "security.fail2ban.jail",
+                "security.fail2ban.package",
+                "security.fail2ban.boot",
+                "security.fail2ban.run",
+                "services.enable.boot",
+                "services.enable.run",
+                "services.disable.boot",
+                "services.disable.run",
+                "pve.remove_subscription_nag",
+            ]
+        );
+        assert!(names.iter().all(|name| TaskName::parse(name).is_ok()));
+    }
+
+    #[test]
+    fn a_user_without_sudo_has_no_rule() {
+        let find = |nopasswd: bool, task: &str| {
+            let all = items(&spec(nopasswd), &ConfigSurroundings::default());
+            all.into_iter().find(|(name, _, _)| name == task).map(|(_, _, params)| params)
+        };
+        let rule = json!({"name": "stead-ops", "user": "ops", "nopasswd": false});
+        assert_eq!(find(false, "users.ops.sudo"), Some(rule));
+        assert_eq!(find(true, "users.ann.sudo"), Some(json!({"name": "stead-ann", "state": "absent"})));
+    }
+
+    #[test]
+    fn a_task_is_about_what_it_is_named_by() {
+        for (task, path) in [
+            ("users.ops.keys", "users.ops"),
+            ("packages", "packages.htop"),
+            ("services.enable.run", "services.cron.active"),
+            ("hostname", "domain"),
+            ("users.ops.sudo", "security.sudo.nopasswd"),
+        ] {
+            assert!(is_about(task, path), "{task} {path}");
+        }
+        assert!(!is_about("users.ops.keys", "users.ann.keys"));
+        assert!(!is_about("packages", "timezone"));
+    }
 }

@@ -220,6 +220,14 @@ mod tests {
 
     #[test]
     fn people_read_phases_nodes_and_failures() {
-        insta::assert_snapshot!(report().to_markdown());
+        assert_eq!(
+            report().to_markdown(),
+            "# Test of manifest lab\n\n- Host: local\n- Status: failed\n- Date: 2026-11-15T06:55:12.345678Z\n\
+             - Duration: 1.7 s\n\n## Phases\n\n| phase | status | duration | message |\n|---|---|---|---|\n\
+             | create | passed | 1.2 s | a \\| b c |\n| verify | failed | 1.2 s | a \\| b c |\n\n\
+             ## Nodes\n\n| node | create | verify | destroy | checks |\n|---|---|---|---|---|\n\
+             | edge | - | failed | - | 1 of 2 passed |\n\n## Failures\n\n### edge: verify\n\n```\na | b\nc\n```\n\n\
+             ### edge: users\n\n```\nno ops\n```\n"
+        );
     }
 }
