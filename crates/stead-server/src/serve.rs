@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -254,10 +253,8 @@ fn listen_locally(path: &Path) -> io::Result<UnixListener> {
             Ok(()) | Err(_) => {}
         }
     }
-    // A path in nested machines may be longer than a socket's may be: the directory is named by its descriptor.
-    let directory = fs::File::open(path.parent().unwrap_or(Path::new(".")))?;
-    let near = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
-    let listener = UnixListener::bind(near.join(new.file_name().unwrap_or_default()))?;
+    let (_directory, near) = crate::socket::near(&new)?;
+    let listener = UnixListener::bind(near)?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
     fs::rename(&new, path)?;
     Ok(listener)

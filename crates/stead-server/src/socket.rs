@@ -1,8 +1,10 @@
 //! Asks a server over its socket: one request, one answer, within a time.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use stead_model::node::wire::{ErrorBody, WireError};
@@ -25,6 +27,15 @@ pub enum AskError {
     Refused(WireError),
 }
 
+/// Returns a short path of `socket`, good while the directory is open: in nested machines its own may be longer than a
+/// socket's may be.
+pub(crate) fn near(socket: &Path) -> io::Result<(File, PathBuf)> {
+    let directory = File::open(socket.parent().unwrap_or(Path::new(".")))?;
+    let near = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+    let near = near.join(socket.file_name().unwrap_or_default());
+    Ok((directory, near))
+}
+
 /// Returns the body of the answer to a request without one.
 pub(crate) fn ask(
     socket: &Path,
@@ -33,7 +44,8 @@ pub(crate) fn ask(
     patience: Duration,
 ) -> Result<Vec<u8>, AskError> {
     let deadline = clock::instant() + patience;
-    let mut stream = UnixStream::connect(socket)?;
+    let (_directory, near) = near(socket)?;
+    let mut stream = UnixStream::connect(near)?;
     stream.set_write_timeout(Some(patience.max(Duration::from_millis(1))))?;
     let head = format!(
         "{method} {target} HTTP/1.1\r\nHost: stead\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
