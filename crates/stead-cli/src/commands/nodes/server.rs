@@ -45,8 +45,8 @@ impl LevelServer for OwnServer {
             let is_new = match &started {
                 Started::Now(_) => true,
                 // It may have read the site before it became what it is now.
-                Started::Before(facts) => {
-                    stead_server::reload(&inner.place, Some(facts.port))?;
+                Started::Before(_) => {
+                    stead_server::reload(&inner.place)?;
                     false
                 }
             };
@@ -67,6 +67,6 @@ impl LevelServer for OwnServer {
     }
 
     async fn reload(&self) -> Result<(), String> {
-        self.blocking(|inner| stead_server::reload(&inner.place, None).map(drop)).await
+        self.blocking(|inner| stead_server::reload(&inner.place).map(drop)).await
     }
 }
