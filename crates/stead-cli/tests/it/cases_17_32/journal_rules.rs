@@ -164,15 +164,9 @@ pub(crate) fn check_line(line: &str, number: usize) -> BTreeMap<String, Value> {
         assert!(known.any(|field| field == key), "`{key}` is not in its place, {}", at());
     }
     for (key, value) in &pairs[3..] {
-<<<<<<< HEAD
         // How a role ended always has both keys; what is remembered of a node has all of its own, as in the file.
         let has_all = pairs[2].1 == "role_exited" || pairs[2].1 == "node";
         let empty = (value.is_null() && !has_all) || *value == Value::Array(vec![]);
-=======
-        // What is remembered of a node has all its keys, as in the file.
-        let is_entry = pairs[2].1 == "node";
-        let empty = (value.is_null() && !is_entry) || *value == Value::Array(vec![]);
->>>>>>> agent
         assert!(!empty, "`{key}` is empty, {}", at());
     }
     assert_eq!(pairs[0].1, number, "{}", at());
