@@ -46,6 +46,9 @@ impl NodesSurroundings {
             return self.forget_below(name, false).await;
         }
         let connected = match verb {
+            ErrandVerb::Destroy if !self.is_running(&node).await => {
+                Err(OpError::new(ErrorClass::Unreachable, format!("the machine of {name} does not run")))
+            }
             ErrandVerb::Destroy => timeout(LAST_TRY, self.connect(name)).await.unwrap_or_else(|_| {
                 Err(OpError::new(ErrorClass::Unreachable, format!("{name} does not answer over SSH")))
             }),
@@ -111,6 +114,17 @@ impl NodesSurroundings {
     fn below(&self, node: &NodeView<'_>) -> Vec<usize> {
         let below = self.parts.forest.below(node.index);
         below.iter().enumerate().filter(|(_, below)| **below).map(|(index, _)| index).collect()
+    }
+
+    /// Whether the machine of a node runs, as far as its driver knows: who cannot say may be wrong.
+    async fn is_running(&self, node: &NodeView<'_>) -> bool {
+        let entry = self.entry(&node.node.name);
+        let Ok(driver) = self.driver(&self.host_of(Some(node), entry.as_ref())) else { return true };
+        let Some(id) = entry.and_then(|entry| entry.machine_id) else { return false };
+        match driver.inspect(&id).await {
+            Ok(machine) => machine.is_some_and(|machine| machine.state.is_live()),
+            Err(_) => true,
+        }
     }
 
     /// Has the hosting node begin.
