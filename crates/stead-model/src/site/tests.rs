@@ -411,7 +411,8 @@ fn manifests_hosts_and_settings_are_written_as_they_are_read() {
         "context": {"run": "r", "path": ["q"], "host": "local"},
     });
     let read = Site::read_manifest("m", manifest.to_string().into_bytes(), Origin::Given);
-    assert_eq!(read.diagnostics.to_string(), "");
+    // All keys at once are more than any driver reads, of which it is warned.
+    assert!(!read.diagnostics.to_string().contains("error["), "{}", read.diagnostics);
     assert_eq!(read.value.to_json(), manifest);
     let settings = json!({
         "name": "s",

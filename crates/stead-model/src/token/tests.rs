@@ -241,7 +241,7 @@ fn a_keyring_is_read_as_it_was_written() {
             KeyringKey { key: key(2), usage: KeyUse::Mint, until: None },
         ],
         revoked: vec![
-            Revocation::Token { jti: "a\"b: c".to_owned() },
+            Revocation::Token { jti: "a\"b:#c".to_owned() },
             Revocation::Node { node: NodeName::parse("edge").unwrap(), before: IAT },
         ],
     };

@@ -333,6 +333,7 @@ impl Order {
             }
             "undo_started" => assert_eq!(self.undone.insert(task, false), None, "{line}"),
             "undo_finished" => assert_eq!(self.undone.insert(task, true), Some(false), "{line}"),
+            "delegated" => assert!(stage >= Stage::Started, "{line}"),
             other => panic!("{other} has a task: {line}"),
         }
     }

@@ -236,11 +236,11 @@ fn a_marker_goes_when_its_spec_fails_again() {
     assert_eq!(document["error"], json!({"code": "fault", "message": "struck"}));
     node.apply(&["--spec", "base"]).exits(0);
     let old = node.read("var/lib/stead/config/spec.yaml");
-    // What the sandbox does not have can only fail: the time zone is none.
+    make(&node.lab, names(&["ca-certificates"]), Vec::new());
     write(
         &node.lab,
         "specs/base.yaml",
-        "schema_version: 1\nplatform: {packages: [\"a b\"]}\naccess: {posture: local}\n",
+        "schema_version: 1\nplatform: {packages: [nosuch]}\naccess: {posture: local}\n",
     );
     node.apply(&["--spec", "base"]).exits(1);
     assert_eq!(node.read("var/lib/stead/config/spec.yaml.prev"), old);

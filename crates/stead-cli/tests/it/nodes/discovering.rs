@@ -54,7 +54,7 @@ fn a_host_is_looked_for_in_both_folders() {
     let ended = validate(&lab, &["-M", "m", "-H", "neither"]).exits(3);
     assert_eq!(
         ended.document()["diagnostics"][0]["candidates"],
-        serde_json::json!(["both", "both", "only", "local"])
+        serde_json::json!(["both", "local", "only"])
     );
     ended.says("nodes/neither.yaml").says("hosts/neither.yaml");
     super::write(&lab, "hosts/only.yaml", "driver: sandbx\n");

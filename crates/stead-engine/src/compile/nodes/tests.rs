@@ -302,7 +302,7 @@ mod levels {
             [
                 "a.create node.make <- ",
                 "a.verify node.verify <- a.create created",
-                "verified node.milestone <- a.verify",
+                "verified node.milestone <- a.verify created",
                 "created node.milestone <- a.create",
                 "a.destroy node.remove <- ",
             ]
