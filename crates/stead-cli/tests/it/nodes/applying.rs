@@ -236,7 +236,7 @@ fn a_marker_goes_when_its_spec_fails_again() {
     assert_eq!(document["error"], json!({"code": "fault", "message": "struck"}));
     node.apply(&["--spec", "base"]).exits(0);
     let old = node.read("var/lib/stead/config/spec.yaml");
-    make(&node.lab, names(&["ca-certificates"]), Vec::new());
+    make(&node.lab, Names::Only(["ca-certificates".to_owned()].into()), Vec::new());
     write(
         &node.lab,
         "specs/base.yaml",
