@@ -349,7 +349,7 @@ mod tests {
         assert!(first.begin(&one).unwrap().is_some());
         let mut next = jobs(dir.path());
         assert!(next.knows(&one.job));
-        assert_eq!(next.left().unwrap(), [one.clone()]);
+        assert_eq!(next.left().unwrap(), std::slice::from_ref(&one));
         assert_eq!(again(one.clone()), None);
         let harmless = Begun { idempotent: true, ..one.clone() };
         assert_eq!(again(harmless.clone()).map(|begun| begun.tries), Some(2));

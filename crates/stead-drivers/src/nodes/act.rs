@@ -66,10 +66,7 @@ impl Action for NodeOperation {
 impl NodeOperation {
     /// Whether a node is not what it should be when this fails.
     fn fails_node(&self) -> bool {
-        match self.descriptor.name {
-            op::NODE_VERIFY | op::NODE_LINK | op::NODE_DELEGATE => false,
-            _ => true,
-        }
+        !matches!(self.descriptor.name, op::NODE_VERIFY | op::NODE_LINK | op::NODE_DELEGATE)
     }
 
     async fn act(

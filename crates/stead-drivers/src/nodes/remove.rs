@@ -36,11 +36,12 @@ impl NodesSurroundings {
         {
             return Ok(Outcome::default());
         }
-        if terminate && found.as_ref().is_some_and(|machine| machine.state.is_live()) {
-            if let Err(error) = self.terminate(name).await {
-                let text = format!("{name} was not asked to stop: {}", error.message);
-                self.parts.announcer.warn(Warning::new("node/no-answer", text)).await;
-            }
+        if terminate
+            && found.as_ref().is_some_and(|machine| machine.state.is_live())
+            && let Err(error) = self.terminate(name).await
+        {
+            let text = format!("{name} was not asked to stop: {}", error.message);
+            self.parts.announcer.warn(Warning::new("node/no-answer", text)).await;
         }
         if entry.as_ref().is_some_and(|entry| entry.jti.is_some())
             && let Err(error) = self.revoke_tokens(name).await

@@ -116,11 +116,11 @@ impl Loading<'_> {
     fn secrets(&mut self) {
         let path = FileKind::Secrets.place();
         let plain = self.directory.join(path);
-        if plain.symlink_metadata().is_ok() {
-            if plain.metadata().is_ok_and(|found| found.permissions().mode() & 0o077 != 0) {
-                let message = "others may read this file";
-                self.warn("node/readable-secrets", path, message, "chmod 600 it");
-            }
+        if plain.symlink_metadata().is_ok()
+            && plain.metadata().is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
+        {
+            let message = "others may read this file";
+            self.warn("node/readable-secrets", path, message, "chmod 600 it");
         }
         self.top(FileKind::Secrets);
         if plain.symlink_metadata().is_ok() {

@@ -173,7 +173,7 @@ impl NodeRow {
 
 fn seconds(millis: u64) -> f64 {
     // Milliseconds of a run are far below what a float counts exactly.
-    #[allow(clippy::cast_precision_loss)]
+    #[expect(clippy::cast_precision_loss)]
     let seconds = millis as f64 / 1000.0;
     seconds
 }

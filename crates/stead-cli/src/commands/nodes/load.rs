@@ -193,7 +193,7 @@ pub(super) fn orphans(loaded: &Loaded) -> Vec<NodeName> {
 }
 
 /// Returns what was asked for, the self address checked.
-#[allow(clippy::too_many_arguments)]
+#[expect(clippy::too_many_arguments)]
 fn wishes(
     args: &NodesArgs,
     site: &Site,

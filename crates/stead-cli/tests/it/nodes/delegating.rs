@@ -92,7 +92,7 @@ impl Tree {
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let own = self.lab.root().to_str().unwrap().as_bytes();
             let is_own = environment.windows(own.len()).any(|window| window == own);
-            let has = |word: &&str| line.iter().any(|part| *part == word.as_bytes());
+            let has = |word: &&str| line.contains(&word.as_bytes());
             (is_own && words.iter().all(has)).then(|| Pid::from_raw(pid))?
         });
         found.collect()
