@@ -65,7 +65,15 @@ pub(super) fn apply(args: &ConfigApplyArgs, host: &str, settings: &Settings) -> 
             ErrorClass::Unreachable => FailureKind::Unreachable,
             ErrorClass::Timeout => FailureKind::TimedOut,
             ErrorClass::Invalid => FailureKind::Invalid,
-            _ => FailureKind::Work,
+            ErrorClass::Exit
+            | ErrorClass::Operation
+            | ErrorClass::Panic
+            | ErrorClass::Permanent
+            | ErrorClass::Guard
+            | ErrorClass::Interrupted
+            | ErrorClass::Locked
+            | ErrorClass::Journal
+            | ErrorClass::Check => FailureKind::Work,
         };
         Failure::new(kind, error.message)
     })

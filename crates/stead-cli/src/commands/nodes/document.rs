@@ -92,7 +92,12 @@ fn level_status(verb: NodesVerb, name: &NodeName, tasks: &BTreeMap<&str, &TaskRo
     if let Some(row) = broken {
         let error = match row.status {
             Status::Cancelled => Some("cancelled".to_owned()),
-            _ => row.error.clone(),
+            Status::Changed
+            | Status::Unchanged
+            | Status::Skipped
+            | Status::Failed
+            | Status::NotRun
+            | Status::Unknown => row.error.clone(),
         };
         return (NodeStatus::Failed, error);
     }
