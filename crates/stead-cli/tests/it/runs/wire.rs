@@ -103,7 +103,7 @@ fn missing() -> Option<String> {
     let name = format!("stead-can-{}", std::process::id());
     let ip = |words: &[&str]| Command::new("ip").env("PATH", PROGRAMS).args(words).output().unwrap();
     let made = ip(&["netns", "add", &name]);
-    let linked = ip(&["-n", &name, "link", "add", "a", "type", "veth", "peer", "name", "b"]);
+    let linked = ip(&["-n", &name, "link", "add", "name", "can0", "type", "veth", "peer", "name", "can1"]);
     ip(&["netns", "delete", &name]);
     let refused = [made, linked].into_iter().find(|done| !done.status.success())?;
     Some(format!("there can be no cable here: {}", String::from_utf8_lossy(&refused.stderr).trim()))
