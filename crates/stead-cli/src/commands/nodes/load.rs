@@ -1,7 +1,7 @@
 //! From what was typed to what is meant: the site, the manifest, the host and the nodes. Touches nothing.
 
 use std::net::UdpSocket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stead_drivers::nodes::{Memory, NodesWishes, manifest_digest, state_file};
@@ -74,7 +74,9 @@ pub(super) fn load(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Re
     let (entry, checked, from_state) = match (described, verb, &args.manifest.manifest) {
         (Ok((entry, checked)), _, _) => (entry, checked, false),
         // What is there can go whatever became of the files that describe it.
-        (Err(failure), NodesVerb::Destroy, Some(name)) if is_known(&state_dir, &host, name) => {
+        (Err(failure), NodesVerb::Destroy, Some(name))
+            if is_known(&directory.path, &state_dir, &host, name) =>
+        {
             let why = failure.message();
             let first = why.lines().next().unwrap_or_default();
             notes.push((
@@ -136,10 +138,12 @@ impl Loaded {
     }
 }
 
-/// Whether something is remembered of a manifest's nodes, or could carry their label.
-fn is_known(state_dir: &std::path::Path, host: &ChosenHost, name: &str) -> bool {
+/// Whether a manifest was ever written, something is remembered of its nodes, or machines could carry their label.
+fn is_known(site: &Path, state_dir: &Path, host: &ChosenHost, name: &str) -> bool {
     let is_plain = stead_model::SiteKey::parse(name).is_ok();
-    is_plain && (state_file(state_dir, &host.name, name).exists() || state_dir.join("machines").exists())
+    let is_written = || site.join("manifests").join(format!("{name}.yaml")).exists();
+    let is_remembered = || state_file(state_dir, &host.name, name).exists();
+    is_plain && (is_written() || is_remembered() || state_dir.join("machines").exists())
 }
 
 fn note(problem: &Diagnostic) -> (String, String) {

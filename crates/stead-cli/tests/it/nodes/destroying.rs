@@ -40,6 +40,7 @@ fn nodes_go_without_manifest_preset_spec_or_secrets() {
             assert_eq!(gone.code, 0, "{broken}: {}", gone.stdout);
             assert_eq!(gone.document()["nodes"][0]["status"], "destroyed", "{broken}: {}", gone.stdout);
             assert_eq!(world.left(), Vec::<String>::new(), "{broken}");
+            assert_eq!(world.destroy(&[]).code, 0, "{broken}: there is nothing to do");
         }
     }
 }
