@@ -37,7 +37,6 @@ pub(crate) mod testing;
 mod tests;
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -46,6 +45,7 @@ use std::thread;
 use stead_model::time::Timestamp;
 
 use crate::error::RecordError;
+use crate::open_file::open_regular;
 use crate::stored::LoadError;
 
 use capture_file::{CaptureFile, OpenCaptureError};
@@ -110,7 +110,7 @@ pub struct CaptureSource {
 
 /// Returns what the capture at `path` holds; `name` is what the result calls it.
 pub fn analyze_file(path: &Path, name: &str, options: &AnalysisOptions) -> Result<Capture, CaptureError> {
-    let file = File::open(path).map_err(RecordError::of("open", path))?;
+    let file = open_regular(path).map_err(RecordError::of("open", path))?;
     let bytes = file.metadata().map_err(RecordError::of("read", path))?.len();
     // What follows a broken record is not read, but belongs to the file.
     analyze(file, name, options).map(|capture| Capture { bytes, ..capture })

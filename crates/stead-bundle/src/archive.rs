@@ -17,6 +17,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use crate::layout::LOCK;
 use crate::seal::Contents;
 
 pub(crate) use tar_reader::read_tar_zst;
@@ -123,7 +124,17 @@ impl Placing {
             self.listing.misplaced.push((shown.to_owned(), "outside", message));
             return Ok(None);
         };
+        if kind == EntryKind::Directory && bytes > 0 {
+            let message = "the entry is a folder and has content, which nothing vouches for".to_owned();
+            self.listing.misplaced.push((path, "outside", message));
+            return Ok(None);
+        }
         if path.as_os_str().is_empty() || kind == EntryKind::Directory {
+            return Ok(None);
+        }
+        if path == Path::new(LOCK) {
+            let message = "an archive holds no lock: nobody works on it".to_owned();
+            self.listing.misplaced.push((path, "extra-file", message));
             return Ok(None);
         }
         if !self.seen.insert(path.clone()) {

@@ -68,6 +68,12 @@ pub enum ExportError {
         /// The first thing that is wrong.
         reason: String,
     },
+    /// The archive would lie in the bundle that it is of.
+    #[error("{path} lies in the bundle itself: name a file outside", path = path.display())]
+    Inside {
+        /// The archive.
+        path: PathBuf,
+    },
     /// There is a file of that name already.
     #[error("{path} exists already", path = path.display())]
     Exists {
@@ -96,7 +102,7 @@ impl ExportError {
     /// Returns what the process exits with.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Load(_) | Self::Exists { .. } => ExitCode::Invalid,
+            Self::Load(_) | Self::Inside { .. } | Self::Exists { .. } => ExitCode::Invalid,
             Self::InProgress { .. } => ExitCode::Locked,
             Self::Unsealed { .. } | Self::Changed { .. } | Self::ArchiveInvalid { .. } => {
                 ExitCode::Verification
@@ -165,8 +171,14 @@ fn pack(source: &Source, out: &Path, format: ArchiveFormat, force: bool) -> Resu
     if !force && out.symlink_metadata().is_ok() {
         return Err(exists());
     }
-    let plan = Packing::of(source)?;
     let beside = out.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let (Ok(bundle), Ok(beside)) = (source.path().canonicalize(), beside.canonicalize())
+        && source.form() == Form::Directory
+        && beside.starts_with(bundle)
+    {
+        return Err(ExportError::Inside { path: out.to_owned() });
+    }
+    let plan = Packing::of(source)?;
     sweep(beside, EXPORT);
     let temporary = temporary_beside(out);
     let written = write(source, &plan, &temporary, format).and_then(|(files, bytes)| {

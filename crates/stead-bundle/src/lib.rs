@@ -18,6 +18,7 @@ mod layout;
 mod list;
 mod lock;
 mod log_file;
+mod open_file;
 mod report;
 mod resolve;
 mod roles;
@@ -44,6 +45,7 @@ pub use layout::{
 pub use list::{Bundle, Listed, Listing, info, list};
 pub use lock::{FileLock, Holder, LockError, holder_of};
 pub use log_file::LogFile;
+pub use open_file::{open_inside, open_regular};
 pub use report::{PhaseRow, ReportError, ReportWarning, RoleRow, RunReport, report};
 pub use resolve::{ResolveError, resolve};
 pub use seal::{SealError, is_sealed, seal, seal_knowing, unseal};

@@ -289,7 +289,7 @@ impl RunReport {
         row("duration", self.duration_seconds.map(seconds));
         row("ended by", self.ended_by.clone());
         row("failed phase", self.failed_phase.clone());
-        row("error", self.error.clone());
+        row("error", self.error.as_deref().map(first_line));
         section
     }
 
@@ -298,7 +298,7 @@ impl RunReport {
         let mut section = Section::new(title, &["name", "status", "duration", "error"]);
         for phase in &self.phases {
             let duration = phase.duration_seconds.map_or_else(unknown, seconds);
-            let error = phase.error.clone().unwrap_or_default();
+            let error = phase.error.as_deref().map(first_line).unwrap_or_default();
             section.row([phase.name.clone(), phase.status.clone(), duration, error]);
         }
         section
@@ -331,6 +331,11 @@ impl RunReport {
         }
         section
     }
+}
+
+/// Returns what fits a cell of an error: what follows are lines of standard error, which have a section of their own.
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 fn unknown() -> String {

@@ -14,7 +14,8 @@ use crate::stored::LoadError;
 pub(crate) const ROLES: &str = "roles";
 /// What a role was and how it ended.
 pub(crate) const ROLE_META: &str = "role_meta.json";
-const STREAMS: [&str; 2] = ["stdout.log", "stderr.log"];
+/// What a role wrote.
+pub(crate) const STREAMS: [&str; 2] = ["stdout.log", "stderr.log"];
 
 /// What one role left.
 #[derive(Clone, Debug, Default, PartialEq)]

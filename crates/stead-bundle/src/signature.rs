@@ -7,7 +7,6 @@ mod agent;
 mod allowed;
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -18,6 +17,7 @@ use ssh_key::{Algorithm, HashAlg, LineEnding, PrivateKey, PublicKey, SshSig};
 use crate::directory::replace_file;
 use crate::error::RecordError;
 use crate::layout::{HASHES, SIGNATURE};
+use crate::open_file::open_regular;
 
 pub use agent::AgentError;
 pub use allowed::{AllowedSigners, SignerProblem, SignersError};
@@ -163,7 +163,7 @@ impl SigningKey {
     /// agent listening at `agent` holds.
     pub fn load(path: &Path, agent: Option<&Path>) -> Result<Self, SignError> {
         let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(LONGEST_KEY).read_to_string(&mut text));
+        let read = open_regular(path).and_then(|file| file.take(LONGEST_KEY).read_to_string(&mut text));
         let not_a_key = || SignError::NotAKey { path: path.to_owned() };
         match read {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(not_a_key()),

@@ -6,9 +6,11 @@
 pub mod compile;
 pub mod cron;
 pub mod expr;
+pub mod fleet;
 pub mod graph;
 pub mod nodes;
 pub mod run;
 pub mod target;
 pub mod task_state;
+pub mod triggers;
 pub mod values;

@@ -21,9 +21,9 @@ pub mod test_report;
 mod tests;
 
 pub use check::{Checked, CheckedNode, ForHost, check_manifest, check_site, check_site_for};
-pub use delegate::{Above, context_below, host_below, sub_manifest, sub_site};
+pub use delegate::{Above, context_below, host_below, host_manifest, peers_outside, sub_manifest, sub_site};
 pub use forest::{Forest, ForestNode};
-pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host};
+pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host, host_as_read, is_elsewhere};
 pub use mode::{Modes, modes};
 pub use pattern::{infer, violation};
 pub use select::{Added, Choice, SelectError, Selection, Verb, means, select};

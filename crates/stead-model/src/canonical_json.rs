@@ -5,14 +5,28 @@
 
 use serde_json::{Number, Value};
 
+/// How keys are sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Utf16,
+    CodePoints,
+}
+
 /// Returns the one spelling of `value`.
 pub fn to_string(value: &Value) -> String {
     let mut text = String::new();
-    write(value, &mut text);
+    write(value, Order::Utf16, &mut text);
     text
 }
 
-fn write(value: &Value, out: &mut String) {
+/// Returns the one spelling of `value` with its keys sorted by code points, as the hashes of a fleet want it.
+pub fn by_code_points(value: &Value) -> String {
+    let mut text = String::new();
+    write(value, Order::CodePoints, &mut text);
+    text
+}
+
+fn write(value: &Value, order: Order, out: &mut String) {
     match value {
         Value::Null => out.push_str("null"),
         Value::Bool(value) => out.push_str(if *value { "true" } else { "false" }),
@@ -24,13 +38,16 @@ fn write(value: &Value, out: &mut String) {
                 if i > 0 {
                     out.push(',');
                 }
-                write(item, out);
+                write(item, order, out);
             }
             out.push(']');
         }
         Value::Object(entries) => {
             let mut entries: Vec<(&String, &Value)> = entries.iter().collect();
-            entries.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+            match order {
+                Order::Utf16 => entries.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16())),
+                Order::CodePoints => entries.sort_by_key(|(key, _)| *key),
+            }
             out.push('{');
             for (i, (key, value)) in entries.into_iter().enumerate() {
                 if i > 0 {
@@ -38,7 +55,7 @@ fn write(value: &Value, out: &mut String) {
                 }
                 string(key, out);
                 out.push(':');
-                write(value, out);
+                write(value, order, out);
             }
             out.push('}');
         }
@@ -157,6 +174,12 @@ mod tests {
             to_string(&value),
             "{\"\\r\":2,\"1\":4,\"\u{80}\":6,\"\u{f6}\":7,\"\u{20ac}\":1,\"\u{1f600}\":5,\"\u{fb33}\":3}"
         );
+    }
+
+    #[test]
+    fn keys_may_be_sorted_by_code_points() {
+        let value = json!({"\u{fb33}": 1, "\u{1f600}": 2, "a": {"b": [true, -3]}});
+        assert_eq!(by_code_points(&value), "{\"a\":{\"b\":[true,-3]},\"\u{fb33}\":1,\"\u{1f600}\":2}");
     }
 
     #[test]

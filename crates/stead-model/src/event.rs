@@ -16,7 +16,7 @@ use crate::time::Timestamp;
 mod line;
 mod role;
 
-pub use line::{LineError, decode, encode};
+pub use line::{LineError, decode, decode_as, encode};
 pub use role::{
     AgentBack, AgentConnected, AgentLost, Artifact, RoleExited, RoleReady, RoleStarted, RoleStop,
 };
@@ -242,7 +242,8 @@ pub enum EventKind {
     Delegated {
         /// The task that has it done.
         task: TaskName,
-        /// The hosting nodes down to the one whose run wrote it, outermost first.
+        /// The hosting nodes down to the one whose run wrote it, outermost first; none: another machine of this level.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
         origin: Vec<NodeName>,
         /// The event, as it stands in that run's journal.
         event: Box<Value>,

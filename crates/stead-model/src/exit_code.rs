@@ -23,6 +23,10 @@ pub enum ExitCode {
     Unreachable,
     /// Timed out.
     TimedOut,
+    /// A fleet is on its way.
+    Converging,
+    /// Something in a fleet needs somebody.
+    Degraded,
     /// Cancelled by a signal; the bundle is complete.
     Cancelled,
 }
@@ -40,6 +44,8 @@ impl ExitCode {
             Self::Confirmation => 6,
             Self::Unreachable => 7,
             Self::TimedOut => 8,
+            Self::Converging => 10,
+            Self::Degraded => 11,
             Self::Cancelled => 130,
         }
     }
@@ -56,6 +62,8 @@ impl ExitCode {
             Self::Confirmation,
             Self::Unreachable,
             Self::TimedOut,
+            Self::Converging,
+            Self::Degraded,
             Self::Cancelled,
         ]
         .into_iter()

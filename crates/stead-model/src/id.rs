@@ -100,6 +100,16 @@ pub(crate) fn is_lower_word(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
+/// Whether `text` is a DNS label in lower case.
+fn is_dns_label(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    bytes.len() <= 63
+        && bytes.first().is_some_and(is_end)
+        && bytes.last().is_some_and(is_end)
+        && bytes.iter().all(|byte| is_end(byte) || *byte == b'-')
+}
+
 /// Whether `text` is a task name, or `name[key]` as `for_each` makes them.
 fn is_task_name(text: &str) -> bool {
     match text.strip_suffix(']').and_then(|head| head.split_once('[')) {
@@ -173,14 +183,31 @@ id!(
     NodeName,
     "node name",
     "lower-case letters, digits or `-`, at most 63 in all, no `-` at either end",
-    |text| {
-        let bytes = text.as_bytes();
-        let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        bytes.len() <= 63
-            && bytes.first().is_some_and(is_end)
-            && bytes.last().is_some_and(is_end)
-            && bytes.iter().all(|byte| is_end(byte) || *byte == b'-')
-    }
+    is_dns_label
+);
+
+id!(
+    /// A VM of a fleet: a DNS label.
+    VmId,
+    "VM id",
+    "lower-case letters, digits or `-`, at most 63 in all, no `-` at either end",
+    is_dns_label
+);
+
+id!(
+    /// A group of VMs that is published on its own: a DNS label.
+    GroupName,
+    "group name",
+    "lower-case letters, digits or `-`, at most 63 in all, no `-` at either end",
+    is_dns_label
+);
+
+id!(
+    /// A worker of a fleet: DNS labels with dots between.
+    WorkerName,
+    "worker name",
+    "lower-case letters, digits, `-` or `.`, at most 63 in all, a letter or digit at either end of each label",
+    |text| text.len() <= 63 && text.split('.').all(is_dns_label)
 );
 
 id!(
@@ -227,6 +254,18 @@ impl MessageId {
     /// Returns its place among all signals and jobs of its server.
     pub fn sequence(&self) -> u64 {
         self.0.get(1..).and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl GroupName {
+    /// Returns the group of VMs that are in no other.
+    pub fn default_group() -> Self {
+        Self("default".into())
+    }
+
+    /// Returns the group that `fleet.yaml` forms.
+    pub fn fleet() -> Self {
+        Self("fleet".into())
     }
 }
 
@@ -288,6 +327,16 @@ mod tests {
         assert!(SiteKey::parse("vm-small_2.x-").is_ok());
         for bad in ["", ".", "..", "a..b", "-a", "_a", "A", "a/b", "a\0", &"x".repeat(64)] {
             assert!(SiteKey::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn worker_names_are_labels_with_dots() {
+        for good in ["w1", "a.b-c", "9"] {
+            assert!(WorkerName::parse(good).is_ok(), "{good:?}");
+        }
+        for bad in ["", ".", "a.", "a..b", "W1", "a-", "a/b", &"x".repeat(64)] {
+            assert!(WorkerName::parse(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -14,6 +14,7 @@ pub mod event;
 pub mod executor;
 pub mod exit_code;
 pub mod facts;
+pub mod fleet;
 pub mod id;
 pub mod intent;
 pub mod inventory;
@@ -42,7 +43,10 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use event::{Event, EventKind};
 pub use exit_code::ExitCode;
 pub use facts::Facts;
-pub use id::{HostName, MessageId, NodeName, OperationName, PlanName, RunId, SiteKey, StepId, TaskName};
+pub use id::{
+    GroupName, HostName, MessageId, NodeName, OperationName, PlanName, RunId, SiteKey, StepId, TaskName,
+    VmId, WorkerName,
+};
 pub use inventory::Inventory;
 pub use operation::{Descriptor, Effect};
 pub use plan::{Op, Plan, Task};

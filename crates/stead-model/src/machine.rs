@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::site::secrets::Secret;
 use crate::time::Timestamp;
 
 pub use mark::{InvalidOwner, MachineId, Owner};
@@ -26,6 +27,9 @@ pub struct MachineSpec {
     /// Processors; none: the driver's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
+    /// Thousandths of a processor it may use, where a part of one can be given; none: `cpus`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_milli: Option<u64>,
     /// Memory; none: the driver's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
@@ -38,20 +42,41 @@ pub struct MachineSpec {
     /// Disks besides the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disks: Vec<ExtraDisk>,
+    /// Disks whose files are there already, before the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drives: Vec<Drive>,
+    /// Directories of this machine that it has, by where it has them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mounts: BTreeMap<String, String>,
+    /// Whether it has a socket to the machine it runs on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub vsock: bool,
     /// Network cards, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<Nic>,
     /// What cloud-init reads at the first boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<Seed>,
+    /// What it runs, whose end is its own; none: it stands ready for logins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<MachineProgram>,
+    /// The number it is to have, where machines have numbers; none: a free one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vmid: Option<u32>,
     /// The account that `authorized_keys` open.
     pub user: String,
+    /// Whether machines are made in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hosts: bool,
     /// Lines of public keys that open `user`, whatever the machine is configured to be later.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorized_keys: Vec<String>,
     /// The private key it shows to those who connect, as OpenSSH writes it; none: it makes one.
     #[serde(skip)]
     pub host_key: Option<HostKey>,
+    /// The crypt hash of its root's password; none: what its image or template has.
+    #[serde(skip)]
+    pub root_password: Option<Secret>,
     /// Files that are there before it starts for the first time.
     #[serde(skip)]
     pub files: Vec<PlantedFile>,
@@ -64,15 +89,23 @@ impl MachineSpec {
             owner,
             kind,
             cpus: None,
+            cpu_milli: None,
             memory_mb: None,
             disk_gb: None,
             boot: None,
             disks: Vec::new(),
+            drives: Vec::new(),
+            mounts: BTreeMap::new(),
+            vsock: false,
             nics: Vec::new(),
             seed: None,
+            program: None,
+            vmid: None,
             user: "stead".to_owned(),
+            hosts: false,
             authorized_keys: Vec::new(),
             host_key: None,
+            root_password: None,
             files: Vec::new(),
         }
     }
@@ -80,17 +113,23 @@ impl MachineSpec {
     /// Returns the fields that cannot change once the machine is there, by name.
     ///
     /// Keys, files and the seed are not among them: they are given at the first boot, and what they become is the
-    /// configuration's business.
+    /// configuration's business. Nor is whether it makes machines: only some drivers care. Nor its number: one that was
+    /// given a free one has that.
     pub fn shape(&self) -> BTreeMap<&'static str, Value> {
         let mut shape = BTreeMap::from([
             ("boot", json(&self.boot)),
+            ("cpu_milli", json(&self.cpu_milli)),
             ("cpus", json(&self.cpus)),
             ("disk_gb", json(&self.disk_gb)),
             ("disks", json(&self.disks)),
+            ("drives", json(&self.drives)),
             ("kind", json(&self.kind)),
             ("memory_mb", json(&self.memory_mb)),
+            ("mounts", json(&(!self.mounts.is_empty()).then_some(&self.mounts))),
             ("nics", json(&self.nics)),
+            ("program", json(&self.program.as_ref().map(MachineProgram::shape))),
             ("user", json(&self.user)),
+            ("vsock", json(&self.vsock.then_some(true))),
         ]);
         shape.retain(|_, value| !value.is_null() && *value != Value::Array(Vec::new()));
         shape
@@ -98,9 +137,7 @@ impl MachineSpec {
 
     /// Returns `sha256:` and the hash of the canonical JSON of [`Self::shape`].
     pub fn hash(&self) -> String {
-        let text = crate::canonical_json::to_string(&json(&self.shape()));
-        let digest: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("sha256:{digest}")
+        digest(&json(&self.shape()))
     }
 
     /// Returns what of the shape differs from that of `other`, by field: there, here.
@@ -115,6 +152,12 @@ impl MachineSpec {
         });
         changes.filter(|change| change.old != change.new).collect()
     }
+}
+
+/// Returns `sha256:` and the hash of the canonical JSON of a value.
+fn digest(value: &Value) -> String {
+    let digest = Sha256::digest(crate::canonical_json::to_string(value));
+    format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 fn json<T: Serialize>(value: &T) -> Value {
@@ -167,6 +210,41 @@ pub enum Boot {
         #[serde(default)]
         cmdline: String,
     },
+    /// What finds the kernel on the first disk, by its path.
+    Firmware(String),
+}
+
+/// A disk whose file is there already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drive {
+    /// Its absolute path.
+    pub path: String,
+    /// How its bits are laid out.
+    pub format: DriveFormat,
+    /// What the machine may do with it.
+    pub access: DriveAccess,
+}
+
+/// How the bits of a disk are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriveFormat {
+    /// One after the other.
+    Raw,
+    /// As QEMU does.
+    Qcow2,
+}
+
+/// What a machine may do with a disk whose file is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriveAccess {
+    /// Read it.
+    ReadOnly,
+    /// Write to a layer of its own, which goes with the machine.
+    Private,
+    /// Write to the file.
+    Shared,
 }
 
 /// A disk besides the first.
@@ -181,7 +259,7 @@ pub struct ExtraDisk {
 /// A network card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
-    /// What it is plugged into, as the driver names networks.
+    /// What it is plugged into, as the driver names networks; empty: what machines are plugged into there.
     pub network: String,
     /// Its hardware address; none: [`Owner::mac`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,6 +267,21 @@ pub struct Nic {
     /// Its address with prefix length; none: the network gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
+    /// The way out of that address's network, where the driver has to say it.
+    #[serde(skip)]
+    pub gateway: Option<String>,
+    /// Ports of it that are reached at ports of this machine, where the network can pass them on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PassedPort>,
+}
+
+/// A port of a machine that is reached at one of the machine it runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PassedPort {
+    /// In the machine.
+    pub guest: u16,
+    /// Here.
+    pub host: u16,
 }
 
 /// What cloud-init reads. `Debug` shows nothing of it: a token may be in it.
@@ -206,6 +299,39 @@ pub struct Seed {
 impl fmt::Debug for Seed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seed")
+    }
+}
+
+/// What a machine runs. `Debug` does not show its environment.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MachineProgram {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Its environment, besides what every program of the machine has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// The directory of the machine it starts in; none: its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+impl MachineProgram {
+    /// Returns what of it cannot change: its environment by hash alone, since what differs is told.
+    fn shape(&self) -> Value {
+        let mut shape = json(self);
+        if let Some(env) = shape.get_mut("env") {
+            *env = Value::String(digest(env));
+        }
+        shape
+    }
+}
+
+impl fmt::Debug for MachineProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MachineProgram")
+            .field("argv", &self.argv)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
     }
 }
 
@@ -267,6 +393,9 @@ pub struct Machine {
     /// Its process, where it is one of this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// Its number, where machines have numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vmid: Option<u32>,
     /// Where it is reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
@@ -390,5 +519,19 @@ mod tests {
         let said: Vec<String> = other.differences(&spec()).iter().map(ToString::to_string).collect();
         assert_eq!(said, ["boot is {\"image\":\"debian-12\"}, not null", "cpus is 2, not 4"]);
         assert_ne!(other.hash(), spec().hash());
+    }
+
+    /// What differs goes into errors, journals and bundles.
+    #[test]
+    fn a_program_with_another_environment_differs_without_saying_how() {
+        let with = |secret: &str| {
+            let env = BTreeMap::from([("TOKEN".to_owned(), secret.to_owned())]);
+            let program = MachineProgram { argv: vec!["run".to_owned()], env, cwd: None };
+            MachineSpec { program: Some(program), ..spec() }
+        };
+        assert_eq!(with("hush").differences(&with("hush")), []);
+        assert_ne!(with("hush").hash(), with("hidden").hash());
+        let said = format!("{:?}", with("hush").differences(&with("hidden")));
+        assert!(said.contains("sha256:") && !said.contains("hush") && !said.contains("hidden"), "{said}");
     }
 }

@@ -21,6 +21,7 @@ use crate::status::ErrorClass;
 mod canonical;
 mod param;
 mod policy;
+mod submission;
 
 pub use canonical::TaskWriter;
 pub use param::Param;
@@ -28,6 +29,7 @@ pub use policy::{
     Backoff, HostFailure, Interrupted, Jitter, Limits, Mutex, MutexScope, OnEmpty, OnError, OnFailure,
     OnlyIfChanged, Retry, Size, TriggerRule,
 };
+pub use submission::{PlanRun, PlanRunState, PlanSubmission, SUBMISSION_BYTES, SubmittedRun, is_key};
 
 /// The position of a task in [`Plan::tasks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

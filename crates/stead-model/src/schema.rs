@@ -4,12 +4,16 @@ use serde_json::{Map, Value, json};
 
 use crate::yaml::{Key, Keys};
 
+mod fleet;
+mod fleet_status;
 mod inventory;
 mod plan;
 mod run;
 mod site;
 mod steps;
 
+pub use fleet::{FLEET_SCHEMAS, FleetFileKind, fleet_schema};
+pub use fleet_status::fleet_status_schema;
 pub use inventory::inventory_schema;
 pub use plan::plan_schema;
 pub use run::{kit_schema, run_schema};

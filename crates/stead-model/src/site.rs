@@ -20,7 +20,7 @@ pub mod names;
 pub mod parcel;
 pub mod posture;
 pub mod preset;
-mod read;
+pub(crate) mod read;
 pub mod resolve;
 pub mod secrets;
 pub mod settings;

@@ -12,15 +12,19 @@ use sha2::{Digest as _, Sha256};
 use crate::base64::url;
 
 mod claims;
+pub mod join;
 mod ring;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 pub use claims::{Audience, Claims, LATEST, Version, is_person, is_token_id};
-pub use ring::{LIVE_MOST, LiveRing, Overlap, RingError, revoke_node, revoke_token, rotate};
+pub use ring::{
+    LIVE_MOST, LiveRing, Overlap, Revoked, RingError, revoke_all_of, revoke_node, revoke_token, rotate,
+};
 pub use verify::{
     Endpoint, Refusal, RefusalCode, bearer, check_endpoint, check_identity, check_spec, inspect, verify,
+    verify_again,
 };
 
 /// The longest token that is looked at.
@@ -52,17 +56,20 @@ impl SigningKey {
         digest.get(..8).unwrap_or_default().to_owned()
     }
 
-    /// Returns the key of a level below: that of the subtree that `node` hosts.
-    pub fn derive(&self, manifest: &crate::SiteKey, node: &crate::NodeName) -> Self {
-        Self(
-            self.mac(format!("stead/delegate/1|{manifest}|{node}").as_bytes()).finalize().into_bytes().into(),
-        )
+    /// Returns the key of a level below: that of the subtree that `node` hosts, which may be a host.
+    pub fn derive(&self, manifest: &crate::SiteKey, node: &impl fmt::Display) -> Self {
+        Self(self.sign(format!("stead/delegate/1|{manifest}|{node}").as_bytes()))
     }
 
     fn mac(&self, message: &[u8]) -> Hmac<Sha256> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
         mac.update(message);
         mac
+    }
+
+    /// Returns the signature of `message`.
+    fn sign(&self, message: &[u8]) -> [u8; 32] {
+        self.mac(message).finalize().into_bytes().into()
     }
 
     /// Whether this key signed `message`; takes as long whether it did or not.
@@ -80,6 +87,6 @@ impl fmt::Debug for SigningKey {
 /// Returns the token that says `claims`, signed with `key`.
 pub fn mint(key: &SigningKey, claims: &Claims) -> String {
     let payload = url::encode(claims.to_json(&key.kid()).as_bytes());
-    let signature = url::encode(&key.mac(payload.as_bytes()).finalize().into_bytes());
+    let signature = url::encode(&key.sign(payload.as_bytes()));
     format!("{payload}.{signature}")
 }

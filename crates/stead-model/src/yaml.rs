@@ -75,6 +75,16 @@ impl Codes {
         ..Self::new("node/bad-yaml", "node/unknown-key", "node/bad-type")
     };
 
+    /// Codes of the files of a fleet and of its VMs.
+    pub const FLEET: Self = Self {
+        missing_key: "fleet/missing-field",
+        bad_word: "fleet/bad-enum",
+        out_of_range: "fleet/out-of-range",
+        bad_name: "fleet/bad-name",
+        max_depth: 64,
+        ..Self::new("fleet/bad-yaml", "fleet/unknown-key", "fleet/bad-type")
+    };
+
     /// Returns the codes of a format that has one for every kind of bad value.
     const fn new(syntax: &'static str, unknown_key: &'static str, bad_value: &'static str) -> Self {
         Self {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::Value;
 use stead_engine::compile::{Catalogue, CompiledPlan, Explicit, check};
 use stead_model::diagnostic::Place;
-use stead_model::plan::{self, Limits, OnFailure, SecretRef, Section, TaskIndex};
+use stead_model::plan::{self, Limits, OnFailure, PlanSubmission, SecretRef, Section, TaskIndex};
 use stead_model::{Diagnostic, Diagnostics, PlanName, TaskName};
 
 use crate::context::{ResultOf, TaskContext};
@@ -98,11 +98,38 @@ impl CheckedPlan {
         &self.compiled
     }
 
+    /// Returns this plan as it is submitted to a server, with a key of its own.
+    ///
+    /// # Errors
+    /// If tasks are closures of this program: all of them are named.
+    pub fn to_submission(&self) -> Result<PlanSubmission, NotSubmittable> {
+        let tasks = self.plan().functional_tasks();
+        if !tasks.is_empty() {
+            return Err(NotSubmittable { tasks });
+        }
+        Ok(PlanSubmission {
+            plan: self.plan().clone(),
+            plan_hash: self.compiled.hash,
+            source: None,
+            vars: BTreeMap::new(),
+            idempotency_key: crate::clock::new_run_id(crate::clock::now()).to_string(),
+            yes: false,
+        })
+    }
+
     /// Returns this plan with the directory that its relative paths start from.
     pub fn with_base_dir(mut self, base_dir: impl Into<PathBuf>) -> Self {
         self.base_dir = Some(base_dir.into());
         self
     }
+}
+
+/// Why a plan cannot be submitted: only this program has its closures.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("functional tasks cannot be submitted: {}", .tasks.iter().map(|task| task.as_str()).collect::<Vec<_>>().join(", "))]
+pub struct NotSubmittable {
+    /// The tasks.
+    pub tasks: Vec<TaskName>,
 }
 
 impl From<CompiledPlan> for CheckedPlan {

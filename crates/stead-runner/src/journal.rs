@@ -21,9 +21,11 @@ use std::path::{Path, PathBuf};
 use stead_model::event::encode;
 use stead_model::{Event, EventKind};
 
+mod lines;
 mod read;
 mod sync;
 
+pub use lines::{Lines, number_of};
 pub use read::{JournalRead, ReadError, read, read_with, repair};
 use sync::Syncer;
 

@@ -28,6 +28,7 @@ pub mod remote;
 mod resume;
 mod runner;
 mod secrets;
+pub mod socket;
 pub mod transport;
 mod warner;
 

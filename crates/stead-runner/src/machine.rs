@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stead_model::ErrorClass;
 use stead_model::machine::{
-    Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope, ShapeChange,
+    Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope, ShapeChange,
 };
 
 use crate::transport::Reader;
@@ -20,6 +20,21 @@ use crate::transport::Reader;
 pub trait MachineDriver: Send + Sync {
     /// Returns what it can do and what it needs for that.
     fn capabilities(&self) -> Capabilities;
+
+    /// Refuses what no machine could boot here, as far as that is known without making one.
+    fn check_boot(&self, _boot: Option<&Boot>) -> Result<(), MachineError> {
+        Ok(())
+    }
+
+    /// Returns why machines that boot these could not be made, as far as whoever makes them can be asked. Changes nothing.
+    async fn missing(&self, _boots: &[Boot]) -> Vec<MachineError> {
+        Vec::new()
+    }
+
+    /// Returns what users should know of how their machines are run here, once a machine was started.
+    fn remark(&self) -> Option<String> {
+        None
+    }
 
     /// Makes the machine unless it is there; a new one is stopped, one that is there is left as it is.
     async fn ensure_created(&self, spec: &MachineSpec) -> Result<Ensured, MachineError>;
@@ -72,8 +87,12 @@ pub struct Capabilities {
 pub enum Need {
     /// This program.
     Program(String),
+    /// One of these programs.
+    AnyProgram(Vec<String>),
     /// The account root.
     Root,
+    /// Mounts and networks of its own, which root in a container often may not have.
+    Namespaces,
     /// `/dev/kvm`.
     Kvm,
 }

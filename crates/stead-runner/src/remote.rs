@@ -13,6 +13,7 @@ mod agent;
 mod bare;
 mod become_account;
 mod binary;
+mod bring;
 mod open;
 mod pending;
 mod pool;
@@ -27,6 +28,7 @@ use crate::transport::Connect;
 
 pub use agent::{RemoteAgent, RemoteAgentSettings};
 pub(crate) use binary::Binaries;
+pub use bring::{Carrier, Destination};
 pub(crate) use pending::Lost;
 pub(crate) use pool::{HostPool, PoolSettings, is_here};
 pub(crate) use request::{Sending, reads_facts};

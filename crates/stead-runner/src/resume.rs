@@ -194,10 +194,7 @@ impl Runner {
         self.kind = found.meta.kind;
         self.journaled_facts = found.events.iter().filter_map(|event| facts_in(&event.kind)).collect();
         self.run_id = Some(found.meta.run_id.clone());
-        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
-        let run_options = self.run_options(self.run_id.clone(), Mode::Run);
-        let mut run = Run::new(&plan.compiled, hosts.clone(), run_options);
-        run.replay(&found.events).map_err(ResumeError::Replay)?;
+        let (mut run, hosts) = self.replayed(&found, &plan)?;
         let is_run = found.meta.kind == RunKind::Run;
         if is_run && stead_bundle::is_sealed(&found.path) {
             return Err(ResumeError::Sealed { path: found.path });
@@ -278,6 +275,42 @@ impl Runner {
             .assemble(&plan, run, turn, hosts, secrets, recording, journal, locks, Mode::Run)
             .drive()
             .await)
+    }
+}
+
+impl Runner {
+    /// Completes the bundle of a run that came to its end when nobody was left to say so: its report, its metadata, its seal.
+    /// Nothing runs. None if the run has not come to its end.
+    pub fn complete_at(&self, path: &Path, plan: &CheckedPlan) -> Result<Option<Report>, ResumeError> {
+        let found = find(path)?;
+        let (run, _) = self.replayed(&found, plan)?;
+        if run.ended().is_none() {
+            return Ok(None);
+        }
+        let mut report = run.report();
+        report.bundle = Some(found.path.display().to_string());
+        if stead_bundle::is_sealed(&found.path) {
+            return Ok(Some(report));
+        }
+        let (directory, meta) = RunDirectory::reopen(&found.path, clock::now()).map_err(cannot_open)?;
+        if found.dropped_bytes > 0 {
+            journal::repair(&directory.events_path(), found.good_len).map_err(ResumeError::Repair)?;
+        }
+        let recording = Recording::reopened(directory, meta).knowing(self.known_hashes());
+        for failure in recording.finish(&report, None) {
+            let text = format!("the recording is incomplete: {failure}");
+            report.warnings.push(Warning::new("record/incomplete", text));
+        }
+        Ok(Some(report))
+    }
+
+    /// Returns the run as its journal leaves it.
+    fn replayed(&self, found: &Found, plan: &CheckedPlan) -> Result<(Run, Arc<InventoryHosts>), ResumeError> {
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
+        let options = self.run_options(Some(found.meta.run_id.clone()), Mode::Run);
+        let mut run = Run::new(&plan.compiled, hosts.clone(), options);
+        run.replay(&found.events).map_err(ResumeError::Replay)?;
+        Ok((run, hosts))
     }
 }
 

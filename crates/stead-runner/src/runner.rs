@@ -519,6 +519,8 @@ impl Runner {
             Some(wait) => {
                 let mut wish = self.canceller.subscribe();
                 tokio::select! {
+                    // What is free is taken: a run that is cancelled already may have begun, and has a `finally`.
+                    biased;
                     taken = locks.take_within(&wanted, wait) => taken,
                     _ = wish.wait_for(|wish| *wish != crate::cancel::Wish::GoOn) => {
                         return Err(Refusal {

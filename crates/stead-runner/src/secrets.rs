@@ -28,7 +28,7 @@ pub(crate) fn read(
     base_dir: &Path,
     passwords: BTreeSet<String>,
 ) -> Result<Secrets, Diagnostics> {
-    let (values, problems) = readable_secrets(plan, environment, base_dir);
+    let (values, problems) = readable_secrets(&plan.secrets, environment, base_dir);
     if problems.has_errors() {
         return Err(problems);
     }
@@ -50,15 +50,15 @@ pub(crate) fn read(
     Ok(Secrets { values, redactor, hidden_env })
 }
 
-/// Returns the values of those secrets of a plan that can be read, by name, and what is wrong with the others.
+/// Returns the values of those secrets that can be read, by name, and what is wrong with the others.
 pub fn readable_secrets(
-    plan: &Plan,
+    secrets: &BTreeMap<String, SecretRef>,
     environment: &BTreeMap<String, String>,
     base_dir: &Path,
 ) -> (BTreeMap<String, String>, Diagnostics) {
     let mut problems = Diagnostics::default();
     let mut values = BTreeMap::new();
-    for (name, from) in &plan.secrets {
+    for (name, from) in secrets {
         let problem = |code, message: String, help: String| {
             Diagnostic::error(code, Place::Named(format!("secret `{name}`")), message).help(help)
         };

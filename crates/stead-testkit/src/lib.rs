@@ -2,12 +2,16 @@
 
 pub mod apt_repository;
 pub mod captures;
+pub mod cloud_hypervisor;
 pub mod container;
 pub mod context;
 pub mod file_cases;
 pub mod flow;
 pub mod machine_contract;
+pub mod micro_node;
+pub mod micro_vm;
 pub mod operation_contract;
+pub mod proxmox;
 pub mod pty;
 pub mod sshd;
 pub mod stand_in;

@@ -41,6 +41,11 @@ pub trait Yard: Send + Sync {
     /// If it is not as it was put there.
     fn take_foreign(&self, spec: &MachineSpec);
 
+    /// Whether a machine that runs has an address by itself.
+    fn has_addresses(&self) -> bool {
+        true
+    }
+
     /// Makes a running machine ignore being asked to stop.
     fn deafen(&self, machine: &Machine);
 

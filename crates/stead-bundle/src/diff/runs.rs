@@ -39,7 +39,9 @@ impl Target {
     pub fn at(path: &Path, name: &str) -> Result<Self, LoadError> {
         let kind = match Source::open(path) {
             Ok(_) => TargetKind::Bundle,
-            Err(LoadError::NotAnArchive { .. }) if ArchiveFormat::of_name(path).is_none() => {
+            Err(LoadError::NotAnArchive { .. })
+                if ArchiveFormat::of_name(path).is_none() && path.is_file() =>
+            {
                 TargetKind::Capture
             }
             Err(error) => return Err(error),
@@ -114,14 +116,11 @@ pub fn diff_runs(baseline: &Target, new: &Target, request: &DiffRequest) -> Resu
         }
     }
     let options = &request.options;
-    let diff = match (&request.role, chosen.first()) {
-        (RoleChoice::All, _) if !roles.is_empty() => {
-            RunDiff::All(Box::new(compare_roles(&old, &new_side, &roles, options)?))
-        }
-        (_, role) => {
-            let role = role.and_then(Option::as_deref);
-            RunDiff::One(Box::new(compare(&old, &new_side, role, options)?))
-        }
+    let diff = if roles.len() > 1 || (request.role == RoleChoice::All && !roles.is_empty()) {
+        RunDiff::All(Box::new(compare_roles(&old, &new_side, &roles, options)?))
+    } else {
+        let role = roles.first().map(String::as_str);
+        RunDiff::One(Box::new(compare(&old, &new_side, role, options)?))
     };
     Ok(Diffed { diff, warnings })
 }

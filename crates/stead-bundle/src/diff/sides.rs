@@ -86,6 +86,8 @@ pub enum Roles {
 pub enum RoleChoice {
     /// None in particular: `client`, else the only common one.
     Default,
+    /// The same, else every common one.
+    DefaultOrAll,
     /// This one.
     Named(String),
     /// Every common one.
@@ -150,10 +152,16 @@ pub fn choose_roles(
             }
             Ok(vec![Some(role.clone())])
         }
-        RoleChoice::Default if common.contains(DEFAULT_ROLE) => Ok(vec![Some(DEFAULT_ROLE.to_owned())]),
+        RoleChoice::Default | RoleChoice::DefaultOrAll if common.contains(DEFAULT_ROLE) => {
+            Ok(vec![Some(DEFAULT_ROLE.to_owned())])
+        }
         RoleChoice::Default if common.len() == 1 => Ok(common.into_iter().map(Some).collect()),
-        RoleChoice::All if !common.is_empty() => Ok(common.into_iter().map(Some).collect()),
-        RoleChoice::Default | RoleChoice::All => Err(RoleError::Ambiguous { common }),
+        RoleChoice::All | RoleChoice::DefaultOrAll if !common.is_empty() => {
+            Ok(common.into_iter().map(Some).collect())
+        }
+        RoleChoice::Default | RoleChoice::DefaultOrAll | RoleChoice::All => {
+            Err(RoleError::Ambiguous { common })
+        }
     }
 }
 

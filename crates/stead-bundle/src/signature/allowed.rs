@@ -3,7 +3,6 @@
 //! Principals are read and do not matter: a bundle has no name of its signer to compare with. Certificates are refused
 //! rather than passed over, since a line that is passed over looks like one that counts.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use stead_model::time::Timestamp;
 
 use super::NAMESPACE;
 use crate::error::RecordError;
+use crate::open_file::open_regular;
 
 /// No such file is longer.
 const LONGEST_FILE: u64 = 16 << 20;
@@ -94,7 +94,7 @@ impl AllowedSigners {
     /// Returns the signers that the file at `path` allows.
     pub fn load(path: &Path) -> Result<Self, SignersError> {
         let mut text = String::new();
-        let read = File::open(path).and_then(|file| file.take(LONGEST_FILE).read_to_string(&mut text));
+        let read = open_regular(path).and_then(|file| file.take(LONGEST_FILE).read_to_string(&mut text));
         match read {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let problems = vec![SignerProblem { line: 1, message: "it is not text".to_owned() }];

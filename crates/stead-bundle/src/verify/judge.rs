@@ -10,7 +10,7 @@ use super::observe::Observed;
 use super::{Finding, Verification, VerifyOptions};
 use crate::hashes::HashLine;
 use crate::layout::{EVENTS, HASHES, LOCK, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, inside, shown};
-use crate::roles::{ROLE_META, ROLES, in_role, is_capture};
+use crate::roles::{ROLE_META, ROLES, STREAMS, in_role, is_capture};
 use crate::signature::{Checked, Signature};
 
 /// How long a pcap file without any packet is.
@@ -55,6 +55,19 @@ pub(super) fn judge(observed: Observed, options: &VerifyOptions) -> Verification
         warnings: findings(warnings),
         signature,
     }
+}
+
+/// Returns the names of the roles that the phases of a run are of.
+fn roles_of_phases(meta: &Value) -> Vec<PathBuf> {
+    let phases = meta.get("phases").and_then(Value::as_array);
+    let roles = phases.into_iter().flatten().filter_map(|phase| phase.get("role")?.as_str());
+    roles.filter_map(|role| inside(role).map(Path::to_owned)).collect()
+}
+
+/// Whether a role's metadata says that its output was heard.
+fn has_run(meta: &Value) -> bool {
+    let text = |key: &str| meta.get(key).and_then(Value::as_str);
+    text("started_at").is_some() && text("status") != Some("lost")
 }
 
 // By path and code: each path once per code.
@@ -255,10 +268,18 @@ impl Check<'_> {
         }
         if schema && kind == Some("run") {
             let of_roles = observed.listing.contents.files.iter().filter_map(|(path, _)| in_role(path));
-            let roles: BTreeSet<PathBuf> = of_roles.map(|(role, _)| Path::new(ROLES).join(role)).collect();
-            for path in roles.into_iter().map(|role| role.join(ROLE_META)) {
-                if !is_there(self, &path) {
-                    self.error(&path, "missing-file", "every role has it");
+            let mut roles: BTreeSet<PathBuf> = of_roles.map(|(role, _)| role.to_owned()).collect();
+            roles.extend(meta.into_iter().flat_map(roles_of_phases));
+            for directory in roles.into_iter().map(|role| Path::new(ROLES).join(role)) {
+                let own = directory.join(ROLE_META);
+                if !is_there(self, &own) {
+                    self.error(&own, "missing-file", "every role has it");
+                }
+                let ran = self.metadata(&own).is_some_and(|meta| has_run(&meta));
+                for path in STREAMS.map(|name| directory.join(name)).into_iter().filter(|_| ran) {
+                    if !is_there(self, &path) {
+                        self.error(&path, "missing-file", "every role that ran has it");
+                    }
                 }
             }
         }

@@ -185,3 +185,31 @@ fn files_that_roles_name_must_be_there_with_their_hash() {
     ];
     assert_eq!(codes(&check(&bundle)), expected);
 }
+
+/// Section 5: which roles a run had is told by its phases, not by the directories that are left.
+#[test]
+fn roles_that_were_taken_out_are_missing() {
+    let state = tempfile::tempdir().unwrap();
+    let bundle = sealed(state.path(), "r1");
+    let mut meta: serde_json::Value =
+        serde_json::from_slice(&fs::read(bundle.join("run_meta.json")).unwrap()).unwrap();
+    meta["kind"] = "run".into();
+    meta["phases"] = json!([{"name": "client_start", "role": "client", "status": "done"}]);
+    fs::write(bundle.join("run_meta.json"), meta.to_string()).unwrap();
+    for name in ["manifest.yaml", "manifest_resolved.yaml"] {
+        fs::write(bundle.join(name), "{}").unwrap();
+    }
+    seal(&bundle).unwrap();
+    assert_eq!(codes(&check(&bundle)), [("missing-file", "roles/client/role_meta.json")]);
+
+    let role = bundle.join("roles/client");
+    fs::create_dir_all(&role).unwrap();
+    let ran = json!({"status": "success", "started_at": "2026-01-01T00:00:00Z"});
+    fs::write(role.join("role_meta.json"), ran.to_string()).unwrap();
+    fs::write(role.join("stdout.log"), "").unwrap();
+    seal(&bundle).unwrap();
+    assert_eq!(codes(&check(&bundle)), [("missing-file", "roles/client/stderr.log")]);
+    fs::write(role.join("stderr.log"), "").unwrap();
+    seal(&bundle).unwrap();
+    assert!(check(&bundle).valid, "{:?}", check(&bundle));
+}

@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stead_model::diagnostic::Place;
-use stead_model::plan::{Action, Digest, OnError, Op, Param, Part, Plan, Section, Settings, Task, TaskIndex};
+use stead_model::plan::{
+    Action, Digest, OnError, OnlyIfChanged, Op, Param, Part, Plan, Section, Settings, Task, TaskIndex,
+};
 use stead_model::site::ResolvedSpec;
 use stead_model::site::address::NodeAddress;
 use stead_model::site::resolve::{ResolvedNetwork, ResolvedUser};
@@ -37,6 +39,8 @@ pub struct ConfigSurroundings {
     pub interface: String,
     /// Packages whose programs are not there: `sudo`, `openssh-server`.
     pub missing: Vec<&'static str>,
+    /// Whether services really run there, so that one can be restarted; in a sandbox none does.
+    pub restarts: bool,
 }
 
 /// Returns the name of the file in `/etc/sudoers.d` that is a user's.
@@ -72,12 +76,29 @@ pub fn config(
             hash: Digest::default(),
         });
     }
+    if around.restarts && wants_fail2ban(spec) {
+        plan.tasks.push(restart_of_fail2ban(&settings));
+    }
     let names: Vec<String> = plan.tasks.iter().map(|task| task.name.to_string()).collect();
     let locate = |task: TaskIndex, _: &str| {
         let item = names.get(task.get()).map_or(NAME, String::as_str);
         Place::Named(format!("{item} of spec {}", spec.spec))
     };
     check(plan, &Explicit::default(), catalogue, &locate, Diagnostics::default())
+}
+
+/// Returns the task that has fail2ban read its jail again, if that is another one now: it reads it when it starts.
+fn restart_of_fail2ban(settings: &Settings) -> Task {
+    let named = |name: &str| TaskName::parse(name).expect("only names of tasks are written here");
+    Task {
+        name: named("security.fail2ban.restart"),
+        section: Section::Main,
+        depends_on: [named("security.fail2ban.jail"), named("security.fail2ban.run")].into(),
+        action: Action::Op(Arc::new(part("service.restarted", json!({"name": FAIL2BAN})))),
+        settings: Arc::new(Settings { only_if_changed: OnlyIfChanged::Any, ..settings.clone() }),
+        item: None,
+        hash: Digest::default(),
+    }
 }
 
 /// A task: what it is about, its operation and parameters.
@@ -254,7 +275,11 @@ mod tests {
     /// Section 5: the order of an apply.
     #[test]
     fn what_stands_on_something_comes_after_it() {
-        let around = ConfigSurroundings { interface: "eth0".to_owned(), missing: vec!["sudo"] };
+        let around = ConfigSurroundings {
+            interface: "eth0".to_owned(),
+            missing: vec!["sudo"],
+            ..ConfigSurroundings::default()
+        };
         let names: Vec<String> = items(&spec(true), &around).into_iter().map(|(name, _, _)| name).collect();
         assert_eq!(
             names,

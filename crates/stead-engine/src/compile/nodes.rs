@@ -3,7 +3,10 @@
 //! Pure: nothing is looked up and nothing is touched. Every row names the tasks it waits for, which all stand before
 //! it. A run acts on its own level; what is below is at the hosting node that runs it, named by its path.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
+use stead_model::NodeName;
 use stead_model::site::Manifest;
 use stead_model::site::manifest::Mode;
 
@@ -316,14 +319,26 @@ impl NodesPlan {
     }
 
     /// Returns the rows of the document of a dry run: `plan` of section 11.
-    pub fn to_json(&self, forest: &Forest) -> Value {
+    ///
+    /// `hosts` names the machine that makes the trees of a root, where it is not this one.
+    pub fn to_json(&self, forest: &Forest, hosts: &BTreeMap<NodeName, String>) -> Value {
+        let trees = forest.trees();
+        let at = |task: &NodeTask| {
+            let root = task.node.and_then(|node| hosts.get(&forest.nodes[trees[node]].name));
+            let path = at_path(forest, task.at);
+            match (root, task.at) {
+                (Some(host), Some(_)) => format!("{host}/{path}"),
+                (Some(host), None) => host.clone(),
+                (None, _) => path,
+            }
+        };
         let row = |index: usize| {
             let task = &self.tasks[index];
             let depends_on: Vec<String> = task.depends_on.iter().map(|row| self.name(forest, *row)).collect();
             json!({
                 "task": self.name(forest, index), "node": task.node.map(|node| &forest.nodes[node].name),
                 "phase": task.phase.word(), "mode": task.mode.word(), "action": task.action.word(),
-                "at": at_path(forest, task.at), "depends_on": depends_on,
+                "at": at(task), "depends_on": depends_on,
             })
         };
         (0..self.tasks.len()).map(row).collect()

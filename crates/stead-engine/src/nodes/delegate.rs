@@ -3,12 +3,14 @@
 //! Only what the subtree names goes down. What else the site knows (tokens of APIs, other levels' keys, keys nobody
 //! below uses, files of other nodes) has no way into what is made here, because nothing is copied that is not looked up.
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde_json::{Value, json};
 use stead_model::site::host::DriverKind;
 use stead_model::site::keyring::{KeyUse, KeyringKey, Revocation};
-use stead_model::site::manifest::{Context, ManifestNode};
+use stead_model::site::manifest::{Context, ManifestNode, PeerOutside};
 use stead_model::site::settings::{Defaults, ServerSettings};
 use stead_model::site::{Entry, FileKind, Folder, Host, Keyring, Manifest, Parcel, Site, SiteSettings};
 use stead_model::token::LiveRing;
@@ -22,6 +24,7 @@ pub fn context_below(manifest: &Manifest, run: &str, host: &str, node: &NodeName
         run: run.to_owned(),
         path: Vec::new(),
         host: host.to_owned(),
+        peers: Vec::new(),
     });
     context.path.push(node.clone());
     context
@@ -29,11 +32,29 @@ pub fn context_below(manifest: &Manifest, run: &str, host: &str, node: &NodeName
 
 /// Returns the manifest of what is in `node`: its children are roots, what is deeper keeps its parent.
 pub fn sub_manifest(manifest: &Manifest, forest: &Forest, node: usize, context: Context) -> Manifest {
-    let below = forest.below(node);
+    part_of(manifest, forest, &forest.below(node), context)
+}
+
+/// Returns the manifest of the trees that a host makes: `made_there` says of every node whether it is in one of them.
+pub fn host_manifest(
+    manifest: &Manifest,
+    forest: &Forest,
+    made_there: &[bool],
+    context: Context,
+) -> Manifest {
+    let mut part = part_of(manifest, forest, made_there, context);
+    for node in &mut part.nodes {
+        // There it is the host of the run.
+        node.host = None;
+    }
+    part
+}
+
+fn part_of(manifest: &Manifest, forest: &Forest, below: &[bool], context: Context) -> Manifest {
     let is_below = |name: &str| forest.named(name).is_some_and(|found| found.into_iter().all(|i| below[i]));
     // Nodes of one entry have one parent: an entry is below as a whole, or not at all.
     let written: BTreeSet<usize> =
-        forest.nodes.iter().zip(&below).filter(|(_, below)| **below).map(|(node, _)| node.written).collect();
+        forest.nodes.iter().zip(below).filter(|(_, below)| **below).map(|(node, _)| node.written).collect();
     let nodes = written.into_iter().enumerate().map(|(index, written)| {
         let mut kept: ManifestNode = manifest.nodes[written].clone();
         kept.index = index;
@@ -43,6 +64,26 @@ pub fn sub_manifest(manifest: &Manifest, forest: &Forest, node: usize, context: 
         kept
     });
     Manifest { nodes: nodes.collect(), context: Some(context), ..manifest.clone() }
+}
+
+/// Returns the links between nodes of a part of the forest and others; `place` says where a node takes logins.
+///
+/// The level below can make none of them, but has to leave them be, and can look whether they hold.
+pub fn peers_outside(
+    manifest: &Manifest,
+    forest: &Forest,
+    part: &[bool],
+    place: &dyn Fn(&NodeName) -> Option<(IpAddr, u16)>,
+) -> Vec<PeerOutside> {
+    let inner = forest.nodes.iter().zip(part).filter(|(_, below)| **below).map(|(node, _)| node);
+    let names: BTreeSet<&NodeName> = inner.clone().map(|node| &node.name).collect();
+    let cut_here = inner.flat_map(|inner| {
+        let outer = inner.peers.iter().filter(|peer| !part[**peer]).map(|peer| &forest.nodes[*peer].name);
+        outer.map(|name| PeerOutside { of: inner.name.clone(), name: name.clone(), place: place(name) })
+    });
+    let cut_above = manifest.context.iter().flat_map(|context| &context.peers);
+    let cut_above = cut_above.filter(|peer| names.contains(&peer.of)).cloned();
+    cut_here.chain(cut_above).collect()
 }
 
 /// A level that hands a subtree to the level below.
@@ -61,7 +102,12 @@ pub struct Above<'a> {
 /// Returns the site of the subtree `manifest` that `node` runs, whose own entry says `hosting`.
 ///
 /// What is missing from the site is missing from the answer: removing nodes needs none of it.
-pub fn sub_site(above: &Above<'_>, manifest: &Manifest, node: &NodeName, hosting: Option<&Host>) -> Parcel {
+pub fn sub_site(
+    above: &Above<'_>,
+    manifest: &Manifest,
+    node: &impl fmt::Display,
+    hosting: Option<&Host>,
+) -> Parcel {
     let site = above.site;
     let specs = named(&site.specs, manifest.nodes.iter().filter_map(|node| Some(&node.spec.as_ref()?.value)));
     let presets =
@@ -81,7 +127,7 @@ pub fn sub_site(above: &Above<'_>, manifest: &Manifest, node: &NodeName, hosting
     let uses_default = specs.values().any(|spec| spec.value.posture.is_none());
     let settings = settings_below(&site.settings.value, above.driver, uses_default);
     files.insert(FileKind::Site.place().to_owned(), settings.to_json().to_string());
-    files.insert(FileKind::Host.path_of(node.as_str()), host.to_json().to_string());
+    files.insert(FileKind::Host.path_of(&node.to_string()), host.to_json().to_string());
     add(&mut files, FileKind::Spec, &specs);
     add(&mut files, FileKind::Preset, &presets);
     add(&mut files, FileKind::Posture, &postures);
@@ -170,7 +216,12 @@ fn keys_below(
 }
 
 /// Returns a key for every live key of the level above, and what is revoked of the subtree's nodes.
-fn keyring_below(above: &Above<'_>, manifest: &Manifest, name: &SiteKey, node: &NodeName) -> Keyring {
+fn keyring_below(
+    above: &Above<'_>,
+    manifest: &Manifest,
+    name: &SiteKey,
+    node: &impl fmt::Display,
+) -> Keyring {
     let Some(ring) = above.ring else { return Keyring::default() };
     let listed = &above.site.keyring.value;
     let minting = ring.minting().ok();

@@ -1,5 +1,7 @@
 //! Which host `-H` means, and what an instance inherits.
 
+use core::net::IpAddr;
+
 use stead_model::diagnostic::{Place, nearest};
 use stead_model::site::host::DriverKind;
 use stead_model::site::{Entry, FileKind, Host, Located, Site};
@@ -86,6 +88,44 @@ pub fn find_host(site: &Site, text: &str) -> Result<ChosenHost, FindHostError> {
     refused(Diagnostic::error("node/unknown-fk", place(), message).help(help).candidates(known))
 }
 
+/// Returns the host that `text` means as far as its file could be read: enough to look for what was made there. None:
+/// nothing in it says who makes machines.
+pub fn host_as_read(site: &Site, text: &str) -> Option<ChosenHost> {
+    let (user, name) = match text.rsplit_once('@') {
+        Some((user, name)) => (Some(user.to_owned()), name),
+        None => (None, text),
+    };
+    let entry = site.hosts.get(name)?;
+    let (origin, host) = match entry.value.driver() {
+        DriverKind::None if name == "local" => (HostOrigin::BuiltIn, Host::local()),
+        DriverKind::None => return None,
+        DriverKind::Sandbox
+        | DriverKind::Oci
+        | DriverKind::Qemu
+        | DriverKind::CloudHypervisor
+        | DriverKind::Proxmox => (HostOrigin::Host, entry.value.clone()),
+    };
+    Some(ChosenHost { name: name.to_owned(), user, origin, host })
+}
+
+/// Whether machines of `host` are made on another machine than this one, by the stead there.
+///
+/// A host says where it is by its address. One at the loopback is this machine, unless it says by which port it is
+/// reached: then that port leads elsewhere. `is_own` says whether this machine has an address.
+pub fn is_elsewhere(host: &Host, is_own: impl FnOnce(IpAddr) -> bool) -> bool {
+    let acts_here = match host.driver() {
+        DriverKind::Sandbox | DriverKind::Oci | DriverKind::Qemu | DriverKind::CloudHypervisor => true,
+        DriverKind::Proxmox | DriverKind::None => false,
+    };
+    let Some(address) = host.address.as_deref().filter(|_| acts_here) else { return false };
+    match address.parse::<IpAddr>() {
+        Ok(address) if address.is_loopback() => host.access.ssh_port.is_some(),
+        Ok(address) => !is_own(address),
+        Err(_) if address == "localhost" => host.access.ssh_port.is_some(),
+        Err(_) => true,
+    }
+}
+
 /// Returns the host that `entry` describes: with what it inherits, and what its name stands for.
 fn complete(site: &Site, kind: FileKind, name: &str, entry: &Entry<Host>) -> Result<Host, Diagnostics> {
     if entry.is_broken() {
@@ -132,4 +172,32 @@ pub(super) fn missing_datastore(site: &Site, kind: FileKind, entry: &Entry<Host>
             .path("datastore")
             .help("where disks are kept, such as `local-zfs`"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::site::host::Access;
+
+    use super::*;
+
+    #[test]
+    fn a_host_is_elsewhere_if_its_address_is() {
+        let host = |driver, address: Option<&str>, ssh_port| Host {
+            driver: Some(driver),
+            address: address.map(str::to_owned),
+            access: Access { ssh_port, ..Access::default() },
+            ..Host::default()
+        };
+        let own = |address: IpAddr| address.to_string() == "192.0.2.1";
+        let elsewhere = |host: &Host| is_elsewhere(host, own);
+        assert!(!elsewhere(&host(DriverKind::Sandbox, None, None)));
+        assert!(!elsewhere(&host(DriverKind::Sandbox, Some("192.0.2.1"), Some(22))));
+        assert!(!elsewhere(&host(DriverKind::Qemu, Some("127.0.0.1"), None)));
+        assert!(!elsewhere(&host(DriverKind::Proxmox, Some("192.0.2.9"), None)));
+        for driver in [DriverKind::Sandbox, DriverKind::Oci, DriverKind::Qemu, DriverKind::CloudHypervisor] {
+            assert!(elsewhere(&host(driver, Some("192.0.2.9"), None)));
+            assert!(elsewhere(&host(driver, Some("::1"), Some(2222))));
+            assert!(elsewhere(&host(driver, Some("far.example"), None)));
+        }
+    }
 }

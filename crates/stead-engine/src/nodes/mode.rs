@@ -14,6 +14,13 @@ pub struct Modes {
     pub destroy: Mode,
 }
 
+impl Modes {
+    /// Returns how the agent of a node with these modes works; none: it needs none.
+    pub fn agent(self) -> Option<Mode> {
+        [self.config, self.run].into_iter().find(|mode| *mode != Mode::Push)
+    }
+}
+
 /// Returns the modes of a node, given `--mode`. The parent's mode does not matter.
 pub fn modes(flag: Option<Mode>, manifest: &Manifest, node: &NodeExecution) -> Modes {
     let config = flag.or(node.config).or(node.mode).unwrap_or(manifest.default_mode);

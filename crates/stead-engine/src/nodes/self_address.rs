@@ -15,6 +15,8 @@ pub enum Source {
     Environment,
     /// `self_addr` of the host.
     Host,
+    /// Where the network that machines are plugged into has this machine.
+    Network,
     /// The address of the default route.
     Route,
     /// This machine itself: all nodes are sandboxes here.
@@ -32,6 +34,8 @@ pub struct Given<'a> {
     pub environment: Option<&'a str>,
     /// `self_addr` of the host.
     pub host: Option<&'a str>,
+    /// Where the network that all nodes are plugged into has this machine, if that is known.
+    pub network: Option<IpAddr>,
     /// The address of the default route.
     pub route: Option<IpAddr>,
     /// Whether all nodes of the level are sandboxes on this machine.
@@ -95,10 +99,9 @@ pub fn self_address(given: &Given<'_>) -> Result<SelfAddress, SelfAddressError> 
         }
         return Ok(SelfAddress { address: address.to_owned(), source, notice: None });
     }
-    match given.route {
-        Some(address) => {
-            Ok(SelfAddress { address: address.to_string(), source: Source::Route, notice: None })
-        }
+    let found = given.network.map(|address| (address, Source::Network));
+    match found.or(given.route.map(|address| (address, Source::Route))) {
+        Some((address, source)) => Ok(SelfAddress { address: address.to_string(), source, notice: None }),
         None if given.all_sandboxes => {
             Ok(SelfAddress { address: "127.0.0.1".to_owned(), source: Source::Loopback, notice: None })
         }
@@ -136,6 +139,10 @@ mod tests {
         assert_eq!(told(&Given { flag: None, ..all }), ("10.2.2.2".to_owned(), Source::Environment));
         assert_eq!(told(&Given { flag: None, environment: None, ..all }), ("box".to_owned(), Source::Host));
         assert_eq!(told(&Given { route: ROUTE, ..Given::default() }), ("10.0.0.7".to_owned(), Source::Route));
+        let network = Some(IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 2, 2)));
+        let plugged = Given { network, route: ROUTE, ..Given::default() };
+        assert_eq!(told(&plugged), ("10.0.2.2".to_owned(), Source::Network));
+        assert_eq!(told(&Given { host: Some("box"), ..plugged }).1, Source::Host);
         assert_eq!(self_address(&Given::default()), Err(SelfAddressError::Unknown));
         assert_eq!(told(&Given { all_sandboxes: true, ..Given::default() }).0, "127.0.0.1");
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use stead_model::node::NodeStatus;
 use stead_model::node::test_report::{Check, TestPhase, TestReport, TestStatus, TestedNode};
 use stead_model::report::TaskRow;
 use stead_model::{ExitCode, NodeName, Report, Status};
@@ -19,6 +20,48 @@ pub struct Tested<'a> {
     pub nodes: &'a [(NodeName, NodeName)],
     /// What was looked at, by node.
     pub checks: &'a BTreeMap<NodeName, Vec<Check>>,
+    /// What was said of nodes, by node.
+    pub lives: &'a BTreeMap<NodeName, Lived>,
+}
+
+/// What the levels below said of one of their nodes, over a whole run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lived {
+    /// Whether it became what it should be.
+    pub completed: bool,
+    /// Why it did not.
+    pub not_made: Option<String>,
+    /// Whether it is gone.
+    pub destroyed: bool,
+    /// Why it could not go.
+    pub not_removed: Option<String>,
+}
+
+impl Lived {
+    /// Takes in what is said of the node next.
+    pub fn take(&mut self, status: NodeStatus, error: Option<&str>) {
+        let error = || Some(error.unwrap_or(status.word()).to_owned());
+        match status {
+            NodeStatus::Completed => (self.completed, self.not_made) = (true, None),
+            NodeStatus::Failed if self.completed => self.not_removed = error(),
+            NodeStatus::Failed => self.not_made = self.not_made.take().or_else(error),
+            NodeStatus::Destroyed => (self.destroyed, self.not_removed) = (true, None),
+            NodeStatus::Pending | NodeStatus::Running | NodeStatus::Skipped => {}
+        }
+    }
+
+    /// Returns how a phase of the node ended, if it said so itself.
+    fn of(&self, phase: &str) -> Option<(TestStatus, String)> {
+        let (done, error) = match phase {
+            "create" => (self.completed, &self.not_made),
+            "destroy" => (self.destroyed, &self.not_removed),
+            _ => return None,
+        };
+        match error {
+            Some(error) => Some((TestStatus::Failed, error.clone())),
+            None => done.then(|| (TestStatus::Passed, String::new())),
+        }
+    }
 }
 
 const PHASES: [(&str, &str); 3] = [
@@ -33,21 +76,7 @@ pub fn test_report(report: &Report, tested: &Tested<'_>) -> TestReport {
         let rows: Vec<&TaskRow> = report.tasks.iter().filter(|row| phase_of(row) == *name).collect();
         phase(name, description, &rows)
     });
-    let nodes = tested.nodes.iter().map(|(node, root)| {
-        let checks = tested.checks.get(node).cloned().unwrap_or_default();
-        let phases = PHASES.iter().map(|(name, description)| {
-            let is_own = |row: &&TaskRow| phase_of(row) == *name && is_of(row, node, root);
-            let rows: Vec<&TaskRow> = report.tasks.iter().filter(is_own).collect();
-            let mut phase = phase(name, description, &rows);
-            // Below this level what is known of verifying a node is what was checked there.
-            if *name == "verify" && node != root && !checks.is_empty() {
-                let is_failed = checks.iter().any(|check| check.status == TestStatus::Failed);
-                phase.status = if is_failed { TestStatus::Failed } else { TestStatus::Passed };
-            }
-            phase
-        });
-        TestedNode { name: node.clone(), phases: phases.collect(), checks: checks.clone() }
-    });
+    let nodes = tested.nodes.iter().map(|(node, root)| tested_node(&report.tasks, tested, node, root));
     TestReport {
         scenario: format!("manifest-test-{}", tested.manifest),
         manifest: tested.manifest.to_owned(),
@@ -60,6 +89,41 @@ pub fn test_report(report: &Report, tested: &Tested<'_>) -> TestReport {
         duration: seconds(report.duration_ms),
         phases: phases.collect(),
         nodes: nodes.collect(),
+    }
+}
+
+/// Returns what is known of `node`, which is in `root` of this level.
+fn tested_node(rows: &[TaskRow], tested: &Tested<'_>, node: &NodeName, root: &NodeName) -> TestedNode {
+    let checks = tested.checks.get(node).cloned().unwrap_or_default();
+    let lived = tested.lives.get(node).filter(|_| node != root);
+    let phases = PHASES.iter().map(|(name, description)| {
+        let is_own = |row: &&TaskRow| phase_of(row) == *name && is_of(row, node, root);
+        let own: Vec<&TaskRow> = rows.iter().filter(is_own).collect();
+        let mut phase = phase(name, description, &own);
+        if node == root {
+            return phase;
+        }
+        // Below this level counts what was said of the node itself: its task above is about all of them.
+        let told = match *name {
+            "verify" => of_checks(&checks),
+            name => lived.and_then(|lived| lived.of(name)),
+        };
+        match told {
+            Some((status, message)) => (phase.status, phase.message) = (status, message),
+            None if phase.status == TestStatus::Failed => phase.status = TestStatus::Skipped,
+            None => {}
+        }
+        phase
+    });
+    TestedNode { name: node.clone(), phases: phases.collect(), checks: checks.clone() }
+}
+
+/// Returns how a node was found; nothing if nobody looked.
+fn of_checks(checks: &[Check]) -> Option<(TestStatus, String)> {
+    let failed = checks.iter().find(|check| check.status == TestStatus::Failed);
+    match failed {
+        Some(check) => Some((TestStatus::Failed, format!("{}: {}", check.check, check.message))),
+        None => (!checks.is_empty()).then(|| (TestStatus::Passed, String::new())),
     }
 }
 
@@ -162,5 +226,44 @@ mod tests {
         assert!(of("a.create", &a, &a) && !of("a.create", &b, &b));
         assert!(of("a.link.b", &a, &a) && of("a.link.b", &b, &b));
         assert!(of("a.children.create", &inner, &a) && !of("a.children.create", &a, &a));
+    }
+
+    /// Case 26, two levels: a node below is what it said of itself, not what the task above says of all of them.
+    #[test]
+    fn nodes_below_have_phases_of_their_own() {
+        let name = |text: &str| NodeName::parse(text).unwrap();
+        let (host, good, bad, late) = (name("host"), name("good"), name("bad"), name("late"));
+        let mut lives: BTreeMap<NodeName, Lived> = BTreeMap::new();
+        for (node, status, error) in [
+            (&good, NodeStatus::Completed, None),
+            (&bad, NodeStatus::Failed, Some("no room")),
+            (&late, NodeStatus::Skipped, Some("not started")),
+            (&good, NodeStatus::Destroyed, None),
+            (&bad, NodeStatus::Destroyed, None),
+        ] {
+            lives.entry(node.clone()).or_default().take(status, error);
+        }
+        let tested = Tested {
+            manifest: "m",
+            host: "local",
+            mode: "push",
+            nodes: &[],
+            checks: &BTreeMap::new(),
+            lives: &lives,
+        };
+        let rows = [
+            row("host.create", Status::Changed),
+            row("host.children.create", Status::Failed),
+            row("host.children.destroy", Status::Changed),
+            row("host.destroy", Status::Changed),
+        ];
+        let ended = |node: &NodeName| -> Vec<(&'static str, String)> {
+            let tested = tested_node(&rows, &tested, node, &host);
+            tested.phases.iter().map(|phase| (phase.status.word(), phase.message.clone())).collect()
+        };
+        assert_eq!(ended(&good)[0], ("passed", String::new()));
+        assert_eq!(ended(&bad)[0], ("failed", "no room".to_owned()));
+        assert_eq!(ended(&late)[0].0, "skipped");
+        assert_eq!(ended(&bad)[2].0, "passed", "it went with the others");
     }
 }

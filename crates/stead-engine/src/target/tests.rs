@@ -208,3 +208,19 @@ proptest! {
         }
     }
 }
+
+/// A list of names means each of them, also where only one is there to ask.
+#[test]
+fn an_expression_means_a_host_by_its_name_alone() {
+    let means =
+        |text: &str, name: &str| TargetExpr::parse(text).unwrap().means(&HostName::parse(name).unwrap());
+    for (text, name) in
+        [("web1", "web1"), ("web1,web2", "web2"), ("web*", "web9"), ("all", "x"), ("!web1", "x")]
+    {
+        assert!(means(text, name), "{text} {name}");
+    }
+    for (text, name) in [("web1", "web2"), ("local", "x"), ("role:web", "web"), ("web*,!web9", "web9")] {
+        assert!(!means(text, name), "{text} {name}");
+    }
+    assert!(!means("ssh://root@web1", "web2"));
+}

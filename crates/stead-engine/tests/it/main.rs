@@ -3,6 +3,7 @@
 #![expect(clippy::wildcard_enum_match_arm, reason = "tests look for one event among many")]
 
 mod any;
+mod fleetsim;
 mod properties;
 mod role_runs;
 mod schedule;

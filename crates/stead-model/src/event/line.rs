@@ -1,6 +1,7 @@
 //! One event as one line: compact JSON with a checksum last.
 
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::{Event, EventKind};
 use crate::time::Timestamp;
@@ -26,8 +27,8 @@ pub enum LineError {
     NotAnEvent(#[source] serde_json::Error),
 }
 
-/// Appends the line of an event, newline included, to `out`.
-pub fn encode(seq: u64, t: Timestamp, kind: &EventKind, out: &mut Vec<u8>) {
+/// Appends the line of an event, newline included, to `out`. An event is written as an object that begins with `ev`.
+pub fn encode(seq: u64, t: Timestamp, kind: &impl Serialize, out: &mut Vec<u8>) {
     use std::io::Write as _;
     let start = out.len();
     let written = write!(out, "{{\"seq\":{seq},\"t\":\"{t}\"");
@@ -54,6 +55,12 @@ pub fn decode(line: &[u8]) -> Result<Event, LineError> {
         kind: EventKind,
     }
 
+    let envelope: Envelope = decode_as(line)?;
+    Ok(Event { seq: envelope.seq, t: envelope.t, kind: envelope.kind })
+}
+
+/// Returns what a line without its newline says, as a type that knows its events.
+pub fn decode_as<T: DeserializeOwned>(line: &[u8]) -> Result<T, LineError> {
     let at = line.len().checked_sub(TAIL).ok_or(LineError::NoChecksum)?;
     let (body, tail) = line.split_at(at);
     let digits = tail
@@ -65,8 +72,7 @@ pub fn decode(line: &[u8]) -> Result<Event, LineError> {
     if wanted != Some(crc32c::crc32c(body)) {
         return Err(LineError::BadChecksum);
     }
-    let envelope: Envelope = serde_json::from_slice(line).map_err(LineError::NotAnEvent)?;
-    Ok(Event { seq: envelope.seq, t: envelope.t, kind: envelope.kind })
+    serde_json::from_slice(line).map_err(LineError::NotAnEvent)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What a level remembers of its nodes: `STATE/nodes/HOST/MANIFEST/state.json`, and the events that change it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -82,6 +82,9 @@ pub struct NodeEntry {
     /// The id of its token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jti: Option<String>,
+    /// What its agent was told with that token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Told>,
     /// When its machine was made.
     pub created_at: Option<Timestamp>,
     /// Why it failed or was skipped.
@@ -108,10 +111,34 @@ impl NodeEntry {
             spec_digest: None,
             state_digest: None,
             jti: None,
+            told: None,
             created_at: None,
             error: None,
         }
     }
+
+    /// Whether its agent asks the server of the level it is of.
+    pub fn fetches(&self) -> bool {
+        self.jti.is_some() || (self.mode != Mode::Push && self.spec.is_some())
+    }
+
+    /// Forgets its agent: what it was told is worth nothing any more.
+    pub fn forget_agent(&mut self) {
+        (self.jti, self.told) = (None, None);
+    }
+}
+
+/// What an agent was told with its token: enough to see later whether the token is still good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// How the agent works.
+    pub mode: Mode,
+    /// The key that signed the token.
+    pub kid: String,
+    /// When it was made, in seconds since 1970.
+    pub iat: i64,
+    /// When it ends unless it is renewed.
+    pub exp: i64,
 }
 
 /// What became of a node: one event of a run.
@@ -138,8 +165,9 @@ pub struct ServerEntry {
     pub port: u16,
     /// SHA-256 of its certificate, `AB:CD:…`.
     pub fingerprint: String,
-    /// Whether a run started it: then the destroy of the last node that needs it stops it.
-    pub started_by_run: bool,
+    /// The nodes that fetch from it, also those that are only about to be made: no other pair may use their names.
+    #[serde(default)]
+    pub nodes: BTreeSet<NodeName>,
 }
 
 /// What a level remembers: one file per manifest and host.
@@ -194,6 +222,26 @@ impl NodesState {
     pub fn parse(bytes: &[u8]) -> Result<Self, StateError> {
         let state: Self = serde_json::from_slice(bytes)?;
         if state.schema == SCHEMA { Ok(state) } else { Err(StateError::Version(state.schema)) }
+    }
+
+    /// Returns the nodes that fetch, or are about to, from the server of the level that this is the state of.
+    pub fn fetching(&self) -> BTreeSet<NodeName> {
+        let own = self.nodes.iter().filter(|(_, entry)| entry.parent.is_none() && entry.fetches());
+        let claimed = self.server.iter().flat_map(|server| &server.nodes);
+        own.map(|(name, _)| name).chain(claimed).cloned().collect()
+    }
+
+    /// Returns the node of this level that a node is in, or the node itself. None for one that is not known, and in a
+    /// damaged file.
+    pub fn root_of<'s>(&'s self, name: &'s NodeName) -> Option<&'s NodeName> {
+        let mut root = name;
+        for _ in 0..=self.nodes.len() {
+            match self.nodes.get(root)?.parent.as_ref() {
+                None => return Some(root),
+                Some(parent) => root = parent,
+            }
+        }
+        None
     }
 
     /// Returns the bytes of the file: the same for the same state.

@@ -7,9 +7,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::id::{NodeName, RunId};
+use crate::id::{RunId, SiteKey};
 use crate::site::Parcel;
 use crate::site::parcel::ParcelError;
+
+/// Failed nodes that the shortened end of an errand names.
+const MOST_ROWS: usize = 100;
 
 /// What the level below does with the nodes of its manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +24,8 @@ pub enum ErrandVerb {
     Verify,
     /// Removes them.
     Destroy,
+    /// Says what of them is not as it should be. No run of its own: the document says it all.
+    Drift,
 }
 
 impl ErrandVerb {
@@ -30,6 +35,7 @@ impl ErrandVerb {
             Self::Create => "create",
             Self::Verify => "verify",
             Self::Destroy => "destroy",
+            Self::Drift => "drift",
         }
     }
 }
@@ -42,11 +48,11 @@ pub struct Errand {
     pub run: RunId,
     /// What is done.
     pub verb: ErrandVerb,
-    /// The hosting node: the host of the run.
-    pub node: NodeName,
+    /// The hosting node, or this machine as the level above calls it: the host of the run.
+    pub host: SiteKey,
     /// The site of the level below.
     pub parcel: Parcel,
-    /// Its manifest.
+    /// Its manifest; null: nobody describes the nodes any more, and what is known of them there counts.
     pub manifest: Value,
     /// Further arguments of the command.
     pub arguments: Vec<String>,
@@ -78,6 +84,9 @@ impl Errand {
 pub struct ErrandBegun {
     /// Its run was killed: nothing more becomes of it, and it needs another name.
     pub lost: bool,
+    /// Not begun: the run of before that still works on the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<RunId>,
     /// The hash of the program that answers.
     pub sha256: String,
 }
@@ -93,6 +102,18 @@ pub struct ErrandEnd {
     /// The last lines of what it complained of.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub complaint: String,
+}
+
+impl ErrandEnd {
+    /// Returns the end without what was said of nodes that did not fail, for who hears only so much.
+    pub fn shortened(mut self) -> Self {
+        let rows = self.document.as_mut().and_then(|document| document["nodes"].as_array_mut());
+        if let Some(rows) = rows {
+            rows.retain(|row| row["status"] == "failed");
+            rows.truncate(MOST_ROWS);
+        }
+        self
+    }
 }
 
 /// A line of those that follow an errand which is no event.

@@ -54,8 +54,11 @@ const REMOVED: &[ParamSpec] = &[
     ParamSpec::new("made_here", ParamKind::Bool, "Only if this run made it."),
     ParamSpec::new("terminate", ParamKind::Bool, "The node stops itself first."),
 ];
-const DELEGATED: &[ParamSpec] =
-    &[NODE, ParamSpec::new("verb", ParamKind::NonEmptyText, "What it does with the nodes in it.").required()];
+const DELEGATED: &[ParamSpec] = &[
+    ParamSpec::new("node", ParamKind::NonEmptyText, "The hosting node."),
+    ParamSpec::new("host", ParamKind::NonEmptyText, "Instead of a node: a host that is another machine."),
+    ParamSpec::new("verb", ParamKind::NonEmptyText, "What it does with the nodes in it.").required(),
+];
 const SERVED: &[ParamSpec] =
     &[ParamSpec::new("act", ParamKind::NonEmptyText, "What is done with the server.").required()];
 

@@ -18,7 +18,7 @@ mod signal;
 mod tests;
 
 pub use code::{ErrorBody, WireCode, WireError};
-pub use job::{Job, JobOrder, JobRequest, JobState, STREAM_BYTES};
+pub use job::{INPUT_BYTES, Job, JobInput, JobOrder, JobRequest, JobState, STREAM_BYTES};
 pub use report::{
     AgentState, JobOutcome, NodeReport, NodeStatus, ReportKind, ReportStatus, StoredReport, is_digest,
 };
@@ -30,6 +30,9 @@ pub const LONGEST_WAIT_SECONDS: u64 = 55;
 /// How much larger than `limits.body_bytes` the report of a job may be that was delivered to the node and that the query
 /// names (`POST …/reports?job=ID`): two streams in JSON, whatever their bytes.
 pub const JOB_REPORT_BYTES: u64 = 13 * 1024 * 1024;
+
+/// How much larger than `limits.body_bytes` a job may be that comes over the server's socket: a text to read, in JSON.
+pub const JOB_REQUEST_BYTES: u64 = 2 * INPUT_BYTES as u64;
 
 /// Reads a JSON body of one shape.
 fn parse_body<'b, T: serde::Deserialize<'b>>(body: &'b [u8]) -> Result<T, WireError> {

@@ -224,7 +224,7 @@ fn secrets_are_references() {
 
 #[test]
 fn triggers_are_checked() {
-    let good = "tasks: []\nvars: {who: x}\nsecrets: {s: {env: S}}\ntriggers:\n- agent_online: {match: 'role:web'}\n  vars: {who: '{{ trigger.agent }}'}\n- schedule: {cron: '0 3 * * mon', tz: Europe/Vienna, catch_up: one}\n  overlap: skip\n  min_interval: 5m\n- webhook: {path: /hooks/x, secret: s}\n";
+    let good = "tasks: []\nvars: {who: x}\nsecrets: {s: {env: S}}\ntriggers:\n- agent_online: {match: 'web*'}\n  vars: {who: '{{ trigger.agent }}'}\n- schedule: {cron: '0 3 * * mon', tz: Europe/Vienna, catch_up: one}\n  overlap: skip\n  min_interval: 5m\n- webhook: {path: /hooks/x, secret: s}\n";
     assert_eq!(problems(good), Vec::<String>::new());
     let bad = "tasks: []\ntriggers:\n- {}\n- {schedule: {}}\n- {webhook: {path: x, secret: s}}\n- {agent_online: {match: a}, overlap: maybe}\n";
     insta::assert_snapshot!(problems(bad).join("\n"));

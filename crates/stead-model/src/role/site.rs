@@ -107,6 +107,8 @@ pub struct ArtifactQuestion {
     /// Older ones are stale: set for workdirs that were there before the role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newer_than: Option<Timestamp>,
+    /// Longer ones are told without their hash.
+    pub max_bytes: u64,
 }
 
 /// A path that fits a pattern.

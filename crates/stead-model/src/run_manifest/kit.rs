@@ -1,6 +1,7 @@
 //! Kits: what makes the command lines of roles that only say what is particular to them.
 
 use core::net::IpAddr;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
@@ -229,8 +230,20 @@ fn field(walk: &mut Walk<'_>, name: &str, node: Node<'_>) -> Option<Field> {
         number
     };
     let (min, max) = (bound("min"), bound("max"));
+    if let (Some(min), Some(max)) = (min, max)
+        && min > max
+    {
+        walk.report(node.bad(format!("`min` {min} is above `max` {max}: no number is both")));
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = values.iter().flatten().find(|value| !seen.insert(value.as_str())) {
+        walk.report(node.bad(format!("`values` has `{twice}` twice")));
+    }
     let required = given.get("required").and_then(|node| walk.boolean(node)).unwrap_or(false);
     let default = given.get("default");
+    if let Some(default) = default.filter(|_| required) {
+        walk.report(default.bad("a required field has no default").help("take one of the two keys out"));
+    }
     let field = Field {
         name: name.to_owned(),
         kind,

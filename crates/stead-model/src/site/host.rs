@@ -324,6 +324,18 @@ pub(super) fn read_hosting(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Host> 
     Some(read_described(walk, fields))
 }
 
+/// Reads what a worker of a fleet says of one of its drivers: the fields of a host without `driver`.
+pub(crate) fn read_driver(walk: &mut Walk<'_>, node: Node<'_>, driver: DriverKind) -> Option<Host> {
+    let fields = walk.map(node, &HOST_KEYS)?;
+    if let Some(key) = fields.node().key("driver") {
+        walk.report(key.error("fleet/conflict", "the driver is the key above").help("leave it out"));
+    }
+    let mut host = read_fields(walk, fields);
+    host.driver = Some(driver);
+    warn_of_unread(walk, fields, driver);
+    Some(host)
+}
+
 /// Reads a host that inherits nothing.
 fn read_described(walk: &mut Walk<'_>, fields: Fields<'_>) -> Host {
     let host = read_fields(walk, fields);
@@ -366,7 +378,6 @@ fn read_fields(walk: &mut Walk<'_>, fields: Fields<'_>) -> Host {
         domain: read::domain(walk, fields, "domain"),
         address: read::ip(walk, fields, "ip").map(|address| address.to_string()),
         arch: read::text(walk, fields, "arch"),
-        self_addr: read_self_addr(walk, fields),
         parallel: read::number(walk, fields, "parallel", 1..=10_000),
         timeouts: read_timeouts(walk, fields),
         labels: read_labels(walk, fields),
@@ -383,6 +394,7 @@ fn read_fields(walk: &mut Walk<'_>, fields: Fields<'_>) -> Host {
         faults: fault::read(walk, fields),
         ..Host::default()
     };
+    host.self_addr = read_self_addr(walk, fields, host.driver());
     read_description(walk, fields, &mut host);
     read_driver_settings(walk, fields, &mut host);
     host
@@ -393,10 +405,13 @@ fn located_text(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<Lo
     Some(Located { value: walk.full_text(node)?.to_owned(), span: node.span() })
 }
 
-fn read_self_addr(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<String> {
+fn read_self_addr(walk: &mut Walk<'_>, fields: Fields<'_>, driver: DriverKind) -> Option<String> {
     let node = fields.get("self_addr")?;
     let text = walk.full_text(node)?;
     let why = match Authority::parse(text).map(Authority::reach) {
+        Some(Reach::Here) if !matches!(driver, DriverKind::Sandbox | DriverKind::None) => {
+            "which leads every other machine to itself"
+        }
         Some(Reach::Here | Reach::Everybody) => return Some(text.to_owned()),
         Some(Reach::Nobody) => "which other machines cannot reach",
         None => "which is neither an address nor a name",

@@ -1,5 +1,7 @@
 //! Manifests (version 2): which nodes there are, how they hang together and how they are built.
 
+use core::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::address::NodeAddress;
@@ -196,6 +198,19 @@ pub struct Context {
     pub path: Vec<NodeName>,
     /// The host of the first run.
     pub host: String,
+    /// Links that leave the manifest: whoever holds both ends makes them.
+    pub peers: Vec<PeerOutside>,
+}
+
+/// A peer of a node that another level, or another part of the first run, has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerOutside {
+    /// The node of the manifest.
+    pub of: NodeName,
+    /// Its peer.
+    pub name: NodeName,
+    /// Where the peer takes logins, once that is known.
+    pub place: Option<(IpAddr, u16)>,
 }
 
 /// How one node is built, where it differs from the manifest.

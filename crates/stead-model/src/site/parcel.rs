@@ -96,6 +96,11 @@ impl Parcel {
         Ok(())
     }
 
+    /// Returns the name of the site it is of.
+    pub fn site_name(&self) -> SiteKey {
+        self.to_site().settings.value.name
+    }
+
     /// Returns the site that the files make.
     pub fn to_site(&self) -> Site {
         let file = |(path, content): (&String, &String)| {

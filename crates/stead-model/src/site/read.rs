@@ -11,17 +11,17 @@ use crate::diagnostic::Diagnostic;
 use crate::yaml::{Fields, Node, Walk};
 
 /// Returns the text of `key`.
-pub(super) fn text(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<String> {
+pub(crate) fn text(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<String> {
     fields.get(key).and_then(|node| walk.full_text(node)).map(str::to_owned)
 }
 
 /// Returns the boolean of `key`.
-pub(super) fn flag(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<bool> {
+pub(crate) fn flag(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Option<bool> {
     fields.get(key).and_then(|node| walk.boolean(node))
 }
 
 /// Returns the whole number of `key`, which is in `range`.
-pub(super) fn number<T: TryFrom<i64>>(
+pub(crate) fn number<T: TryFrom<i64>>(
     walk: &mut Walk<'_>,
     fields: Fields<'_>,
     key: &str,
@@ -32,7 +32,7 @@ pub(super) fn number<T: TryFrom<i64>>(
 }
 
 /// Returns one of the values that words stand for.
-pub(super) fn word<T: Copy>(
+pub(crate) fn word<T: Copy>(
     walk: &mut Walk<'_>,
     fields: Fields<'_>,
     key: &str,
@@ -101,7 +101,7 @@ fn plain_names(
 }
 
 /// Returns an identifier with its place.
-pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(
+pub(crate) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(
     walk: &mut Walk<'_>,
     fields: Fields<'_>,
     key: &str,
@@ -111,7 +111,7 @@ pub(super) fn id<T: std::str::FromStr<Err: std::fmt::Display>>(
 }
 
 /// Returns the map of `key`.
-pub(super) fn map<'t>(
+pub(crate) fn map<'t>(
     walk: &mut Walk<'_>,
     fields: Fields<'t>,
     key: &str,
@@ -213,11 +213,11 @@ pub(super) fn refuse_repeated(walk: &mut Walk<'_>, node: Option<Node<'_>>, what:
 }
 
 /// Returns an object with the keys that have a value.
-pub(super) fn without_absent<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
+pub(crate) fn without_absent<const N: usize>(fields: [(&str, Option<Value>); N]) -> Map<String, Value> {
     fields.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
 /// Returns the word that stands for `value`.
-pub(super) fn word_of<T: Copy + PartialEq>(value: T, words: &[(&'static str, T)]) -> Option<&'static str> {
+pub(crate) fn word_of<T: Copy + PartialEq>(value: T, words: &[(&'static str, T)]) -> Option<&'static str> {
     words.iter().find(|(_, other)| *other == value).map(|(word, _)| *word)
 }

@@ -49,7 +49,7 @@ pub const LIMITS_KEYS: Keys = Keys {
         Key::new("header_seconds", limit, "default 5"),
         Key::new("header_bytes", limit, "default 16384"),
         Key::new("body_seconds", limit, "default 30"),
-        Key::new("body_bytes", limit, "default 1048576"),
+        Key::new("body_bytes", || integer(1, MOST_BODY), "default 1048576"),
         Key::new("connections", limit, "default 20000"),
         Key::new("auth_failures_per_minute", rate, "per address; default 60, 0 = no limit"),
         Key::new("anonymous_per_second", rate, "per address; default 100, 0 = no limit"),
@@ -111,6 +111,9 @@ fn lifetime_schema() -> Value {
 
 /// The largest limit.
 const MOST: i64 = 1 << 40;
+
+/// The largest body: what one says is kept as one line of the server's journal, several times as long at most.
+const MOST_BODY: i64 = 8 << 20;
 
 /// What holds where no other file says something else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -323,17 +326,17 @@ fn read_limits(walk: &mut Walk<'_>, fields: Fields<'_>) -> Limits {
         anonymous_per_second,
         token_per_second,
     } = &mut limits;
-    for (key, least, place) in [
-        ("header_seconds", 1, header_seconds),
-        ("header_bytes", 1, header_bytes),
-        ("body_seconds", 1, body_seconds),
-        ("body_bytes", 1, body_bytes),
-        ("connections", 1, connections),
-        ("auth_failures_per_minute", 0, auth_failures_per_minute),
-        ("anonymous_per_second", 0, anonymous_per_second),
-        ("token_per_second", 0, token_per_second),
+    for (key, range, place) in [
+        ("header_seconds", 1..=MOST, header_seconds),
+        ("header_bytes", 1..=MOST, header_bytes),
+        ("body_seconds", 1..=MOST, body_seconds),
+        ("body_bytes", 1..=MOST_BODY, body_bytes),
+        ("connections", 1..=MOST, connections),
+        ("auth_failures_per_minute", 0..=MOST, auth_failures_per_minute),
+        ("anonymous_per_second", 0..=MOST, anonymous_per_second),
+        ("token_per_second", 0..=MOST, token_per_second),
     ] {
-        *place = read::number(walk, fields, key, least..=MOST).unwrap_or(*place);
+        *place = read::number(walk, fields, key, range).unwrap_or(*place);
     }
     limits
 }

@@ -526,6 +526,11 @@ fn keys_that_nobody_reads_are_told() {
     for bad in ["0.0.0.0", "0.0.0.0:1", "'::'", "a b", "'x:99999'"] {
         assert_eq!(told(&format!("self_addr: {bad}\n")), ["node/bad-type self_addr"], "{bad}");
     }
+    for here in ["127.0.0.1", "localhost", "'[::1]:443'"] {
+        let certain = told(&format!("driver: qemu\nself_addr: {here}\n"));
+        assert_eq!(certain, ["node/bad-type self_addr"], "{here}");
+        assert_eq!(told(&format!("self_addr: {here}\n")), [""; 0], "who makes machines there is not known");
+    }
     let nodes = "schema_version: 2\nname: m\nnodes: [{name: a, type: ct, image: i}, {name: b, type: vm, template: t}, {name: c, type: pve, image: i, template: t}]\n";
     let site = site(&[(FileKind::Manifest, "m", nodes)]);
     let told: Vec<&str> =

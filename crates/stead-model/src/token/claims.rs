@@ -178,7 +178,7 @@ pub fn is_person(text: &str) -> bool {
 }
 
 /// Returns the members of an object, each of which is there once.
-fn members(payload: &[u8]) -> Result<Map<String, Value>, &'static str> {
+pub(super) fn members(payload: &[u8]) -> Result<Map<String, Value>, &'static str> {
     match serde_json::from_slice::<Strict>(payload) {
         Ok(Strict(Value::Object(members))) => Ok(members),
         Ok(_) => Err("the payload is not a JSON object"),
@@ -186,7 +186,10 @@ fn members(payload: &[u8]) -> Result<Map<String, Value>, &'static str> {
     }
 }
 
-fn text<'m>(members: &'m Map<String, Value>, name: &'static str) -> Result<Option<&'m str>, &'static str> {
+pub(super) fn text<'m>(
+    members: &'m Map<String, Value>,
+    name: &'static str,
+) -> Result<Option<&'m str>, &'static str> {
     match members.get(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
@@ -196,7 +199,7 @@ fn text<'m>(members: &'m Map<String, Value>, name: &'static str) -> Result<Optio
     }
 }
 
-fn integer(members: &Map<String, Value>, name: &str) -> Result<Option<i64>, &'static str> {
+pub(super) fn integer(members: &Map<String, Value>, name: &str) -> Result<Option<i64>, &'static str> {
     match members.get(name) {
         None => Ok(None),
         Some(Value::Number(number)) => match number.as_i64() {

@@ -1,8 +1,10 @@
 //! Which keys are live, and how the ring changes: rotation and revocation as functions of values.
 
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LATEST, SigningKey};
+use super::{LATEST, RefusalCode, SigningKey, Version};
 use crate::id::NodeName;
 use crate::site::Site;
 use crate::site::keyring::{KeyUse, Keyring, KeyringKey, Revocation};
@@ -42,7 +44,46 @@ pub struct LiveRing {
     // Invariant: not empty, and at most `LIVE_MOST`.
     keys: Vec<SigningKey>,
     minting: Option<SigningKey>,
-    revoked: Vec<Revocation>,
+    revoked: Arc<Revoked>,
+}
+
+/// Tokens that are not accepted any more, in the shape in which every request asks for them.
+///
+/// Entries are never dropped for their age: tokens of version 1 do not end, and the lifetime of others may be given by
+/// hand, so that an old one would be good again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revoked {
+    tokens: HashSet<String>,
+    nodes: BTreeMap<NodeName, i64>,
+}
+
+impl Revoked {
+    /// Returns what a keyring revokes.
+    pub fn of(keyring: &Keyring) -> Self {
+        let mut revoked = Self::default();
+        for entry in &keyring.revoked {
+            match entry {
+                Revocation::Token { jti } => {
+                    revoked.tokens.insert(jti.clone());
+                }
+                Revocation::Node { node, before } => {
+                    let latest = revoked.nodes.entry(node.clone()).or_insert(*before);
+                    *latest = (*latest).max(*before);
+                }
+            }
+        }
+        revoked
+    }
+
+    /// Returns the nodes whose tokens are revoked, each with the time before which they were made.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, i64)> {
+        self.nodes.iter().map(|(node, before)| (node, *before))
+    }
+
+    fn covers(&self, claims: &super::Claims) -> bool {
+        claims.jti().is_some_and(|jti| self.tokens.contains(jti))
+            || self.nodes.get(claims.node.as_str()).is_some_and(|before| claims.iat < *before)
+    }
 }
 
 impl LiveRing {
@@ -59,6 +100,16 @@ impl LiveRing {
 
     /// Returns the keys of `keyring` that are live at `now`, with `signing_key` unless the keyring lists it.
     pub fn new(keyring: &Keyring, signing_key: Option<&SigningKey>, now: i64) -> Result<Self, RingError> {
+        Self::revoking(keyring, signing_key, Arc::new(Revoked::of(keyring)), now)
+    }
+
+    /// Returns the same where what the keyring revokes is at hand already.
+    pub fn revoking(
+        keyring: &Keyring,
+        signing_key: Option<&SigningKey>,
+        revoked: Arc<Revoked>,
+        now: i64,
+    ) -> Result<Self, RingError> {
         let is_live = |key: &&KeyringKey| key.until.is_none_or(|until| now < until);
         let mut keys: Vec<SigningKey> =
             keyring.keys.iter().filter(is_live).map(|key| key.key.clone()).collect();
@@ -71,7 +122,7 @@ impl LiveRing {
         match keys.len() {
             0 => Err(RingError::NoKey),
             count if count > LIVE_MOST => Err(RingError::TooMany(count)),
-            _ => Ok(Self { keys, minting, revoked: keyring.revoked.clone() }),
+            _ => Ok(Self { keys, minting, revoked }),
         }
     }
 
@@ -88,18 +139,26 @@ impl LiveRing {
     /// Returns when a token for `node` that is made `now` says that it was made: not before its last revocation, or
     /// it would be revoked from the start.
     pub fn issue_time(&self, node: &str, now: i64) -> i64 {
-        let before = self.revoked.iter().filter_map(|revocation| match revocation {
-            Revocation::Node { node: revoked, before } if revoked.as_str() == node => Some(*before),
-            Revocation::Node { .. } | Revocation::Token { .. } => None,
-        });
-        before.chain([now]).max().unwrap_or(now)
+        self.revoked.nodes.get(node).map_or(now, |before| now.max(*before))
+    }
+
+    /// Returns why a token with these claims is not good any more at `now`; none: it is.
+    pub fn refusal(&self, claims: &super::Claims, now: i64) -> Option<RefusalCode> {
+        let has_key = match &claims.version {
+            Version::V1 { .. } => true,
+            Version::V2 { kid, .. } => self.keys.iter().any(|key| key.kid() == *kid),
+        };
+        if self.is_revoked(claims) {
+            return Some(RefusalCode::E303);
+        }
+        if !has_key {
+            return Some(RefusalCode::E301);
+        }
+        claims.exp().filter(|exp| now >= *exp).map(|_| RefusalCode::E302)
     }
 
     pub(super) fn is_revoked(&self, claims: &super::Claims) -> bool {
-        self.revoked.iter().any(|revocation| match revocation {
-            Revocation::Token { jti } => claims.jti() == Some(jti),
-            Revocation::Node { node, before } => node.as_str() == claims.node && claims.iat < *before,
-        })
+        self.revoked.covers(claims)
     }
 }
 
@@ -158,7 +217,14 @@ pub fn revoke_token(keyring: &Keyring, jti: &str) -> Keyring {
     revoked
 }
 
-/// Returns the ring in which every token of `node` that was made up to `now` (seconds since 1970) is revoked.
+/// Returns the ring in which every token of `node` that there is at `now` (seconds since 1970) is revoked.
+pub fn revoke_all_of(keyring: &Keyring, node: &NodeName, now: i64) -> Keyring {
+    // One that was minted in the second of a revocation says that it is of the next.
+    let newest = Revoked::of(keyring).nodes.get(node).copied().unwrap_or(now);
+    revoke_node(keyring, node, now.max(newest))
+}
+
+/// Returns the ring in which every token of `node` that says it was made up to `now` (seconds since 1970) is revoked.
 pub fn revoke_node(keyring: &Keyring, node: &NodeName, now: i64) -> Keyring {
     // A token knows only the second it was made in: those of this second are revoked as well.
     let before = now.saturating_add(1);

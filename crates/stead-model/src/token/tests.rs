@@ -194,6 +194,30 @@ fn revoked_tokens_are_refused_and_new_ones_are_not() {
     let later = revoke_node(&by_node, &edge, IAT + 10);
     assert_eq!(later.revoked.len(), 1);
     assert_eq!(revoke_node(&later, &edge, IAT), later, "an earlier moment takes nothing back");
+    let all = revoke_all_of(&by_node, &edge, IAT);
+    assert_eq!(
+        all,
+        revoke_node(&by_node, &edge, IAT + 1),
+        "one minted in that second says that it is of the next"
+    );
+}
+
+/// A token that held is looked at again while its client waits: revoked, expired or without its key it holds no longer.
+#[test]
+fn a_token_that_held_may_hold_no_longer() {
+    let again = |claims: &Claims, keyring: &Keyring, signing: &SigningKey, now| {
+        let ring = LiveRing::new(keyring, Some(signing), now).unwrap();
+        verify_again(claims, Ok(&ring), true, now).map_err(|refusal| refusal.code)
+    };
+    let claims = verify(V2, Ok(&ring(&key(0xab))), true, IAT).unwrap();
+    let none = Keyring::default();
+    assert_eq!(again(&claims, &none, &key(0xab), IAT), Ok(()));
+    let revoked = revoke_node(&none, &NodeName::parse("edge").unwrap(), IAT);
+    assert_eq!(again(&claims, &revoked, &key(0xab), IAT), Err(RefusalCode::E303));
+    assert_eq!(again(&claims, &none, &key(0xab), EXP + 60), Err(RefusalCode::E302));
+    assert_eq!(again(&claims, &none, &key(0xcd), IAT), Err(RefusalCode::E301));
+    let refused = verify_again(&claims, Err(&RingError::NoKey), true, IAT).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::E500);
 }
 
 /// Case 20: old and new hold during the overlap, the old one not after.
@@ -398,4 +422,23 @@ fn a_broken_site_is_no_fault_of_the_spec() {
     ]);
     let refused = check_spec(&v2(Audience::Node), &site).unwrap_err();
     assert_eq!(refused.code, RefusalCode::E500);
+}
+
+/// Section 8: what is remembered of a token is enough to see that it is not good any more.
+#[test]
+fn a_remembered_token_is_judged_without_it() {
+    let own = key(0xab);
+    let version = Version::V2 { exp: EXP, kid: own.kid(), aud: Audience::Node, jti: "j".to_owned() };
+    let claims = claims(version);
+    let refusal = |ring: &LiveRing, now| ring.refusal(&claims, now);
+    assert_eq!(refusal(&ring(&own), IAT), None);
+    assert_eq!(refusal(&ring(&own), EXP), Some(RefusalCode::E302));
+    assert_eq!(refusal(&ring(&key(0xcd)), IAT), Some(RefusalCode::E301));
+    let node = NodeName::parse("edge").unwrap();
+    for revoked in [revoke_token(&Keyring::default(), "j"), revoke_node(&Keyring::default(), &node, IAT)] {
+        let ring = LiveRing::new(&revoked, Some(&own), IAT).unwrap();
+        assert_eq!(refusal(&ring, EXP), Some(RefusalCode::E303), "also where it has ended");
+    }
+    let earlier = revoke_node(&Keyring::default(), &node, IAT - 1);
+    assert_eq!(refusal(&LiveRing::new(&earlier, Some(&own), IAT).unwrap(), IAT), None);
 }

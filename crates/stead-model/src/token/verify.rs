@@ -9,7 +9,7 @@ use crate::site::{ResolveError, ResolvedSpec, Site, resolve};
 const LATE: i64 = 60;
 
 /// How far in the future a token may have been made: seconds.
-const EARLY: i64 = 300;
+pub(super) const EARLY: i64 = 300;
 
 /// The codes of the protocol that a refused token answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,13 +94,22 @@ fn split(token: &str) -> Result<Parts<'_>, Refusal> {
     let Some((signed, mac)) = parts else {
         return refuse(RefusalCode::E300, "a token has two parts with a dot between");
     };
-    let (Some(payload), Some(signature)) = (url::decode(signed), url::decode(mac)) else {
-        return refuse(RefusalCode::E300, "a part of the token is not base64url");
-    };
-    if signature.len() != 32 {
-        return refuse(RefusalCode::E300, "the signature has not 32 bytes");
-    }
+    let (payload, signature) = decode(signed, mac).or_else(|why| refuse(RefusalCode::E300, why))?;
     Ok(Parts { signed, payload, signature })
+}
+
+/// Returns the bytes of payload and signature, or why they are none.
+pub(super) fn decode(payload: &str, mac: &str) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
+    let (Some(payload), Some(signature)) = (url::decode(payload), url::decode(mac)) else {
+        return Err("a part of the token is not base64url");
+    };
+    if payload.is_empty() {
+        return Err("the payload is empty");
+    }
+    if signature.len() != 32 {
+        return Err("the signature has not 32 bytes");
+    }
+    Ok((payload, signature))
 }
 
 /// Checks 2 to 8: returns what `token` says, if one of the live keys signed it and it holds at `now` (seconds since
@@ -133,16 +142,44 @@ pub fn verify(
         }
         Version::V1 { .. } | Version::V2 { .. } => {}
     }
+    check_now(&claims, ring, now)?;
+    Ok(claims)
+}
+
+/// Checks the claims of a token that has held before: whether it still does, with the keys and the time that are now.
+pub fn verify_again(
+    claims: &Claims,
+    ring: Result<&LiveRing, &RingError>,
+    accept_v1: bool,
+    now: i64,
+) -> Result<(), Refusal> {
+    let ring = match ring {
+        Ok(ring) => ring,
+        Err(error) => return refuse(RefusalCode::E500, error.to_string()),
+    };
+    match &claims.version {
+        Version::V1 { .. } if !accept_v1 => {
+            refuse(RefusalCode::E300, "tokens of version 1 are not accepted here")
+        }
+        Version::V2 { kid, .. } if ring.keys().iter().all(|key| key.kid() != *kid) => {
+            refuse(RefusalCode::E301, "the key that signed this token is not live any more")
+        }
+        Version::V1 { .. } | Version::V2 { .. } => check_now(claims, ring, now),
+    }
+}
+
+/// Checks 7 and 8: what changes with time and with the keyring.
+fn check_now(claims: &Claims, ring: &LiveRing, now: i64) -> Result<(), Refusal> {
     if claims.exp().is_some_and(|exp| now >= exp.saturating_add(LATE)) {
         return refuse(RefusalCode::E302, "the token has expired");
     }
     if claims.iat > now.saturating_add(EARLY) {
         return refuse(RefusalCode::E302, "the token is from the future; look at the clocks");
     }
-    if ring.is_revoked(&claims) {
+    if ring.is_revoked(claims) {
         return refuse(RefusalCode::E303, "the token is revoked");
     }
-    Ok(claims)
+    Ok(())
 }
 
 /// What is asked for with a token.

@@ -15,9 +15,9 @@ use crate::transport::{Running, Transport, TransportError};
 
 use super::become_account::{Account, command};
 use super::binary::{Binaries, Binary, Packing, own_arch};
+use super::bring;
 
 const PROBE: &str = include_str!("probe.sh");
-const UPLOAD: &str = include_str!("upload.sh");
 
 /// How long an executor that is there may take to introduce itself.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -189,47 +189,8 @@ impl Opening<'_> {
     async fn upload(&self, transport: &dyn Transport, binary: &Binary, found: &Found) -> Result<(), OpError> {
         let packing = found.packing.as_deref().map_or(Packing::None, Packing::parse);
         let program = self.binaries.packed(binary, packing).await?;
-        let arguments = ["/bin/sh", "-c", UPLOAD, "stead", &found.base, &binary.sha256, packing.as_str()];
-        let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
-        let mut running = transport.exec(command).await.map_err(|error| unreachable(&error))?;
-        let mut said = Vec::new();
-        {
-            let Running { stdin, stdout, .. } = &mut running;
-            let stdin = stdin.take();
-            let writing = async {
-                if let Some(mut stdin) = stdin {
-                    stdin.write_all(&input).await?;
-                    let mut sent = 0;
-                    loop {
-                        let piece = program.piece(sent).await?;
-                        if piece.is_empty() {
-                            break;
-                        }
-                        stdin.write_all(&piece).await?;
-                        sent += piece.len() as u64;
-                    }
-                    stdin.shutdown().await?;
-                    // A pipe ends only when its writer is gone.
-                    drop(stdin);
-                }
-                Ok::<(), std::io::Error>(())
-            };
-            let mut limited = stdout.take(64 << 10);
-            // What it says counts: a write fails when it has already given up.
-            let (_, read) = tokio::join!(writing, limited.read_to_end(&mut said));
-            read.map_err(|error| OpError::new(ErrorClass::Unreachable, error.to_string()))?;
-        }
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let line = said.lines().rev().find_map(|line| line.strip_prefix("STEAD-UPLOAD "));
-        match line.and_then(|line| line.split_once(' ')) {
-            Some(("done", _)) => Ok(()),
-            Some((_, why)) => Err(OpError::operation(format!("upload of the executor: {why}"))),
-            None => {
-                let last = last_lines(&mut running).await;
-                let message = format!("the upload of the executor ended early: {last}");
-                Err(OpError::new(ErrorClass::Unreachable, message))
-            }
-        }
+        let (command, input) = command(bring::argv(&found.base, &binary.sha256, packing), self.account);
+        bring::upload(transport, command, input, &program).await
     }
 
     async fn hello(
@@ -344,7 +305,7 @@ fn probe_line(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the end of what a program said of errors.
-async fn last_lines(running: &mut Running) -> String {
+pub(super) async fn last_lines(running: &mut Running) -> String {
     let mut said = Vec::new();
     let mut limited = (&mut running.stderr).take(64 << 10);
     // One that says nothing more but does not end either has said all it will.

@@ -27,6 +27,21 @@ async fn values_flow_from_task_to_task_and_into_the_report() {
     assert_eq!(report.value(two).unwrap(), 21);
 }
 
+/// Section 13: a server has none of this program's closures.
+#[test]
+fn only_plans_without_closures_are_submitted() {
+    let mut plan = Plan::builder("mixed");
+    plan.func("one", |_| async { Ok(Done::unchanged(())) });
+    plan.finally_func("last", |_| async { Ok(Done::unchanged(())) });
+    let refused = plan.build().unwrap().to_submission().unwrap_err();
+    assert_eq!(refused.to_string(), "functional tasks cannot be submitted: one, last");
+    let plan = Plan::builder("empty").build().unwrap();
+    let submission = plan.to_submission().unwrap();
+    assert_eq!(submission.plan_hash, submission.plan.digest());
+    let body = serde_json::to_vec(&submission).unwrap();
+    assert_eq!(stead_model::plan::PlanSubmission::parse(&body).unwrap(), submission);
+}
+
 #[tokio::test]
 async fn only_upstream_results_can_be_read() {
     let mut plan = Plan::builder("upstream");

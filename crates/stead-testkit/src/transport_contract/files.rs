@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use stead_model::ErrorClass;
 use stead_model::plan::Digest;
+use stead_runner::socket::SocketPath;
 use stead_runner::transport::{Endpoint, FileMeta, Forward, Source, Transport};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -126,7 +127,7 @@ pub(super) async fn connections_are_carried(transport: &dyn Transport, directory
     let tcp = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let tcp_end = Endpoint::Tcp("127.0.0.1".to_owned(), tcp.local_addr().expect("its address").port());
     let socket = directory.join("server");
-    let unix = UnixListener::bind(&socket).expect("a socket");
+    let unix = UnixListener::bind(near(&socket).path()).expect("a socket");
     let unix_end = Endpoint::Unix(socket);
     let mut servers = JoinSet::new();
     servers.spawn(async move {
@@ -157,7 +158,9 @@ pub(super) async fn connections_are_carried(transport: &dyn Transport, directory
                         assert_ne!(*port, 0);
                         ask(TcpStream::connect((host.as_str(), *port)).await.expect(&said)).await
                     }
-                    Endpoint::Unix(path) => ask(UnixStream::connect(path).await.expect(&said)).await,
+                    Endpoint::Unix(path) => {
+                        ask(UnixStream::connect(near(path).path()).await.expect(&said)).await
+                    }
                 };
                 assert_eq!(answer, "HELLO", "{said}");
             }
@@ -166,6 +169,10 @@ pub(super) async fn connections_are_carried(transport: &dyn Transport, directory
             ended(&listen).await;
         }
     }
+}
+
+fn near(path: &Path) -> SocketPath {
+    SocketPath::new(path).expect("its directory")
 }
 
 /// Waits until nothing listens there any more.

@@ -546,6 +546,31 @@ fn triggers_and_limits_are_checked() {
     assert!(compile(good).is_ok());
 }
 
+/// What no agent and no request can ever match is told, not armed.
+#[test]
+fn triggers_that_can_never_fire_are_refused() {
+    let found = |on: Vec<TriggerKind>| {
+        let mut plan = plan(vec![]);
+        plan.secrets = BTreeMap::from([("s".to_owned(), SecretRef::Env("S".to_owned()))]);
+        let trigger = |on| Trigger { on, overlap: Overlap::Queue, min_interval: None, vars: BTreeMap::new() };
+        plan.triggers = on.into_iter().map(trigger).collect();
+        compile(plan).map_or_else(|problems| problems.iter().count(), |_| 0)
+    };
+    let online = |text: &str| TriggerKind::AgentOnline { r#match: text.to_owned() };
+    let hook = |path: &str| TriggerKind::Webhook { path: path.to_owned(), secret: "s".to_owned() };
+    for text in ["role:web", "web*&role:db", "!role:web", "ssh://root@web1"] {
+        assert_eq!(found(vec![online(text)]), 1, "{text}");
+    }
+    for text in ["web*", "all", "web1,web2", "web*,!web9"] {
+        assert_eq!(found(vec![online(text)]), 0, "{text}");
+    }
+    for path in ["/tail/", "/", "//", "/a//b", "/a/../b", "/.", "/a%20b", "/a b", "/a?b", "/a\\b", "/ä"] {
+        assert_eq!(found(vec![hook(path)]), 1, "{path}");
+    }
+    assert_eq!(found(vec![hook("/deploy/web-1_v2.0")]), 0);
+    assert_eq!(found(vec![hook("/same"), hook("/other"), hook("/same")]), 1);
+}
+
 #[test]
 fn equal_settings_become_one_and_equal_plans_hash_the_same() {
     let slow = |settings: &mut Settings| settings.timeout = Some(Duration::from_secs(3));

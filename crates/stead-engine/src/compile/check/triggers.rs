@@ -1,5 +1,6 @@
 //! What the plan says of itself: limits, and what starts its runs.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,6 +15,20 @@ use crate::target::TargetExpr;
 
 /// Most attempts at once.
 const MAX_PARALLEL: u32 = 10_000;
+
+/// The most bytes of a webhook's path.
+const LONGEST_PATH: usize = 512;
+/// How a webhook's path is made.
+const HOOK_PATH: &str =
+    "use parts of letters, digits and `-._~!$&'()*+,;=:@` with a `/` before each, at most 512 bytes";
+
+/// Whether a request can have this path as it is written, and means nothing else by it.
+fn is_hook_path(path: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+    let mut parts = path.split('/').skip(1);
+    path.len() <= LONGEST_PATH
+        && parts.all(|part| !matches!(part, "" | "." | "..") && part.bytes().all(is_plain))
+}
 
 impl Checker<'_> {
     pub(super) fn whole_plan(&mut self) {
@@ -43,17 +58,22 @@ impl Checker<'_> {
                 "give it some time; the default is 5m",
             );
         }
+        let mut paths = BTreeSet::new();
         for (i, trigger) in plan.triggers.iter().enumerate() {
             let path = format!("triggers.{i}");
             match &trigger.on {
                 TriggerKind::AgentOnline { r#match } => {
-                    if let Err(error) = TargetExpr::parse(r#match) {
-                        self.plan_error(
-                            &format!("{path}.agent_online.match"),
-                            error.code(),
-                            error.to_string(),
-                            "",
-                        );
+                    let path = format!("{path}.agent_online.match");
+                    match TargetExpr::parse(r#match) {
+                        Ok(expr) => {
+                            for part in expr.beyond_names() {
+                                let message =
+                                    format!("`{part}` means no agent: they have names, and no labels");
+                                let help = "name agents, or their names' pattern: `web*`";
+                                self.plan_error(&path, "plan/bad-value", message, help);
+                            }
+                        }
+                        Err(error) => self.plan_error(&path, error.code(), error.to_string(), ""),
                     }
                 }
                 TriggerKind::Schedule { cron, tz, .. } => {
@@ -71,9 +91,16 @@ impl Checker<'_> {
                     }
                 }
                 TriggerKind::Webhook { path: address, secret } => {
+                    let place = format!("{path}.webhook.path");
                     if !address.starts_with('/') {
                         let message = format!("a webhook's path starts with `/`, found `{address}`");
-                        self.plan_error(&format!("{path}.webhook.path"), "plan/bad-value", message, "");
+                        self.plan_error(&place, "plan/bad-value", message, "");
+                    } else if !is_hook_path(address) {
+                        let message = format!("no request has the path `{address}`");
+                        self.plan_error(&place, "plan/bad-value", message, HOOK_PATH);
+                    } else if !paths.insert(address.as_str()) {
+                        let message = format!("two webhooks have the path `{address}`");
+                        self.plan_error(&place, "plan/bad-value", message, "give each its own");
                     }
                     if !plan.secrets.contains_key(secret) {
                         let help = suggest(secret, plan.secrets.keys().map(String::as_str));

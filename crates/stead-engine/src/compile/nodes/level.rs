@@ -57,11 +57,24 @@ pub struct Level<'a> {
     pub timeout_buffer: u32,
     /// How long each part may take, by root.
     pub timeouts: &'a dyn Fn(&NodeName) -> Timeouts,
-    /// Roots whose nodes need a server: then there is one before they are made, and perhaps none after.
+    /// Roots that need a server: then there is one before they are made.
     pub served: &'a BTreeSet<NodeName>,
+    /// Whether a server may have to go when nodes have gone.
+    pub releases: bool,
     /// Nodes of this level that the manifest does not have and that are removed all the same.
     pub orphans: &'a [NodeName],
+    /// The machine that makes the tree of a root, where it is not this one: it runs what is to be done with it.
+    pub hosts: &'a BTreeMap<NodeName, String>,
+    /// Other machines that look for nodes which the manifest does not have, and remove them.
+    pub swept: &'a BTreeSet<String>,
+    /// Nodes of this level that are asked to remove nodes in them which the manifest does not have.
+    pub swept_nodes: &'a BTreeSet<NodeName>,
 }
+
+/// No other machines.
+static NO_HOSTS: BTreeMap<NodeName, String> = BTreeMap::new();
+static NO_NAMES: BTreeSet<String> = BTreeSet::new();
+static NO_NODES: BTreeSet<NodeName> = BTreeSet::new();
 
 impl<'a> Level<'a> {
     /// Returns the level of `manifest` with what it says of itself.
@@ -81,7 +94,11 @@ impl<'a> Level<'a> {
             timeout_buffer: settings.timeout_buffer,
             timeouts,
             served,
+            releases: !served.is_empty(),
             orphans: &[],
+            hosts: &NO_HOSTS,
+            swept: &NO_NAMES,
+            swept_nodes: &NO_NODES,
         }
     }
 }
@@ -90,6 +107,7 @@ impl<'a> Level<'a> {
 pub fn to_plan(level: &Level<'_>, forest: &Forest, rows: &NodesPlan) -> Result<CompiledPlan, Diagnostics> {
     let mut making = Making { level, forest, rows, drafts: Vec::new() };
     making.level_tasks();
+    making.sweep();
     making.add_milestone();
     making.remove_orphans();
     making.add_server();
@@ -128,6 +146,8 @@ struct Draft {
 enum Holder {
     Row(usize),
     Below(usize, Phase),
+    /// On another machine, by a root that is made there.
+    Elsewhere(usize, Phase),
 }
 
 struct Making<'a> {
@@ -142,22 +162,63 @@ impl Making<'_> {
     fn level_tasks(&mut self) {
         let trees = self.forest.trees();
         let mut places: BTreeMap<Holder, usize> = BTreeMap::new();
+        let hosts = self
+            .forest
+            .roots()
+            .filter_map(|root| Some((self.level.hosts.get(&self.forest.nodes[root].name)?, root)));
+        // The first root of a host is the last to be taken in.
+        let firsts: BTreeMap<&String, usize> = hosts.collect::<Vec<_>>().into_iter().rev().collect();
         let mut place_of_row = Vec::with_capacity(self.rows.tasks.len());
         for (row, task) in self.rows.tasks.iter().enumerate() {
-            let holder = match (task.node, task.at) {
-                (Some(node), Some(_)) => Holder::Below(trees[node], group(task.phase)),
-                (Some(_) | None, _) => Holder::Row(row),
+            let holder = match (self.elsewhere(task, &trees, &firsts), task.node, task.at) {
+                (Some(root), _, _) => Holder::Elsewhere(root, group(task.phase)),
+                (None, Some(node), Some(_)) => Holder::Below(trees[node], group(task.phase)),
+                (None, Some(_) | None, _) => Holder::Row(row),
             };
             let place = *places.entry(holder).or_insert_with(|| {
                 self.drafts.push(match holder {
                     Holder::Row(row) => self.own(row, task, &trees),
                     Holder::Below(root, phase) => self.below(root, phase),
+                    Holder::Elsewhere(root, phase) => {
+                        let root = &self.forest.nodes[root].name;
+                        let limits = (self.level.timeouts)(root);
+                        self.on_host(&self.level.hosts[root], phase, limits.delegate)
+                    }
                 });
                 self.drafts.len() - 1
             });
             place_of_row.push(place);
             let before = task.depends_on.iter().map(|before| place_of_row[*before]);
             self.drafts[place].before.extend(before.filter(|before| *before != place));
+        }
+    }
+
+    /// Returns the first root that is made where the node of a row is, if that is another machine. A row about nodes of two
+    /// machines is this one's.
+    fn elsewhere(
+        &self,
+        task: &NodeTask,
+        trees: &[usize],
+        firsts: &BTreeMap<&String, usize>,
+    ) -> Option<usize> {
+        let host_of = |node: usize| self.level.hosts.get(&self.forest.nodes[trees[node]].name);
+        let host = host_of(task.node?)?;
+        if task.peer.is_some_and(|peer| host_of(peer) != Some(host)) {
+            return None;
+        }
+        firsts.get(host).copied()
+    }
+
+    /// Has others remove what nobody describes any more.
+    fn sweep(&mut self) {
+        let on_host = |host: &String| self.on_host(host, Phase::Destroy, Timeouts::default().delegate);
+        let hosts = self.level.swept.iter().map(on_host);
+        let roots = self.level.swept_nodes.iter().filter_map(|node| self.forest.named(node.as_str()));
+        let below = roots.map(|range| self.below(range.start, Phase::Destroy));
+        for draft in hosts.chain(below).collect::<Vec<_>>() {
+            if self.drafts.iter().all(|known| known.name != draft.name) {
+                self.drafts.push(draft);
+            }
         }
     }
 
@@ -202,25 +263,28 @@ impl Making<'_> {
 
     fn below(&self, root: usize, phase: Phase) -> Draft {
         let root = &self.forest.nodes[root].name;
-        let verb = match phase {
-            Phase::Create | Phase::Config | Phase::Run => delegated::CREATE,
-            Phase::Verify => delegated::VERIFY,
-            Phase::Destroy => delegated::DESTROY,
-        };
+        let limits = (self.level.timeouts)(root);
+        let name = format!("{root}.children.{}", verb_of(phase));
+        self.delegated(name, ("node", root.as_str()), phase, limits.delegate)
+    }
+
+    /// Returns the task of all that is done alike on another machine. No node has such a name.
+    fn on_host(&self, host: &str, phase: Phase, limit: u32) -> Draft {
+        self.delegated(format!("host_{host}.{}", verb_of(phase)), ("host", host), phase, limit)
+    }
+
+    fn delegated(&self, name: String, whom: (&'static str, &str), phase: Phase, limit: u32) -> Draft {
+        let verb = verb_of(phase);
         let delegate = |verb: &str| {
-            operation_of(
-                op::NODE_DELEGATE,
-                [("node", Param::from(root.as_str())), ("verb", Param::from(verb))],
-            )
+            operation_of(op::NODE_DELEGATE, [(whom.0, Param::from(whom.1)), ("verb", Param::from(verb))])
         };
         let Op { params, .. } = delegate(verb);
-        let limits = (self.level.timeouts)(root);
         Draft {
-            name: format!("{root}.children.{verb}"),
+            name,
             operation: op::NODE_DELEGATE,
             params,
             phase,
-            seconds: limits.delegate + self.level.timeout_buffer,
+            seconds: limit + self.level.timeout_buffer,
             before: BTreeSet::new(),
             undo: (verb == delegated::CREATE).then(|| delegate(delegated::ROLLBACK)),
         }
@@ -260,15 +324,12 @@ impl Making<'_> {
 
     /// Has a server answer before nodes that need one are made, and go when they have gone.
     fn add_server(&mut self) {
-        if self.level.served.is_empty() {
-            return;
-        }
         let of = |drafts: &[Draft], operation: &str| -> Vec<usize> {
             let found = drafts.iter().enumerate().filter(|(_, draft)| draft.operation == operation);
             found.map(|(place, _)| place).collect()
         };
         let makes = of(&self.drafts, op::NODE_MAKE);
-        if !makes.is_empty() {
+        if !makes.is_empty() && !self.level.served.is_empty() {
             let server = self.add(SERVER, op::NODE_SERVER, Phase::Create, BTreeSet::new());
             let draft = &mut self.drafts[server];
             draft.params.insert("act".to_owned(), Param::from(serving::ENSURE));
@@ -280,7 +341,7 @@ impl Making<'_> {
             }
         }
         let removals: BTreeSet<usize> = of(&self.drafts, op::NODE_REMOVE).into_iter().collect();
-        if !removals.is_empty() {
+        if !removals.is_empty() && self.level.releases {
             let release = self.add(RELEASE, op::NODE_SERVER, Phase::Destroy, removals);
             let draft = &mut self.drafts[release];
             draft.params.insert("act".to_owned(), Param::from(serving::RELEASE));
@@ -317,6 +378,15 @@ impl Making<'_> {
         }
         tasks.sort_by_key(|task| task.section);
         tasks
+    }
+}
+
+/// Returns what who is delegated to does in a phase.
+fn verb_of(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Create | Phase::Config | Phase::Run => delegated::CREATE,
+        Phase::Verify => delegated::VERIFY,
+        Phase::Destroy => delegated::DESTROY,
     }
 }
 

@@ -43,7 +43,7 @@ impl Case {
 
     /// Every row on a line: task, mode, action, place, what it waits for.
     fn shown(&self, verb: NodesVerb, choice: &Choice) -> Vec<String> {
-        let rows = self.plan(verb, choice).to_json(self.forest());
+        let rows = self.plan(verb, choice).to_json(self.forest(), &BTreeMap::new());
         let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
         let show = |row: &Value| {
             let waits: Vec<&str> =
@@ -149,7 +149,11 @@ fn deep_and_wide_plans_are_made_without_recursion() {
     (1..2000).for_each(|i| deep.push_str(&format!("- {{name: n{i}, type: vm, parent: n{}}}\n", i - 1)));
     let case = Case::new(&deep);
     assert_eq!(
-        case.plan(NodesVerb::Test, &Choice::default()).to_json(case.forest()).as_array().unwrap().len(),
+        case.plan(NodesVerb::Test, &Choice::default())
+            .to_json(case.forest(), &BTreeMap::new())
+            .as_array()
+            .unwrap()
+            .len(),
         2000 * 3 + 1999 + 1
     );
     let mut wide = String::from("nodes:\n- {name: hub, type: vm}\n");
@@ -263,6 +267,40 @@ mod levels {
 - {name: hook, type: vm, parent: crane-1}
 - {name: buoy, type: vm, execution: {mode: pull}, spec: base}
 ";
+
+    #[test]
+    fn what_another_machine_makes_is_one_task_of_it() {
+        let case = Case::new(TREE);
+        let name = |text: &str| NodeName::parse(text).unwrap();
+        let plan = |verb: NodesVerb, hosts: &[(&str, &str)], swept: &[&str]| {
+            let hosts = hosts.iter().map(|(root, host)| (name(root), (*host).to_owned())).collect();
+            let swept = swept.iter().map(|host| (*host).to_owned()).collect();
+            let (timeouts, served) = (|_: &NodeName| Timeouts::default(), BTreeSet::new());
+            let made = Level::new(verb, &case.manifest.value, &timeouts, &served);
+            let level = Level { parallel: 8, hosts: &hosts, swept: &swept, ..made };
+            let rows = case.plan(verb, &Choice::default());
+            (shown(&to_plan(&level, case.forest(), &rows).unwrap()), rows.to_json(case.forest(), &hosts))
+        };
+        let (tasks, rows) = plan(NodesVerb::Create, &[("quay", "attic")], &[]);
+        assert_eq!(
+            tasks,
+            [
+                "host_attic.create node.delegate <- ",
+                "buoy.create node.make <- ",
+                "buoy.config node.await <- buoy.create",
+            ]
+        );
+        let at = |task: &str| {
+            let row = rows.as_array().unwrap().iter().find(|row| row["task"] == task);
+            row.unwrap()["at"].clone()
+        };
+        assert_eq!((at("quay.create"), at("crane-1.create")), ("attic".into(), "attic/quay".into()));
+        assert_eq!((at("hook.create"), at("buoy.create")), ("attic/quay/crane-1".into(), "local".into()));
+        let both = [("quay", "attic"), ("buoy", "attic")];
+        let (tasks, _) = plan(NodesVerb::Destroy, &both, &["attic", "cellar"]);
+        let expected = ["host_attic.destroy node.delegate <- ", "host_cellar.destroy node.delegate <- "];
+        assert_eq!(tasks, expected);
+    }
 
     #[test]
     fn what_is_below_is_one_task_of_the_hosting_node() {

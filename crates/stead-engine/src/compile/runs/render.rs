@@ -322,7 +322,10 @@ pub(super) fn word(value: &Value) -> Option<String> {
         Value::Bool(value) => Some(value.to_string()),
         Value::Number(number) => Some(match number.as_f64() {
             // The shortest form that is exact: 2.9, not 2.8999999999999999, and 3, not 3.0.
-            Some(float) if number.is_f64() => float.to_string(),
+            Some(float) if number.is_f64() => {
+                let (plain, short) = (float.to_string(), format!("{float:e}"));
+                if short.len() < plain.len() { short } else { plain }
+            }
             Some(_) | None => number.to_string(),
         }),
         Value::Null | Value::Array(_) | Value::Object(_) => None,
@@ -331,12 +334,18 @@ pub(super) fn word(value: &Value) -> Option<String> {
 
 /// Returns the words that a value stands for in a command line: a list is spliced.
 pub(super) fn words(value: &Value) -> Result<Vec<String>, String> {
-    match value {
-        Value::Array(items) => items.iter().map(|item| word(item).ok_or_else(|| not_a_word(item))).collect(),
+    let items = match value {
+        Value::Array(items) => items.as_slice(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => {
-            word(value).map(|word| vec![word]).ok_or_else(|| not_a_word(value))
+            std::slice::from_ref(value)
         }
-    }
+    };
+    let words = items.iter().map(|item| match word(item) {
+        Some(word) if word.contains('\0') => Err("an argument cannot hold the character NUL".to_owned()),
+        Some(word) => Ok(word),
+        None => Err(not_a_word(item)),
+    });
+    words.collect()
 }
 
 /// Returns what a flag with a value gives: nothing for null, false and the empty text, the bare flag for true.
@@ -351,7 +360,7 @@ pub(super) fn flag_words(flag: &str, value: &Value) -> Result<Vec<String>, Strin
             Ok(pairs?.concat())
         }
         Value::Number(_) | Value::String(_) | Value::Object(_) => {
-            word(value).map(|word| vec![flag.to_owned(), word]).ok_or_else(|| not_a_word(value))
+            words(value).map(|words| [vec![flag.to_owned()], words].concat())
         }
     }
 }

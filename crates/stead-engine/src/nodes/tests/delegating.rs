@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use stead_model::NodeName;
 use stead_model::site::host::DriverKind;
-use stead_model::site::manifest::Mode;
+use stead_model::site::manifest::{Context, Mode};
 use stead_model::site::{Parcel, resolve};
 use stead_model::token::{LiveRing, SigningKey};
 
@@ -68,12 +68,18 @@ fn forest_of(entry: &Entry<Manifest>, site: &Site) -> Forest {
     checked.forest.unwrap()
 }
 
+/// Returns where a node takes logins: of `far` it is known.
+fn place(name: &NodeName) -> Option<(std::net::IpAddr, u16)> {
+    (name.as_str() == "far").then(|| ([10, 0, 0, 7].into(), 22))
+}
+
 /// Returns the manifest below `name`, as the level below reads it.
 fn below(entry: &Entry<Manifest>, site: &Site, name: &str) -> Entry<Manifest> {
     let forest = forest_of(entry, site);
     let node = forest.named(name).unwrap().start;
     let context = context_below(&entry.value, "run-1", "local", &forest.nodes[node].name);
-    let sub = sub_manifest(&entry.value, &forest, node, context);
+    let peers = peers_outside(&entry.value, &forest, &forest.below(node), &place);
+    let sub = sub_manifest(&entry.value, &forest, node, Context { peers, ..context });
     let read = Site::read_manifest("--manifest-json", sub.to_json().to_string().into_bytes(), Origin::Given);
     assert_eq!(read.diagnostics.to_string(), "");
     assert_eq!(read.value.to_json(), sub.to_json());
@@ -90,7 +96,7 @@ settings: {on_error: continue, parallel: 3}
 nodes:
   - {name: quay, type: pve, execution: {mode: push}}
   - {name: crane, type: vm, parent: quay, count: 2, peers: [crane, far]}
-  - {name: hook, type: ct, parent: crane-2, execution: {mode: hybrid}}
+  - {name: hook, type: ct, parent: crane-2, peers: [rope, far], execution: {mode: hybrid}}
   - {name: rope, type: vm, parent: quay, depends_on: [crane]}
   - {name: far, type: vm, peers: [quay]}
 ",
@@ -102,12 +108,16 @@ nodes:
             "schema_version": 2, "name": "m", "pattern": "federated", "execution": {"default_mode": "pull"},
             "nodes": [
                 {"name": "crane", "type": "vm", "count": 2, "peers": ["crane"]},
-                {"name": "hook", "type": "ct", "parent": "crane-2", "execution": {"mode": "hybrid", "phases": {}}},
+                {"name": "hook", "type": "ct", "parent": "crane-2", "peers": ["rope"], "execution": {"mode": "hybrid", "phases": {}}},
                 {"name": "rope", "type": "vm", "depends_on": ["crane"]},
             ],
             "settings": {"verify_ssh": true, "cleanup_on_failure": true, "timeout_buffer": 60, "on_error": "continue",
                 "parallel": 3, "delegation": "ssh"},
-            "context": {"run": "run-1", "path": ["quay"], "host": "local"},
+            "context": {"run": "run-1", "path": ["quay"], "host": "local", "peers": [
+                {"of": "crane-1", "name": "far", "ip": "10.0.0.7", "ssh_port": 22},
+                {"of": "crane-2", "name": "far", "ip": "10.0.0.7", "ssh_port": 22},
+                {"of": "hook", "name": "far", "ip": "10.0.0.7", "ssh_port": 22},
+            ]},
         })
     );
     // A second level below: the first run and its host stay, the path grows.
@@ -115,6 +125,8 @@ nodes:
     let context = sub.context.unwrap();
     assert_eq!((context.run.as_str(), context.host.as_str()), ("run-1", "local"));
     assert_eq!(context.path.iter().map(NodeName::as_str).collect::<Vec<_>>(), ["quay", "crane-2"]);
+    let outside: Vec<_> = context.peers.iter().map(|peer| (peer.name.as_str(), peer.place)).collect();
+    assert_eq!(outside, [("rope", None), ("far", place(&NodeName::parse("far").unwrap()))], "links of hook");
     assert_eq!(sub.nodes.len(), 1);
     assert_eq!((sub.nodes[0].name.value.as_str(), &sub.nodes[0].parent), ("hook", &None));
 }

@@ -1,5 +1,6 @@
 //! Commands that agents run.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -10,6 +11,9 @@ use crate::time::Timestamp;
 
 /// The most that is kept of each stream of a job.
 pub const STREAM_BYTES: usize = 1024 * 1024;
+
+/// The most that a job is given to read.
+pub const INPUT_BYTES: usize = 16 * 1024 * 1024;
 
 /// The most arguments of a job, and the most bytes of them.
 const MOST_ARGUMENTS: usize = 4096;
@@ -35,6 +39,35 @@ pub struct JobRequest {
     /// Whether it may run again if nobody knows whether it ran.
     #[serde(default)]
     pub idempotent: bool,
+    /// Whether whole lines of what it writes can be read while it runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub live: bool,
+    /// What it reads from standard input. It may be secret: no journal, list or log has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input: Option<JobInput>,
+}
+
+/// What a job reads from standard input. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobInput(String);
+
+impl JobInput {
+    /// Returns `text` as the input of a job.
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Returns the text, for who gives it to the job.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for JobInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "*** ({} bytes)", self.0.len())
+    }
 }
 
 fn an_hour() -> u64 {
@@ -78,6 +111,9 @@ impl JobRequest {
         let bytes: usize = request.argv.iter().map(String::len).sum();
         if request.argv.len() > MOST_ARGUMENTS || bytes > MOST_ARGUMENT_BYTES {
             return refuse("a job has at most 4096 arguments of together 128 KiB; write a script");
+        }
+        if request.input.as_ref().is_some_and(|input| input.0.len() > INPUT_BYTES) {
+            return refuse("a job reads at most 16 MiB");
         }
         Ok(request)
     }
@@ -186,6 +222,12 @@ pub enum JobOrder {
         timeout: Option<u64>,
         /// Whether it may run again if the agent does not know whether it ran.
         idempotent: bool,
+        /// Whether whole lines of what it writes are reported while it runs.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        live: bool,
+        /// Whether it reads something: `GET …/jobs/ID/input`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        input: bool,
     },
     /// End it, if it runs; report it as cancelled.
     Cancel {

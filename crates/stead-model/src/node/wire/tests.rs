@@ -77,6 +77,8 @@ fn orders_and_answers_are_read_back() {
         argv: vec!["true".to_owned()],
         timeout: None,
         idempotent: true,
+        live: false,
+        input: false,
     };
     let text = serde_json::to_string(&order).unwrap();
     assert_eq!(text, r#"{"action":"run","job":"j7","argv":["true"],"idempotent":true}"#);

@@ -113,9 +113,25 @@ pub(super) const CONTEXT_KEYS: Keys = Keys {
         Key::new("run", full_text, "the first run").required(),
         Key::new("path", names, "the hosting nodes above").required(),
         Key::new("host", full_text, "the host of the first run").required(),
+        Key::new("peers", peers_outside, "links that leave the manifest"),
     ],
     hints: &[],
 };
+
+pub(super) const PEER_KEYS: Keys = Keys {
+    what: "a peer outside",
+    keys: &[
+        Key::new("of", node_name, "the node of the manifest").required(),
+        Key::new("name", node_name, "its peer").required(),
+        Key::new("ip", full_text, "where the peer is"),
+        Key::new("ssh_port", || integer(1, 65_535), "where it takes logins"),
+    ],
+    hints: &[],
+};
+
+fn peers_outside() -> Value {
+    json!({"type": "array", "items": object(&PEER_KEYS)})
+}
 
 fn node_name() -> Value {
     json!({"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"})

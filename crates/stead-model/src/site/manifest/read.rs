@@ -1,12 +1,12 @@
 //! Reads manifests. What nodes say of each other and of other files is checked elsewhere.
 
 use super::keys::{
-    CONTEXT_KEYS, EXECUTION_KEYS, MANIFEST_KEYS, MOST_NODES, NODE_EXECUTION_KEYS, NODE_KEYS, PHASES_KEYS,
-    SETTINGS_KEYS,
+    CONTEXT_KEYS, EXECUTION_KEYS, MANIFEST_KEYS, MOST_NODES, NODE_EXECUTION_KEYS, NODE_KEYS, PEER_KEYS,
+    PHASES_KEYS, SETTINGS_KEYS,
 };
 use super::{
     Context, Delegation, Manifest, ManifestNode, ManifestSettings, Mode, NodeExecution, NodeType,
-    OnNodeError, Origin, Pattern,
+    OnNodeError, Origin, Pattern, PeerOutside,
 };
 use crate::id::{NodeName, SiteKey};
 use crate::site::host::VMIDS;
@@ -94,7 +94,20 @@ fn read_context(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Context> {
             path.extend(walk.id(item));
         }
     }
-    Some(Context { run: run?, path, host: host? })
+    let mut peers = Vec::new();
+    if let Some(items) = fields.get("peers").and_then(|node| walk.list(node, "peers")) {
+        for item in items {
+            peers.extend(read_peer(walk, item));
+        }
+    }
+    Some(Context { run: run?, path, host: host?, peers })
+}
+
+fn read_peer(walk: &mut Walk<'_>, node: Node<'_>) -> Option<PeerOutside> {
+    let fields = walk.map(node, &PEER_KEYS)?;
+    let (of, name) = (read::id(walk, fields, "of")?, read::id(walk, fields, "name")?);
+    let place = read::ip(walk, fields, "ip").zip(read::number(walk, fields, "ssh_port", 1..=65_535));
+    Some(PeerOutside { of: of.value, name: name.value, place })
 }
 
 fn read_node(walk: &mut Walk<'_>, node: Node<'_>, index: usize) -> Option<ManifestNode> {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Context, Manifest, ManifestNode, ManifestSettings, NodeExecution};
+use super::{Context, Manifest, ManifestNode, ManifestSettings, NodeExecution, PeerOutside};
 use crate::site::Located;
 use crate::site::read::{without_absent, word_of};
 
@@ -78,6 +78,22 @@ impl ManifestSettings {
 
 impl Context {
     fn to_json(&self) -> Value {
-        json!({"run": self.run, "path": self.path, "host": self.host})
+        let mut context = json!({"run": self.run, "path": self.path, "host": self.host});
+        if !self.peers.is_empty() {
+            context["peers"] = self.peers.iter().map(PeerOutside::to_json).collect();
+        }
+        context
+    }
+}
+
+impl PeerOutside {
+    fn to_json(&self) -> Value {
+        without_absent([
+            ("of", Some(json!(self.of))),
+            ("name", Some(json!(self.name))),
+            ("ip", self.place.map(|(ip, _)| json!(ip))),
+            ("ssh_port", self.place.map(|(_, port)| json!(port))),
+        ])
+        .into()
     }
 }

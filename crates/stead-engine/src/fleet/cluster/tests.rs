@@ -1,0 +1,463 @@
+//! A master's state, step by step.
+
+use stead_model::fleet::state::{Allocatable, InstanceState};
+use stead_model::fleet::vm::Driver;
+
+use super::*;
+use crate::fleet::canon::{intent_hash, policy_hash, specs_hash};
+use crate::fleet::converge::{State, status};
+use crate::fleet::testing::{vm, worker_name};
+
+pub(in crate::fleet) fn commit(number: u64) -> CommitId {
+    CommitId::parse(&format!("{number:040x}")).unwrap()
+}
+
+fn publication(cluster: &mut Cluster, number: u64, specs: &[VmSpec]) -> Publication {
+    let group = GroupName::default_group();
+    let specs_hash = specs_hash(specs);
+    Publication {
+        intent_hash: intent_hash(&commit(number), &group, &specs_hash),
+        group,
+        commit: commit(number),
+        generation: cluster.reserve(&commit(number)),
+        specs_hash,
+        specs: specs.iter().cloned().map(Arc::new).collect(),
+        policy: None,
+    }
+}
+
+fn policy(cluster: &mut Cluster, number: u64, fleet: FleetFile) -> Publication {
+    let group = GroupName::fleet();
+    let specs_hash = policy_hash(&fleet);
+    Publication {
+        intent_hash: intent_hash(&commit(number), &group, &specs_hash),
+        group,
+        commit: commit(number),
+        generation: cluster.reserve(&commit(number)),
+        specs_hash,
+        specs: vec![],
+        policy: Some(Arc::new(fleet)),
+    }
+}
+
+fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>) -> Heartbeat {
+    Heartbeat {
+        worker: worker_name(worker),
+        boot_id: String::new(),
+        session: 1,
+        process: String::new(),
+        seq,
+        seen_generation: 0,
+        seen_revision: 0,
+        full: true,
+        instances,
+        facts: Some(WorkerFacts {
+            capacity: Allocatable { cpu_milli: 4000, mem_mib: 4096, disk_mib: None },
+            used: Default::default(),
+            drivers: [Driver::Sandbox].into(),
+            labels: [("disk".to_owned(), disk.to_owned())].into(),
+            arch: Default::default(),
+            os: "linux".to_owned(),
+            spec_version: 1,
+            disk_pressure: false,
+            nix_version: None,
+        }),
+    }
+}
+
+fn beat(cluster: &mut Cluster, worker: &str, seq: u64, disk: &str, instances: Vec<Seen>, now: Millis) {
+    cluster.heartbeat(&heartbeat(worker, seq, disk, instances), now);
+}
+
+/// Has a worker do as it is told, and say so.
+fn obey(cluster: &mut Cluster, worker: &str, now: Millis) {
+    let seen = obedient(cluster, worker, 60_000);
+    let assignment = cluster.assignment(&worker_name(worker)).unwrap();
+    let heartbeat = Heartbeat {
+        seen_generation: assignment.generation,
+        seen_revision: assignment.revision,
+        ..heartbeat(worker, now + 2, "ssd", seen)
+    };
+    cluster.heartbeat(&heartbeat, now);
+}
+
+/// Returns a cluster in which these VMs were published and placed.
+pub(in crate::fleet) fn cluster_with(specs: &[VmSpec], workers: &[(&str, &str)]) -> Cluster {
+    let mut cluster = Cluster::resume(Durable::default(), 1, 0);
+    for (name, disk) in workers {
+        beat(&mut cluster, name, 1, disk, vec![], 0);
+    }
+    let message = publication(&mut cluster, 1, specs);
+    assert_eq!(cluster.publish(&message, 0).outcome, Outcome::Accepted);
+    cluster.tick(0);
+    cluster
+}
+
+/// Returns what a worker that does as it is told would report.
+fn obedient(cluster: &Cluster, worker: &str, uptime_ms: Millis) -> Vec<Seen> {
+    let assignment = cluster.assignment(&worker_name(worker)).unwrap();
+    let seen = assignment.instances.iter().map(|assigned| Seen {
+        key: assigned.instance.clone(),
+        vm_hash: Some(assigned.vm_hash),
+        state: InstanceState::Running,
+        ready: true,
+        uptime_ms,
+        attempts: 0,
+        code: None,
+        detail: String::new(),
+    });
+    seen.collect()
+}
+
+/// Cases 2, 12: a commit is placed, converges, and one that changes nothing does nothing.
+#[test]
+fn a_commit_converges_and_one_without_changes_does_nothing() {
+    let mut cluster = cluster_with(&[vm("a", 2, 500, 512)], &[("w1", "ssd"), ("w2", "ssd")]);
+    assert_eq!(status(&cluster, false).state, State::Converging);
+    for worker in ["w1", "w2"] {
+        let seen = obedient(&cluster, worker, 20_000);
+        beat(&mut cluster, worker, 2, "ssd", seen, 1000);
+    }
+    cluster.tick(1000);
+    let shown = status(&cluster, false);
+    assert_eq!((shown.state, shown.convergence_percent, shown.generation), (State::Converged, 100, 1));
+    cluster.take_events();
+    let before: Vec<Option<u64>> =
+        ["w1", "w2"].map(|name| cluster.assignment(&worker_name(name)).map(|a| a.revision)).into();
+    let message = publication(&mut cluster, 2, &[vm("a", 2, 500, 512)]);
+    assert_eq!(cluster.publish(&message, 2000).outcome, Outcome::Accepted);
+    cluster.tick(2000);
+    let kinds: Vec<EventKind> = cluster.take_events().iter().map(|event| event.ev).collect();
+    assert_eq!(kinds, [EventKind::Verdict, EventKind::Activated]);
+    let after: Vec<Option<u64>> =
+        ["w1", "w2"].map(|name| cluster.assignment(&worker_name(name)).map(|a| a.revision)).into();
+    assert_eq!((before, cluster.generation()), (after, 2));
+    assert!(!cluster.is_current(&worker_name("w1"), 1, 1));
+}
+
+/// Section 12: a worker's word for what it applied is not believed beyond what anybody can have said.
+#[test]
+fn numbers_of_workers_are_not_believed() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd")]);
+    let mut heartbeat = heartbeat("w1", 2, "ssd", vec![]);
+    (heartbeat.seen_generation, heartbeat.seen_revision) = (u64::MAX, u64::MAX);
+    cluster.heartbeat(&heartbeat, 1000);
+    let message = publication(&mut cluster, 2, &[vm("a", 2, 500, 512)]);
+    assert_eq!(cluster.publish(&message, 2000).outcome, Outcome::Accepted);
+    cluster.tick(2000);
+    let assignment = cluster.assignment(&worker_name("w1")).unwrap();
+    assert_eq!((assignment.revision >> 32, assignment.instances.len()), (1, 2));
+    assert_eq!(status(&cluster, false).workers[0].seen_generation, 0);
+}
+
+/// Section 7: what an instance still has under its old spec is nobody else's, however small the new one is.
+#[test]
+fn a_smaller_spec_frees_nothing_before_it_runs() {
+    let mut large = vm("web", 1, 500, 3000);
+    large.rollout.pause = true;
+    let mut cluster = cluster_with(&[large.clone()], &[("w1", "ssd")]);
+    obey(&mut cluster, "w1", 1000);
+    cluster.tick(1000);
+    let mut small = large;
+    small.resources.mem_mib = 100;
+    let big = vm("big", 1, 500, 2000);
+    let message = publication(&mut cluster, 2, &[big.clone(), small.clone()]);
+    assert_eq!(cluster.publish(&message, 2000).outcome, Outcome::Accepted);
+    cluster.tick(2000);
+    let place = |cluster: &Cluster| cluster.durable.placements.get(&InstanceKey::new(&big.id, 0)).cloned();
+    assert_eq!(place(&cluster), None);
+    assert_eq!(status(&cluster, false).workers[0].allocated.mem_mib, 3000);
+    // A leader that takes over knows it too.
+    let mut next = Cluster::resume(cluster.durable.clone(), 2, 3000);
+    beat(&mut next, "w1", 1, "ssd", vec![], 3000);
+    next.tick(3000);
+    assert_eq!(place(&next), None);
+    // Released, but not seen to run yet: the old one may still be there.
+    small.rollout.pause = false;
+    let message = publication(&mut cluster, 3, &[big.clone(), small]);
+    assert_eq!(cluster.publish(&message, 40_000).outcome, Outcome::Accepted);
+    cluster.tick(40_000);
+    cluster.tick(40_001);
+    assert_eq!(place(&cluster), None);
+    obey(&mut cluster, "w1", 50_000);
+    cluster.tick(50_000);
+    cluster.tick(50_001);
+    assert!(place(&cluster).is_some());
+    assert_eq!(status(&cluster, false).workers[0].allocated.mem_mib, 2100);
+}
+
+/// Case 16: an id is of one group, also while the other group's generation waits.
+#[test]
+fn an_id_that_waits_in_another_group_is_taken() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd")]);
+    let edge = GroupName::parse("edge").unwrap();
+    let (by, reason) = ("ann".to_owned(), "looking".to_owned());
+    cluster.hold(Hold {
+        id: "h1".to_owned(),
+        target: HoldTarget::Group(edge.clone()),
+        until: 5000,
+        by,
+        reason,
+    });
+    let of = |cluster: &mut Cluster, number: u64, group: &GroupName, ids: &[&str]| {
+        let specs: Vec<VmSpec> = ids
+            .iter()
+            .map(|id| {
+                let mut spec = vm(id, 1, 500, 512);
+                spec.group = group.clone();
+                spec
+            })
+            .collect();
+        let message = publication(cluster, number, &specs);
+        Publication {
+            intent_hash: intent_hash(&message.commit, group, &message.specs_hash),
+            group: group.clone(),
+            ..message
+        }
+    };
+    let waits = of(&mut cluster, 2, &edge, &["x"]);
+    assert_eq!(cluster.publish(&waits, 1000).outcome, Outcome::Suspended);
+    let twice = of(&mut cluster, 3, &GroupName::default_group(), &["a", "x"]);
+    let verdict = cluster.publish(&twice, 1000);
+    assert_eq!((verdict.outcome, verdict.problems[0].code.as_str()), (Outcome::Invalid, "duplicate-id"));
+    // A store of before may have both: what waited does not become active.
+    let group = cluster.durable.groups.get_mut(&GroupName::default_group()).unwrap();
+    let active = group.active.and_then(|number| group.stored.get_mut(&number)).unwrap();
+    active.specs.push(Arc::new(vm("x", 1, 500, 512)));
+    cluster.tick(6000);
+    assert_eq!(cluster.durable.groups[&edge].active, None);
+    assert_eq!(cluster.durable.groups[&edge].why.as_ref().unwrap().code, "duplicate-id");
+}
+
+/// Section 9: a lease that was granted counts to its end, whatever policy says later.
+#[test]
+fn a_shorter_policy_takes_no_lease_back() {
+    let mut only = vm("only", 1, 500, 512);
+    only.singleton = true;
+    let mut cluster = cluster_with(&[only.clone()], &[("w1", "ssd"), ("w2", "ssd")]);
+    let key = InstanceKey::new(&only.id, 0);
+    let from = cluster.durable.placements[&key].worker.clone().unwrap();
+    let to = if from.as_str() == "w1" { "w2" } else { "w1" };
+    obey(&mut cluster, from.as_str(), 1000);
+    let mut fleet = FleetFile::default();
+    fleet.policy.liveness.lease = std::time::Duration::from_secs(20);
+    fleet.policy.liveness.unknown = std::time::Duration::from_secs(18);
+    fleet.policy.liveness.lost = std::time::Duration::from_secs(60);
+    let message = policy(&mut cluster, 2, fleet);
+    assert_eq!(cluster.publish(&message, 2000).outcome, Outcome::Accepted);
+    let runs_at = |cluster: &mut Cluster, now: Millis| {
+        obey(cluster, to, now);
+        cluster.tick(now);
+        cluster.assignment(&worker_name(to)).unwrap().instances.len()
+    };
+    assert_eq!(runs_at(&mut cluster, 3000), 0);
+    assert_eq!(runs_at(&mut cluster, 70_000), 0);
+    assert_eq!(cluster.durable.placements[&key].worker, Some(worker_name(to)), "it is given up, and moved");
+    assert_eq!(runs_at(&mut cluster, 125_000), 0, "its lease of 120 s runs, and then it is killed");
+    assert_eq!(runs_at(&mut cluster, 127_000), 1);
+}
+
+/// Sections 9, 13: of what a rebuilt state does not know it is not assumed that it may run twice.
+#[test]
+fn what_nobody_knows_leaves_a_ghost() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd")]);
+    let key = InstanceKey::new(&vm("gone", 1, 1, 1).id, 0);
+    let known = cluster.durable.placements.values().next().unwrap().clone();
+    cluster.durable.placements.insert(key.clone(), Placement { released: Digest([9; 32]), ..known });
+    let durable = cluster.durable.clone();
+    cluster.restore(durable, 1000);
+    cluster.tick(1000);
+    assert!(!cluster.durable.placements.contains_key(&key));
+    assert_eq!(cluster.durable.ghosts.get(&key), Some(&[worker_name("w1")].into()));
+}
+
+/// Sections 9, 12: a worker that was revoked counts for nothing, and is forgotten once its lease is over.
+#[test]
+fn a_revoked_worker_goes() {
+    let names = ["w1", "w2", "w3", "w4"];
+    let mut only = vm("only", 1, 500, 512);
+    only.singleton = true;
+    let specs = [only, vm("web", 4, 500, 512)];
+    let mut cluster = cluster_with(&specs, &names.map(|name| (name, "ssd")));
+    for name in names {
+        obey(&mut cluster, name, 1000);
+    }
+    cluster.tick(1000);
+    let only = InstanceKey::parse("only/0").unwrap();
+    let kept = cluster.durable.placements[&only].worker.clone().unwrap();
+    let kept = if kept.as_str() == "w1" { "w2" } else { "w1" };
+    let gone: BTreeSet<WorkerName> =
+        names.into_iter().filter(|name| *name != kept).map(worker_name).collect();
+    cluster.dismiss(&gone);
+    for now in (2000..=120_000).step_by(2000) {
+        obey(&mut cluster, kept, now);
+        cluster.tick(now);
+    }
+    assert_eq!(cluster.presence.brake, None, "those who are left are all there");
+    assert_ne!(cluster.durable.placements[&only].worker, Some(worker_name(kept)), "its lease runs");
+    for now in (122_000..=160_000).step_by(2000) {
+        obey(&mut cluster, kept, now);
+        cluster.tick(now);
+    }
+    assert_eq!(cluster.durable.workers.keys().collect::<Vec<_>>(), [&worker_name(kept)]);
+    let shown = status(&cluster, false);
+    assert_eq!((shown.state, shown.counts.converged, shown.counts.orphans), (State::Converged, 5, 0));
+    // Who joins again under the name counts from the beginning.
+    let back = gone.first().unwrap();
+    beat(&mut cluster, back.as_str(), 1, "ssd", vec![], 170_000);
+    cluster.dismiss(&BTreeSet::new());
+    cluster.tick(170_000);
+    assert_eq!(cluster.shown_state(back).word(), "ready");
+}
+
+/// Section 12: who is revoked and joins again at once begins to count anew.
+#[test]
+fn a_worker_that_joins_again_counts_anew() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd")]);
+    let before = Heartbeat { session: 7, ..heartbeat("w1", 9, "ssd", vec![]) };
+    cluster.heartbeat(&before, 1000);
+    cluster.dismiss(&[worker_name("w1")].into());
+    beat(&mut cluster, "w1", 1, "ssd", vec![], 2000);
+    cluster.dismiss(&BTreeSet::new());
+    cluster.tick(400_000);
+    assert_eq!(cluster.ears[&worker_name("w1")].heard.at, Some(2000));
+    assert_eq!(cluster.shown_state(&worker_name("w1")).word(), "lost", "and is heard like anybody else");
+}
+
+/// F6, section 9: with the brake on nothing that is somewhere goes elsewhere; what was never anywhere is placed.
+#[test]
+fn with_the_brake_on_only_new_instances_are_placed() {
+    let names = ["w1", "w2", "w3", "w4", "w5"];
+    let mut cluster = cluster_with(&[vm("web", 10, 100, 64)], &names.map(|name| (name, "ssd")));
+    for name in names {
+        obey(&mut cluster, name, 1000);
+    }
+    cluster.tick(1000);
+    let before = cluster.durable.placements.clone();
+    for now in [30_000, 62_000] {
+        for name in ["w1", "w2"] {
+            obey(&mut cluster, name, now);
+        }
+        cluster.tick(now);
+    }
+    assert!(cluster.presence.brake.is_some());
+    let mut fleet = FleetFile::default();
+    fleet.workers.entry(worker_name("w1")).or_default().drain = true;
+    let message = policy(&mut cluster, 2, fleet);
+    assert_eq!(cluster.publish(&message, 62_000).outcome, Outcome::Accepted);
+    cluster.tick(62_000);
+    assert_eq!(cluster.durable.placements, before, "a drain is a move, too");
+    let message = publication(&mut cluster, 3, &[vm("web", 11, 100, 64)]);
+    assert_eq!(cluster.publish(&message, 63_000).outcome, Outcome::Accepted);
+    cluster.tick(63_000);
+    let new = &cluster.durable.placements[&InstanceKey::parse("web/10").unwrap()];
+    assert_eq!(new.worker, Some(worker_name("w2")));
+    for name in names {
+        obey(&mut cluster, name, 64_000);
+    }
+    cluster.tick(64_000);
+    let on_w1 = cluster.durable.placements.values().filter(|place| place.worker == Some(worker_name("w1")));
+    assert_eq!((cluster.presence.brake, on_w1.count()), (None, 0), "the brake is off, and the drain goes on");
+}
+
+/// Section 8: a rollout that is on hold is so under the next leader, too; only another spec clears it.
+#[test]
+fn holds_of_rollouts_outlive_a_leader() {
+    let mut cluster = cluster_with(&[vm("web", 2, 500, 512)], &[("w1", "ssd")]);
+    obey(&mut cluster, "w1", 20_000);
+    cluster.tick(20_000);
+    assert!(cluster.durable.rollouts.is_empty(), "what is over is not kept");
+    let message = publication(&mut cluster, 2, &[vm("web", 2, 500, 256)]);
+    assert_eq!(cluster.publish(&message, 40_000).outcome, Outcome::Accepted);
+    cluster.tick(40_000);
+    let mut seen = obedient(&cluster, "w1", 60_000);
+    (seen[0].ready, seen[0].attempts, seen[0].state) = (false, 3, InstanceState::Failed);
+    beat(&mut cluster, "w1", 100_000, "ssd", seen.clone(), 50_000);
+    cluster.tick(50_000);
+    let held = cluster.rollouts[&vm("web", 1, 1, 1).id].memory.clone();
+    assert!(held.hold.is_some() && held.from.is_some());
+    let mut next = Cluster::resume(cluster.durable.clone(), 2, 60_000);
+    seen[0].attempts = 0;
+    beat(&mut next, "w1", 1, "ssd", seen, 60_000);
+    next.tick(60_000);
+    assert_eq!(next.rollouts[&vm("web", 1, 1, 1).id].memory, held);
+    assert_eq!(status(&next, false).rollouts[0].state, rollout::Phase::Held);
+}
+
+/// Section 18: what one worker says takes a bounded place, and what is not there takes none.
+#[test]
+fn what_a_worker_says_is_bounded() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd")]);
+    let template = obedient(&cluster, "w1", 0).remove(0);
+    let many = |state: InstanceState, from: u32| -> Vec<Seen> {
+        let keys = (from..from + 15_000).map(|ordinal| InstanceKey::new(&vm("x", 1, 1, 1).id, ordinal));
+        keys.map(|key| Seen { key, state, ..template.clone() }).collect()
+    };
+    for (seq, (state, from)) in
+        [(InstanceState::Absent, 0), (InstanceState::Running, 0), (InstanceState::Running, 15_000)]
+            .into_iter()
+            .enumerate()
+    {
+        let beat = Heartbeat { full: false, ..heartbeat("w1", 2 + seq as u64, "ssd", many(state, from)) };
+        cluster.heartbeat(&beat, 1000);
+        let seen = cluster.ears[&worker_name("w1")].seen.len();
+        assert_eq!(seen, [0, 15_000, MOST_SEEN][seq]);
+    }
+}
+
+/// Section 5: a commit keeps its number while that is the highest.
+#[test]
+fn numbers_are_issued_once() {
+    let mut cluster = Cluster::resume(Durable::default(), 1, 0);
+    assert_eq!([1, 1, 2, 1].map(|number| cluster.reserve(&commit(number))), [1, 1, 2, 3]);
+}
+
+/// Case 20: holds freeze and end by themselves.
+#[test]
+fn holds_freeze_and_end() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd"), ("w2", "ssd")]);
+    for (id, target) in
+        [("h1", HoldTarget::Group(GroupName::default_group())), ("h2", HoldTarget::Worker(worker_name("w1")))]
+    {
+        let (by, reason) = ("ann".to_owned(), "looking".to_owned());
+        cluster.hold(Hold { id: id.to_owned(), target, until: 5000, by, reason });
+    }
+    let message = publication(&mut cluster, 2, &[vm("a", 4, 500, 512)]);
+    assert_eq!(cluster.publish(&message, 1000).outcome, Outcome::Suspended);
+    cluster.tick(1000);
+    assert_eq!((cluster.generation(), status(&cluster, false).state), (1, State::Degraded));
+    cluster.tick(5000);
+    assert_eq!((cluster.generation(), cluster.durable.holds.len()), (2, 0));
+    assert_eq!(cluster.durable.placements.len(), 4);
+}
+
+/// Section 6: an approval in `fleet.yaml` activates what was held.
+#[test]
+fn an_approval_activates_what_was_held() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd")]);
+    let empty = publication(&mut cluster, 2, &[]);
+    assert_eq!(cluster.publish(&empty, 0).outcome, Outcome::Held);
+    cluster.tick(0);
+    assert_eq!(cluster.durable.placements.len(), 1);
+    let mut fleet = FleetFile::default();
+    fleet.approve.insert(empty.specs_hash);
+    let message = policy(&mut cluster, 3, fleet);
+    assert_eq!(cluster.publish(&message, 0).outcome, Outcome::Accepted);
+    cluster.tick(0);
+    assert_eq!(cluster.durable.placements.len(), 0);
+}
+
+/// Sections 9, 13: a leader that takes over restarts and moves nothing, whatever it has not heard yet.
+#[test]
+fn a_new_leader_changes_nothing() {
+    let cluster = cluster_with(&[vm("a", 3, 500, 512)], &[("w1", "ssd"), ("w2", "ssd")]);
+    let before = cluster.durable.placements.clone();
+    let mut next = Cluster::resume(cluster.durable.clone(), 2, 900_000);
+    for now in [900_000, 910_000, 950_000] {
+        next.tick(now);
+        assert_eq!(next.durable.placements, before);
+    }
+    let [old, new] = [&cluster, &next].map(|cluster| cluster.assignment(&worker_name("w1")).unwrap());
+    assert_eq!(old.instances, new.instances);
+    assert!(new.epoch > old.epoch && new.revision > old.revision);
+}

@@ -1,0 +1,260 @@
+//! One look at everything: who is there, where things go, what may be replaced.
+
+use std::collections::BTreeSet;
+
+use stead_model::fleet::Millis;
+use stead_model::fleet::state::{HoldTarget, Outcome, Problem};
+use stead_model::plan::Digest;
+use stead_model::{GroupName, VmId};
+
+use super::super::liveness::liveness;
+use super::super::rollout::{self, Instance, Phase, Rolling, Sight};
+use super::{Cluster, Event, EventKind, Group, RolloutRow};
+
+impl Cluster {
+    /// Looks at everything once. Calling it twice at the same moment does nothing the second time.
+    pub fn tick(&mut self, now: Millis) {
+        self.now = now;
+        self.end_holds(now);
+        self.activate_waiting(now);
+        self.forget_dismissed(now);
+        self.look_at_workers(now);
+        self.place(now);
+        self.hand_over();
+        self.roll(now);
+        self.assign();
+        self.forget(now);
+    }
+
+    /// Looks at who is there, and at nothing else.
+    pub fn listen(&mut self, now: Millis) {
+        self.now = now;
+        self.look_at_workers(now);
+    }
+
+    fn end_holds(&mut self, now: Millis) {
+        let ended: Vec<String> = self
+            .durable
+            .holds
+            .values()
+            .filter(|hold| hold.until <= now)
+            .map(|hold| hold.id.clone())
+            .collect();
+        for id in ended {
+            if let Some(hold) = self.durable.holds.remove(&id) {
+                self.events.push(Event { reason: format!("{id} ended"), ..Event::hold(&hold) });
+                self.is_dirty = true;
+            }
+        }
+    }
+
+    /// Activates the newest generation of a group whose suspension ended, or that was approved.
+    fn activate_waiting(&mut self, now: Millis) {
+        let fleet = self.fleet();
+        let due: Vec<(GroupName, u64)> = self
+            .durable
+            .groups
+            .iter()
+            .filter_map(|(name, group)| Some((name, group.highest()?)))
+            .filter(|(name, highest)| match highest.waits {
+                Some(Outcome::Held) => {
+                    fleet.approve.contains(&highest.specs_hash) && !self.waits(name, &fleet, now)
+                }
+                Some(_) => !self.waits(name, &fleet, now),
+                None => false,
+            })
+            .map(|(name, highest)| (name.clone(), highest.number))
+            .collect();
+        for (name, number) in due {
+            match self.clash(&name, number) {
+                None => self.activate(&name, number, now),
+                Some(problem) => {
+                    if let Some(group) = self.durable.groups.get_mut(&name) {
+                        group.why = Some(problem);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns why a generation that waited cannot become active: another group has one of its VMs by now.
+    fn clash(&self, name: &GroupName, number: u64) -> Option<Problem> {
+        let waiting = self.durable.groups.get(name)?.stored.get(&number)?;
+        let taken = self.taken(name, |_| None);
+        let (spec, other) = waiting.specs.iter().find_map(|spec| Some((spec, taken.get(&spec.id)?)))?;
+        let id = &spec.id;
+        Some(Problem {
+            code: "duplicate-id".to_owned(),
+            message: format!(
+                "`{id}` is a VM of group `{other}` and of group `{name}`; take it out of one of them"
+            ),
+            subject: format!("{id}.id"),
+        })
+    }
+
+    fn look_at_workers(&mut self, now: Millis) {
+        let policy = self.fleet().policy;
+        let ears = self.ears.iter().filter(|(name, _)| !self.is_dismissed(name));
+        let heard = ears.map(|(name, ear)| (name.clone(), ear.heard.clone())).collect();
+        let presence = liveness(&heard, self.leader_since, &policy, &mut self.given_up, now);
+        for (name, state) in &presence.states {
+            if self.presence.states.get(name) != Some(state) {
+                self.events.push(Event::of_worker(EventKind::WorkerState, name, state.word()));
+                if let Some(ear) = self.ears.get_mut(name) {
+                    ear.state_since = now;
+                }
+            }
+        }
+        match (self.presence.brake, presence.brake) {
+            (None, Some(brake)) => {
+                let reason = format!("{} of {} workers are silent", brake.silent, brake.enrolled);
+                self.events.push(Event::new(EventKind::Brake, reason));
+            }
+            (Some(_), None) => self.events.push(Event::new(EventKind::Brake, "over")),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        self.presence = presence;
+    }
+
+    /// Whether nothing of a VM may be replaced, moved or scaled.
+    pub(super) fn is_frozen(&self, vm: &VmId) -> bool {
+        self.schedule_policy.is_frozen(vm)
+    }
+
+    /// Returns the VMs that operators hold.
+    pub(super) fn held_vms(&self, now: Millis) -> impl Iterator<Item = &VmId> {
+        self.holds_at(now).filter_map(|hold| match &hold.target {
+            HoldTarget::Vm(id) => Some(id),
+            HoldTarget::Worker(_) | HoldTarget::Group(_) => None,
+        })
+    }
+
+    /// Releases new specs where the rollout of each VM lets it.
+    fn roll(&mut self, now: Millis) {
+        let desired: Vec<_> = self.desired().cloned().collect();
+        let mut releases: Vec<(stead_model::fleet::InstanceKey, Digest)> = Vec::new();
+        for spec in &desired {
+            let Some(target) = self.target(&spec.id) else { continue };
+            let instances = self.rolling_instances(&spec.id, spec.replicas, now);
+            let rolling = Rolling {
+                vm: &spec.id,
+                target,
+                settings: spec.rollout,
+                replicas: spec.replicas,
+                is_frozen: self.is_frozen(&spec.id),
+                instances: &instances,
+            };
+            let row = self
+                .rollouts
+                .entry(spec.id.clone())
+                .or_insert_with(|| RolloutRow { memory: rollout::Memory::default(), decision: None });
+            let was_held = row.memory.hold.is_some();
+            let decision = rollout::rollout(&rolling, &mut row.memory, now);
+            let before = row.decision.as_ref().map(|decision| decision.phase);
+            if let Some(hold) = &row.memory.hold
+                && !was_held
+            {
+                let event =
+                    Event::of_instance(EventKind::RolloutHeld, &hold.instance, None, hold.code.word());
+                self.events.push(event);
+            }
+            if decision.phase == Phase::Done && before.is_some_and(|phase| phase != Phase::Done) {
+                self.events.push(Event::new(EventKind::RolloutDone, spec.id.as_str()));
+            }
+            releases.extend(decision.release.iter().map(|key| (key.clone(), target)));
+            row.decision = Some(decision);
+        }
+        for (key, target) in releases {
+            let generation = self.generation_of(&key.vm);
+            let Some(placement) = self.durable.placements.get_mut(&key) else { continue };
+            placement.released = target;
+            placement.generation = generation;
+            let worker = placement.worker.clone();
+            self.released_at.insert(key.clone(), now);
+            self.events.push(Event::of_instance(
+                EventKind::Released,
+                &key,
+                worker.as_ref(),
+                &target.to_string(),
+            ));
+            self.is_dirty = true;
+        }
+        let wanted: BTreeSet<&VmId> = desired.iter().map(|spec| &spec.id).collect();
+        self.rollouts.retain(|vm, _| wanted.contains(vm));
+        let open = self.rollouts.iter().filter(|(_, row)| !row.memory.is_done || row.memory.hold.is_some());
+        self.durable.rollouts = open
+            .map(|(vm, row)| (vm.clone(), rollout::Memory { proven: BTreeSet::new(), ..row.memory.clone() }))
+            .collect();
+    }
+
+    fn rolling_instances(&self, vm: &VmId, replicas: u32, now: Millis) -> Vec<Instance> {
+        let first = stead_model::fleet::InstanceKey::new(vm, 0);
+        let placed = self.durable.placements.range(first..).take_while(|(key, _)| key.vm == *vm);
+        placed
+            .filter(|(key, _)| key.ordinal < replicas)
+            .map(|(key, placement)| {
+                let ear = placement.worker.as_ref().and_then(|worker| self.ears.get(worker));
+                let is_heard = placement.worker.as_ref().is_some_and(|worker| {
+                    self.presence.states.get(worker).is_some_and(|state| state.is_present())
+                });
+                let seen =
+                    ear.filter(|ear| is_heard && ear.is_complete && ear.heard.at.is_some()).map(|ear| {
+                        ear.seen.get(key).map_or_else(Sight::default, |sighting| Sight {
+                            hash: sighting.seen.vm_hash,
+                            is_running: sighting.seen.state.is_live(),
+                            ready_since: sighting.ready_since,
+                            exits: sighting.seen.attempts,
+                        })
+                    });
+                Instance {
+                    key: key.clone(),
+                    released: placement.released,
+                    released_at: self.released_at.get(key).copied().unwrap_or(self.leader_since).min(now),
+                    is_assigned: placement.worker.is_some(),
+                    seen,
+                }
+            })
+            .collect()
+    }
+
+    /// Returns the active generation of a VM's group.
+    pub(super) fn generation_of(&self, vm: &VmId) -> u64 {
+        let has = |group: &&Group| {
+            group.active().is_some_and(|active| active.specs.binary_search_by(|spec| spec.id.cmp(vm)).is_ok())
+        };
+        self.durable.groups.values().find(has).and_then(|group| group.active).unwrap_or_default()
+    }
+
+    /// Forgets specs that neither a group wants nor an instance runs.
+    fn forget(&mut self, now: Millis) {
+        if !self.is_dirty {
+            return;
+        }
+        self.is_dirty = false;
+        let placements = self.durable.placements.iter();
+        let mut used: BTreeSet<(VmId, Digest)> =
+            placements.map(|(key, placement)| (key.vm.clone(), placement.released)).collect();
+        used.extend(self.targets.iter().map(|(vm, hash)| (vm.clone(), *hash)));
+        let seen = self.ears.values().flat_map(|ear| &ear.seen);
+        let live = seen.filter(|(_, sighting)| sighting.seen.state.is_live());
+        used.extend(live.filter_map(|(key, sighting)| Some((key.vm.clone(), sighting.seen.vm_hash?))));
+        self.durable.specs.retain(|key, _| used.contains(key));
+        self.rebalanced.retain(|at| now.saturating_sub(*at) < 3_600_000);
+        let placements = &self.durable.placements;
+        self.released_at.retain(|key, _| placements.contains_key(key));
+    }
+
+    /// Keeps the newest `history` generations of each group, the active one, and the numbers of commits that are as new.
+    pub fn trim(&mut self, history: usize) {
+        let oldest = self.durable.last_generation.saturating_sub(history as u64);
+        self.durable.commits.retain(|_, number| *number > oldest);
+        for group in self.durable.groups.values_mut() {
+            let active = group.active;
+            let gone = group.stored.len().saturating_sub(history);
+            let numbers: Vec<u64> = group.stored.keys().take(gone).copied().collect();
+            for number in numbers.into_iter().filter(|number| Some(*number) != active) {
+                group.stored.remove(&number);
+            }
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! How far a fleet is from what is wanted: status, percent, and one code for everything that is not there yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stead_model::WorkerName;
+use stead_model::fleet::state::{InstanceState, Outcome, WorkerState};
+use stead_model::fleet::vm::Resources;
+use stead_model::fleet::{Code, InstanceKey};
+use stead_model::plan::Digest;
+
+use super::cluster::{Cluster, Sighting};
+use super::rollout::Phase;
+use super::schedule::Filter;
+
+mod report;
+#[cfg(test)]
+mod tests;
+
+pub(super) use report::moment;
+pub use report::{
+    ActiveStatus, BrakeStatus, Counts, GroupStatus, HeldStatus, InstanceStatus, RolloutStatus, State, Status,
+    WorkerStatus,
+};
+
+/// Returns how far `converged` of `desired` and `orphans` is: rounded down, 100 only if exact.
+pub fn percent(converged: u32, desired: u32, orphans: u32) -> u32 {
+    let total = u64::from(desired) + u64::from(orphans);
+    if total == 0 {
+        return 100;
+    }
+    u32::try_from(100 * u64::from(converged) / total).unwrap_or(100)
+}
+
+/// Returns the status of a cluster. `head_failed` is whether the newest commit failed or was refused before the master.
+pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
+    let mut instances = wanted(cluster);
+    instances.extend(unwanted(cluster));
+    let counts = Counts::of(&instances);
+    instances.sort_by(|a, b| (&a.key, a.leaving, &a.worker).cmp(&(&b.key, b.leaving, &b.worker)));
+    let workers = workers(cluster);
+    let groups = groups(cluster);
+    let rollouts = rollouts(cluster);
+    let brake = BrakeStatus {
+        active: cluster.presence.brake.is_some(),
+        message: cluster.presence.brake.map(|brake| {
+            let (silent, enrolled) = (brake.silent, brake.enrolled);
+            format!(
+                "{silent} of {enrolled} workers are silent, so nothing is placed elsewhere; check the network"
+            )
+        }),
+    };
+    let percent = percent(counts.converged, counts.desired, counts.orphans);
+    let needs_somebody = head_failed
+        || brake.active
+        || counts.failed + counts.unschedulable > 0
+        || !cluster.durable.holds.is_empty()
+        || groups.iter().any(|group| group.held.is_some())
+        || rollouts.iter().any(|rollout| rollout.state == Phase::Held)
+        || workers
+            .iter()
+            .any(|worker| matches!(worker.state, "lost" | "unknown") && !cluster.is_dismissed(&worker.id));
+    let newest =
+        cluster.durable.groups.values().filter_map(|group| group.active()).max_by_key(|active| active.number);
+    Status {
+        state: match (needs_somebody, percent) {
+            (true, _) => State::Degraded,
+            (false, 100) => State::Converged,
+            (false, _) => State::Converging,
+        },
+        convergence_percent: percent,
+        generation: cluster.generation(),
+        commit: newest.map(|active| active.commit.clone()),
+        groups,
+        counts,
+        workers,
+        instances,
+        rollouts,
+        brake,
+    }
+}
+
+impl Counts {
+    /// Returns how many of these instances are what.
+    pub fn of<'i>(instances: impl IntoIterator<Item = &'i InstanceStatus>) -> Self {
+        let mut counts = Self::default();
+        for instance in instances {
+            if instance.desired_hash.is_none() {
+                counts.orphans += u32::from(instance.code == Some(Code::Orphan));
+                continue;
+            }
+            counts.desired += 1;
+            match instance.code {
+                None => counts.converged += 1,
+                Some(Code::NoFit | Code::VolumeLocal) if instance.worker.is_none() => {
+                    counts.unschedulable += 1;
+                }
+                Some(code) if is_failure(code) => counts.failed += 1,
+                Some(_) => counts.converging += 1,
+            }
+        }
+        counts
+    }
+}
+
+/// Whether a code means that waiting does not help.
+fn is_failure(code: Code) -> bool {
+    match code {
+        Code::FetchFailed
+        | Code::SignatureRejected
+        | Code::NarMismatch
+        | Code::MissingDependency
+        | Code::CrashLoop
+        | Code::Exited
+        | Code::DriverError
+        | Code::DiskPressure
+        | Code::Fenced
+        | Code::SpecUnsupported
+        | Code::RolloutHeld
+        | Code::VolumeLocal
+        | Code::WorkerLost
+        | Code::WorkerUnknown => true,
+        Code::WaitingForAssignment
+        | Code::WaitingForRollout
+        | Code::Fetching
+        | Code::NoFit
+        | Code::Starting
+        | Code::NotReady
+        | Code::ProcessGone
+        | Code::DrainBlocked
+        | Code::HeldGeneration
+        | Code::Suspended
+        | Code::Orphan
+        | Code::Foreign
+        | Code::Stale
+        | Code::Rebuilding
+        | Code::BuiltLocally
+        | Code::RolloutPaused => false,
+    }
+}
+
+/// Returns the instances that should be.
+fn wanted(cluster: &Cluster) -> Vec<InstanceStatus> {
+    let mut found = Vec::new();
+    for spec in cluster.desired() {
+        let Some(desired) = cluster.target(&spec.id) else { continue };
+        for ordinal in 0..spec.replicas {
+            let key = InstanceKey::new(&spec.id, ordinal);
+            let placement = cluster.durable.placements.get(&key);
+            let worker = placement.and_then(|placement| placement.worker.clone());
+            let sighting = worker.as_ref().and_then(|worker| cluster.ears.get(worker)?.seen.get(&key));
+            let why = code_of(cluster, &key, desired, worker.as_ref(), sighting);
+            found.push(InstanceStatus {
+                group: Some(spec.group.clone()),
+                desired_hash: Some(desired),
+                generation: placement.map_or(0, |placement| placement.generation),
+                driver: Some(spec.runtime.driver),
+                drifted: is_drifted(cluster, &key, worker.as_ref(), sighting),
+                code: why.as_ref().map(|(code, _)| *code),
+                message: why.map(|(_, message)| message),
+                ..shown(&key, worker, sighting)
+            });
+        }
+    }
+    found
+}
+
+fn shown(key: &InstanceKey, worker: Option<WorkerName>, sighting: Option<&Sighting>) -> InstanceStatus {
+    let seen = sighting.map(|sighting| &sighting.seen);
+    InstanceStatus {
+        key: key.clone(),
+        group: None,
+        worker,
+        desired_hash: None,
+        observed_hash: seen.and_then(|seen| seen.vm_hash),
+        state: seen.map_or(InstanceState::Absent, |seen| seen.state),
+        ready: seen.is_some_and(|seen| seen.ready),
+        uptime_ms: seen.map_or(0, |seen| seen.uptime_ms),
+        generation: 0,
+        attempts: seen.map_or(0, |seen| seen.attempts),
+        drifted: false,
+        leaving: false,
+        driver: None,
+        code: None,
+        message: None,
+    }
+}
+
+/// Whether a worker that has its newest assignment sees something else than it is to run.
+fn is_drifted(
+    cluster: &Cluster,
+    key: &InstanceKey,
+    worker: Option<&WorkerName>,
+    sighting: Option<&Sighting>,
+) -> bool {
+    let Some(ear) = worker.and_then(|worker| cluster.ears.get(worker)) else { return false };
+    let Some(placement) = cluster.durable.placements.get(key) else { return false };
+    let has_applied = ear.is_complete && ear.revision > 0 && ear.seen_revision == ear.revision;
+    let is_as_assigned = sighting.is_some_and(|sighting| {
+        sighting.seen.state.is_live() && sighting.seen.vm_hash == Some(placement.released)
+    });
+    has_applied && !is_as_assigned
+}
+
+/// Returns why an instance is not as it should be, and what to do; none if it is.
+pub(super) fn code_of(
+    cluster: &Cluster,
+    key: &InstanceKey,
+    desired: Digest,
+    worker: Option<&WorkerName>,
+    sighting: Option<&Sighting>,
+) -> Option<(Code, String)> {
+    let say = |code: Code, more: String| {
+        let more = if more.is_empty() { String::new() } else { format!(" ({more})") };
+        Some((code, format!("{}{more}", code.advice())))
+    };
+    let frozen = cluster.scheduler().is_frozen(&key.vm);
+    let Some(worker) = worker else {
+        if frozen {
+            return say(Code::Suspended, String::new());
+        }
+        let refusals = cluster.refusals(key).unwrap_or_default();
+        let only_volume = refusals.filters.get(&Filter::Volume).is_some_and(|count| *count > 0)
+            && refusals.filters.keys().all(|filter| *filter == Filter::Volume || *filter == Filter::State);
+        return say(if only_volume { Code::VolumeLocal } else { Code::NoFit }, refusals.text);
+    };
+    match cluster.presence.states.get(worker) {
+        Some(WorkerState::Unknown) | None => return say(Code::WorkerUnknown, worker.to_string()),
+        Some(WorkerState::Lost) => return say(Code::WorkerLost, worker.to_string()),
+        Some(
+            WorkerState::Ready
+            | WorkerState::Late
+            | WorkerState::Cordoned
+            | WorkerState::Draining
+            | WorkerState::Suspended,
+        ) => {}
+    }
+    let released = cluster.durable.placements.get(key).map(|placement| placement.released);
+    let seen = sighting.map(|sighting| &sighting.seen);
+    let is_right = seen.is_some_and(|seen| seen.vm_hash == Some(desired) && seen.ready);
+    if is_right {
+        let is_blocked = cluster.scheduler().is_drain_blocked(key);
+        return if is_blocked { say(Code::DrainBlocked, worker.to_string()) } else { None };
+    }
+    if let Some((code, detail)) = seen.and_then(|seen| Some((seen.code?, seen.detail.clone()))) {
+        return say(code, detail);
+    }
+    if released != Some(desired) {
+        let row = cluster.rollouts.get(&key.vm);
+        let phase = row.and_then(|row| row.decision.as_ref()).map(|decision| decision.phase);
+        return match phase {
+            Some(Phase::Held) => {
+                let hold = row.and_then(|row| row.memory.hold.as_ref());
+                let more = hold.map(|hold| format!("{}: {}", hold.instance, hold.code)).unwrap_or_default();
+                say(Code::RolloutHeld, more)
+            }
+            Some(Phase::Paused) if frozen => say(Code::Suspended, String::new()),
+            Some(Phase::Paused) => say(Code::RolloutPaused, String::new()),
+            Some(Phase::Running | Phase::Done) | None => say(Code::WaitingForRollout, String::new()),
+        };
+    }
+    match seen.map(|seen| seen.state) {
+        None | Some(InstanceState::Absent) => say(Code::WaitingForAssignment, worker.to_string()),
+        Some(InstanceState::Fetching | InstanceState::Fetched) => say(Code::Fetching, String::new()),
+        Some(InstanceState::Starting) => say(Code::Starting, String::new()),
+        Some(InstanceState::Running) if seen.is_some_and(|seen| seen.vm_hash == Some(desired)) => {
+            say(Code::NotReady, String::new())
+        }
+        Some(InstanceState::Running | InstanceState::Stopping | InstanceState::Orphan) => {
+            say(Code::WaitingForAssignment, worker.to_string())
+        }
+        Some(InstanceState::Failed) => say(Code::ProcessGone, String::new()),
+    }
+}
+
+/// Returns the instances that are seen and should not be, and copies that leave.
+fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
+    let mut found = Vec::new();
+    for (worker, ear) in &cluster.ears {
+        // What a worker had that is lost, nobody sees and nobody can remove.
+        let is_lost = cluster.presence.states.get(worker) == Some(&WorkerState::Lost);
+        if is_lost || cluster.is_dismissed(worker) {
+            continue;
+        }
+        for (key, sighting) in &ear.seen {
+            let placement = cluster.durable.placements.get(key);
+            let is_here = placement.is_some_and(|placement| placement.worker.as_ref() == Some(worker));
+            if is_here || sighting.seen.state == InstanceState::Absent {
+                continue;
+            }
+            let leaving = placement.is_some_and(|placement| placement.leaving.contains(worker));
+            let is_foreign = sighting.seen.code == Some(Code::Foreign);
+            let code = (!leaving).then_some(if is_foreign { Code::Foreign } else { Code::Orphan });
+            found.push(InstanceStatus {
+                leaving,
+                code,
+                message: code.map(|code| code.advice().to_owned()),
+                ..shown(key, Some(worker.clone()), Some(sighting))
+            });
+        }
+    }
+    found
+}
+
+fn workers(cluster: &Cluster) -> Vec<WorkerStatus> {
+    let mut allocated: BTreeMap<&WorkerName, (u32, Resources)> = BTreeMap::new();
+    for (key, placement) in &cluster.durable.placements {
+        if let Some(worker) = &placement.worker {
+            let entry = allocated.entry(worker).or_default();
+            entry.0 += 1;
+            let asks = cluster.desired_spec(&key.vm).map(|spec| spec.resources).unwrap_or_default();
+            let holds = cluster.holds_of(key, placement).unwrap_or_default();
+            entry.1 = entry.1.plus(asks.larger(holds));
+        }
+    }
+    let mut found: Vec<WorkerStatus> = cluster
+        .durable
+        .workers
+        .iter()
+        .map(|(name, facts)| {
+            let state = cluster.shown_state(name);
+            let (instances, allocated) = allocated.get(name).copied().unwrap_or_default();
+            let code = match state {
+                WorkerState::Unknown => Some(Code::WorkerUnknown),
+                WorkerState::Lost => Some(Code::WorkerLost),
+                WorkerState::Suspended => Some(Code::Suspended),
+                WorkerState::Ready | WorkerState::Late | WorkerState::Cordoned | WorkerState::Draining => {
+                    facts.as_ref().is_some_and(|facts| facts.disk_pressure).then_some(Code::DiskPressure)
+                }
+            };
+            WorkerStatus {
+                id: name.clone(),
+                state: state.word(),
+                since: cluster.ears.get(name).map_or(0, |ear| ear.state_since),
+                seen_generation: cluster.ears.get(name).map_or(0, |ear| ear.seen_generation),
+                instances,
+                capacity: facts.as_ref().map(|facts| facts.capacity),
+                allocated,
+                used: facts.as_ref().map(|facts| facts.used).unwrap_or_default(),
+                labels: cluster.worker_view(name, state).map(|view| view.labels).unwrap_or_default(),
+                drivers: facts.as_ref().map(|facts| facts.drivers.clone()).unwrap_or_default(),
+                code,
+                message: code.map(|code| code.advice().to_owned()),
+            }
+        })
+        .collect();
+    for name in cluster.fleet().workers.keys().filter(|name| !cluster.durable.workers.contains_key(*name)) {
+        found.push(WorkerStatus {
+            id: name.clone(),
+            state: "absent",
+            since: 0,
+            seen_generation: 0,
+            instances: 0,
+            capacity: None,
+            allocated: Resources::default(),
+            used: Resources::default(),
+            labels: cluster.fleet().worker(name).labels,
+            drivers: BTreeSet::new(),
+            code: None,
+            message: None,
+        });
+    }
+    found.sort_by(|a, b| a.id.cmp(&b.id));
+    found
+}
+
+fn groups(cluster: &Cluster) -> Vec<GroupStatus> {
+    let fleet = cluster.fleet();
+    cluster
+        .durable
+        .groups
+        .iter()
+        .map(|(name, group)| GroupStatus {
+            group: name.clone(),
+            active: group.active().map(|active| ActiveStatus {
+                generation: active.number,
+                commit: active.commit.clone(),
+                intent_hash: active.intent_hash,
+                specs_hash: active.specs_hash,
+                since: group.since,
+            }),
+            held: group.highest().and_then(|highest| {
+                let code = match highest.waits? {
+                    Outcome::Held => Code::HeldGeneration,
+                    Outcome::Suspended => Code::Suspended,
+                    Outcome::Accepted
+                    | Outcome::Duplicate
+                    | Outcome::Stale
+                    | Outcome::Conflict
+                    | Outcome::Invalid => return None,
+                };
+                let (generation, commit) = (highest.number, highest.commit.clone());
+                let message =
+                    group.why.as_ref().map_or_else(|| code.advice().to_owned(), |why| why.message.clone());
+                Some(HeldStatus { generation, commit, code, message, approve: highest.specs_hash })
+            }),
+            suspended: fleet.group(name).suspend,
+        })
+        .collect()
+}
+
+fn rollouts(cluster: &Cluster) -> Vec<RolloutStatus> {
+    let rows = cluster.rollouts.iter();
+    rows.filter_map(|(vm, row)| {
+        let decision = row.decision.as_ref()?;
+        let code = match decision.phase {
+            Phase::Held => Some(Code::RolloutHeld),
+            Phase::Paused => Some(Code::RolloutPaused),
+            Phase::Running | Phase::Done => None,
+        };
+        let cause = row.memory.hold.as_ref().map(|hold| format!(" ({}: {})", hold.instance, hold.code));
+        Some(RolloutStatus {
+            vm: vm.clone(),
+            from: row.memory.from,
+            to: row.memory.target,
+            updated: decision.updated,
+            total: decision.total,
+            state: decision.phase,
+            code,
+            message: code.map(|code| format!("{}{}", code.advice(), cause.clone().unwrap_or_default())),
+        })
+    })
+    .collect()
+}

@@ -1,0 +1,507 @@
+//! The rows the scheduler works on: workers, VMs, and which instance is where.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stead_model::fleet::state::WorkerView;
+use stead_model::fleet::vm::Resources;
+use stead_model::fleet::{InstanceKey, VmSpec};
+use stead_model::{VmId, WorkerName};
+
+use super::hrw;
+use super::{Move, Previous, Schedule, SchedulePolicy};
+
+/// A worker and what is on it.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) view: WorkerView,
+    /// Of its name, for weights.
+    pub(super) hash: u64,
+    /// What its instances take.
+    pub(super) used: Resources,
+    /// What leaving copies take: nothing new gets that, and nothing that is there goes for it.
+    pub(super) leaving: Resources,
+    /// Its instances: row and ordinal.
+    pub(super) members: BTreeSet<(u32, u32)>,
+    pub(super) is_live: bool,
+}
+
+/// Where the volumes of an instance are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// On this worker.
+    Slot(u32),
+    /// On a worker that is not there.
+    Gone,
+}
+
+/// A VM and where its instances are.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) spec: Arc<VmSpec>,
+    /// Whether anybody wants it; a VM that is only frozen is not.
+    pub(super) is_wanted: bool,
+    /// Where each placed instance is, and what it takes there.
+    pub(super) places: BTreeMap<u32, (u32, Resources)>,
+    /// How many are on each worker.
+    counts: BTreeMap<u32, u32>,
+    /// How many are on workers with each value of the spread label.
+    pub(super) spread: BTreeMap<String, u32>,
+    /// Where volumes are.
+    homes: BTreeMap<u32, Home>,
+    /// What instances take that still run an old spec.
+    holds: BTreeMap<u32, Resources>,
+}
+
+impl Row {
+    /// Returns how many of its instances are on a worker.
+    pub(super) fn count_on(&self, slot: u32) -> u32 {
+        self.counts.get(&slot).copied().unwrap_or_default()
+    }
+
+    /// Returns its workers with how many instances each has.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.counts.iter().map(|(slot, count)| (*slot, *count))
+    }
+
+    /// Returns what an instance takes where it is: what its VM asks for, or what its old spec still has.
+    pub(super) fn need(&self, ordinal: u32) -> Resources {
+        self.holds.get(&ordinal).map_or(self.spec.resources, |holds| holds.larger(self.spec.resources))
+    }
+
+    /// Returns where the instance has to be for its volumes.
+    pub(super) fn home(&self, ordinal: u32) -> Option<Home> {
+        if self.spec.is_bound() { self.homes.get(&ordinal).copied() } else { None }
+    }
+}
+
+/// The state of scheduling, which changes and is settled.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    pub(super) policy: SchedulePolicy,
+    slots: Vec<Slot>,
+    slot_of: BTreeMap<WorkerName, u32>,
+    pub(super) rows: Vec<Row>,
+    row_of: BTreeMap<VmId, u32>,
+    /// Rows of VMs that are gone.
+    free: Vec<u32>,
+    /// Who lists a VM in `notWith`.
+    avoided_by: BTreeMap<VmId, BTreeSet<VmId>>,
+    /// Workers whose instances have to be looked at again.
+    pub(super) dirty: BTreeSet<u32>,
+    /// Where instances were when they were last settled, of those that may have changed.
+    pub(super) before: BTreeMap<(u32, u32), Option<u32>>,
+    /// Instances on draining workers that have no other place.
+    pub(super) blocked: BTreeSet<(u32, u32)>,
+    /// What the last settling placed.
+    pub(super) new_places: Vec<(u32, u32)>,
+}
+
+impl Scheduler {
+    /// Returns a scheduler without workers and VMs.
+    pub fn new(policy: SchedulePolicy) -> Self {
+        Self {
+            policy,
+            slots: Vec::new(),
+            slot_of: BTreeMap::new(),
+            rows: Vec::new(),
+            row_of: BTreeMap::new(),
+            free: Vec::new(),
+            avoided_by: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            before: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            new_places: Vec::new(),
+        }
+    }
+
+    /// Adds a worker, or says what became of it.
+    pub fn set_worker(&mut self, view: WorkerView) {
+        let leaving = self.policy.leaving.get(&view.id).copied().unwrap_or_default();
+        match self.slot_of.get(&view.id) {
+            Some(index) => {
+                let index = *index;
+                if self.slot(index).view == view && self.slot(index).is_live {
+                    return;
+                }
+                // Labels may be what others are spread over.
+                self.lift_all(index);
+                let slot = &mut self.slots[index as usize];
+                slot.view = view;
+                slot.is_live = true;
+                self.dirty.insert(index);
+            }
+            None => {
+                let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+                let hash = hrw::hash(view.id.as_str());
+                self.slot_of.insert(view.id.clone(), index);
+                let (used, members) = (Resources::default(), BTreeSet::new());
+                self.slots.push(Slot { view, hash, used, leaving, members, is_live: true });
+                self.dirty.insert(index);
+            }
+        }
+    }
+
+    /// Says what may be moved from now on.
+    pub fn set_policy(&mut self, policy: SchedulePolicy) {
+        let old = std::mem::replace(&mut self.policy, policy);
+        for slot in &mut self.slots {
+            slot.leaving = self.policy.leaving.get(&slot.view.id).copied().unwrap_or_default();
+        }
+        if old.is_braked() != self.policy.is_braked() {
+            let slots: Vec<u32> = self.live_slots().map(|(index, _)| index).collect();
+            self.dirty.extend(slots);
+        }
+        if (old.freeze_all, &old.frozen) == (self.policy.freeze_all, &self.policy.frozen) {
+            return;
+        }
+        let rows: Vec<(u32, VmId, u32)> = (0_u32..)
+            .zip(&self.rows)
+            .map(|(index, row)| {
+                (index, row.spec.id.clone(), if row.is_wanted { row.spec.replicas } else { 0 })
+            })
+            .collect();
+        for (index, id, wanted) in rows {
+            if old.is_frozen(&id) != self.policy.is_frozen(&id) {
+                self.touch_row(index);
+                if !self.policy.is_frozen(&id) && self.row_of.get(&id) == Some(&index) {
+                    self.drop_from(index, wanted);
+                    self.free_row(index);
+                }
+            }
+        }
+    }
+
+    /// Removes a worker; what it had goes elsewhere.
+    pub fn remove_worker(&mut self, name: &WorkerName) {
+        if let Some(index) = self.slot_of.get(name).copied() {
+            self.lift_all(index);
+            self.slots[index as usize].is_live = false;
+            self.dirty.remove(&index);
+        }
+    }
+
+    /// Takes everything off a worker and remembers where it was.
+    fn lift_all(&mut self, slot: u32) {
+        for (row, ordinal) in self.slot(slot).members.clone() {
+            self.lift(row, ordinal);
+        }
+    }
+
+    /// Adds a VM, or says what is wanted of it now.
+    pub fn set_vm(&mut self, spec: Arc<VmSpec>) {
+        let id = spec.id.clone();
+        if let Some(index) = self.row_of.get(&id).copied() {
+            let row = &self.rows[index as usize];
+            if row.is_wanted && row.spec == spec {
+                return;
+            }
+            self.touch_row(index);
+            let old = Arc::clone(&self.rows[index as usize].spec);
+            self.forget_rivals(&old);
+            let key_changed = old.spread.key != spec.spread.key;
+            let replicas = spec.replicas;
+            let is_frozen = self.policy.is_frozen(&id);
+            self.rows[index as usize].spec = Arc::clone(&spec);
+            self.rows[index as usize].is_wanted = true;
+            if key_changed {
+                self.recount_spread(index);
+            }
+            if !is_frozen {
+                self.drop_from(index, replicas);
+            }
+        } else {
+            let row = Row {
+                spec: Arc::clone(&spec),
+                is_wanted: true,
+                places: BTreeMap::new(),
+                counts: BTreeMap::new(),
+                spread: BTreeMap::new(),
+                homes: BTreeMap::new(),
+                holds: BTreeMap::new(),
+            };
+            let index = match self.free.pop() {
+                Some(index) => {
+                    self.rows[index as usize] = row;
+                    index
+                }
+                None => {
+                    self.rows.push(row);
+                    u32::try_from(self.rows.len() - 1).unwrap_or(u32::MAX)
+                }
+            };
+            self.row_of.insert(id.clone(), index);
+        }
+        for rival in &spec.spread.not_with {
+            self.avoided_by.entry(rival.clone()).or_default().insert(id.clone());
+        }
+        // A new rule concerns whoever shares a worker with it.
+        if let Some(index) = self.row_of.get(&id).copied() {
+            self.touch_row(index);
+        }
+    }
+
+    /// Removes a VM: nobody wants it. A frozen one stays where it is.
+    pub fn remove_vm(&mut self, id: &VmId) {
+        let Some(index) = self.row_of.get(id).copied() else { return };
+        let spec = Arc::clone(&self.rows[index as usize].spec);
+        self.forget_rivals(&spec);
+        self.rows[index as usize].is_wanted = false;
+        if !self.policy.is_frozen(id) {
+            self.drop_from(index, 0);
+            self.free_row(index);
+        }
+    }
+
+    /// Lets go of the row of a VM that nobody wants and that is nowhere.
+    fn free_row(&mut self, index: u32) {
+        let row = &self.rows[index as usize];
+        if row.is_wanted || !row.places.is_empty() {
+            return;
+        }
+        let id = row.spec.id.clone();
+        self.new_places.retain(|(row, _)| *row != index);
+        if self.avoided_by.get(&id).is_some_and(BTreeSet::is_empty) {
+            self.avoided_by.remove(&id);
+        }
+        self.row_of.remove(&id);
+        self.free.push(index);
+    }
+
+    /// Returns how many rows there are, used or not.
+    #[cfg(test)]
+    pub(super) fn row_count(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Says where an instance is. Of a VM that nobody wants it is dropped, unless that is frozen.
+    pub fn set_previous(&mut self, instance: &InstanceKey, previous: &Previous) {
+        let Some(index) = self.row_of.get(&instance.vm).copied() else { return };
+        let row = &mut self.rows[index as usize];
+        if let Some(home) = &previous.volumes_on {
+            let slot = self.slot_of.get(home).copied();
+            row.homes.insert(instance.ordinal, slot.map_or(Home::Gone, Home::Slot));
+        }
+        if instance.ordinal >= row.spec.replicas && !self.policy.is_frozen(&instance.vm) {
+            return;
+        }
+        match previous.holds {
+            Some(holds) => row.holds.insert(instance.ordinal, holds),
+            None => row.holds.remove(&instance.ordinal),
+        };
+        let was = self.take_off(index, instance.ordinal).map(|(slot, _)| slot);
+        let Some(worker) = &previous.worker else { return };
+        let slot = self.stand_in(worker);
+        if self.slot(slot).is_live {
+            let need = self.rows[index as usize].need(instance.ordinal);
+            self.put(index, instance.ordinal, slot, need);
+            self.dirty.insert(slot);
+        }
+        if was != Some(slot) {
+            self.before.insert((index, instance.ordinal), Some(slot));
+        }
+    }
+
+    /// Whether instances of a VM take what an old spec has.
+    pub fn has_holds(&self, vm: &VmId) -> bool {
+        self.row_of(vm).is_some_and(|row| !row.holds.is_empty())
+    }
+
+    /// Says what an instance still takes of an old spec where it is.
+    pub fn set_holds(&mut self, instance: &InstanceKey, holds: Option<Resources>) {
+        let Some(index) = self.row_of.get(&instance.vm).copied() else { return };
+        let row = &mut self.rows[index as usize];
+        let before = row.need(instance.ordinal);
+        match holds {
+            Some(holds) => row.holds.insert(instance.ordinal, holds),
+            None => row.holds.remove(&instance.ordinal),
+        };
+        let need = row.need(instance.ordinal);
+        if need == before {
+            return;
+        }
+        if let Some((slot, _)) = self.take_off(index, instance.ordinal) {
+            self.put(index, instance.ordinal, slot, need);
+        }
+    }
+
+    /// Returns the slot of a worker, a dead one if it is only known by name.
+    fn stand_in(&mut self, worker: &WorkerName) -> u32 {
+        if let Some(index) = self.slot_of.get(worker) {
+            return *index;
+        }
+        let view = WorkerView::new(worker.clone(), stead_model::fleet::state::Allocatable::default());
+        self.set_worker(view);
+        let index = self.slot_of.get(worker).copied().unwrap_or_default();
+        self.slots[index as usize].is_live = false;
+        self.dirty.remove(&index);
+        index
+    }
+
+    /// Looks again at every worker that has an instance of a row.
+    fn touch_row(&mut self, row: u32) {
+        let slots: Vec<u32> = self.rows[row as usize].counts.keys().copied().collect();
+        self.dirty.extend(slots);
+    }
+
+    fn forget_rivals(&mut self, spec: &VmSpec) {
+        for rival in &spec.spread.not_with {
+            if let Some(list) = self.avoided_by.get_mut(rival) {
+                list.remove(&spec.id);
+            }
+        }
+    }
+
+    /// Returns the VMs that `spec` keeps away from, either side having said so.
+    pub(super) fn rivals<'s>(&'s self, spec: &'s VmSpec) -> impl Iterator<Item = &'s Row> {
+        let listing = self.avoided_by.get(&spec.id).into_iter().flatten();
+        spec.spread.not_with.iter().chain(listing).filter_map(|id| self.row_of(id))
+    }
+
+    /// Drops the instances of a row from this ordinal on.
+    fn drop_from(&mut self, row: u32, first: u32) {
+        let gone: Vec<u32> =
+            self.rows[row as usize].places.range(first..).map(|(ordinal, _)| *ordinal).collect();
+        for ordinal in gone {
+            self.take_off(row, ordinal);
+        }
+        let stays = |key: &(u32, u32)| key.0 != row || key.1 < first;
+        self.before.retain(|key, _| stays(key));
+        self.blocked.retain(stays);
+    }
+
+    /// Puts an instance on a worker.
+    pub(super) fn put(&mut self, row: u32, ordinal: u32, slot: u32, need: Resources) {
+        let place = &mut self.slots[slot as usize];
+        place.used = place.used.plus(need);
+        place.members.insert((row, ordinal));
+        let view = &place.view;
+        let row = &mut self.rows[row as usize];
+        row.places.insert(ordinal, (slot, need));
+        *row.counts.entry(slot).or_default() += 1;
+        if let Some(key) = &row.spec.spread.key {
+            *row.spread.entry(view.label(key).unwrap_or_default().to_owned()).or_default() += 1;
+        }
+    }
+
+    /// Takes an instance off its worker.
+    pub(super) fn take_off(&mut self, row_index: u32, ordinal: u32) -> Option<(u32, Resources)> {
+        let row = &mut self.rows[row_index as usize];
+        let (slot, need) = row.places.remove(&ordinal)?;
+        let place = &mut self.slots[slot as usize];
+        place.used = place.used.minus(need);
+        place.members.remove(&(row_index, ordinal));
+        decrease(&mut row.counts, &slot);
+        if let Some(key) = &row.spec.spread.key {
+            decrease(&mut row.spread, &place.view.label(key).unwrap_or_default().to_owned());
+        }
+        Some((slot, need))
+    }
+
+    /// Takes an instance off its worker and remembers where it was.
+    pub(super) fn lift(&mut self, row: u32, ordinal: u32) -> Option<(u32, Resources)> {
+        let lifted = self.take_off(row, ordinal)?;
+        self.before.entry((row, ordinal)).or_insert(Some(lifted.0));
+        Some(lifted)
+    }
+
+    fn recount_spread(&mut self, row: u32) {
+        let row = &mut self.rows[row as usize];
+        row.spread.clear();
+        let Some(key) = &row.spec.spread.key else { return };
+        for (slot, _) in row.places.values() {
+            let value = self.slots[*slot as usize].view.label(key).unwrap_or_default();
+            *row.spread.entry(value.to_owned()).or_default() += 1;
+        }
+    }
+
+    pub(super) fn slot(&self, index: u32) -> &Slot {
+        &self.slots[index as usize]
+    }
+
+    pub(super) fn row(&self, index: u32) -> &Row {
+        &self.rows[index as usize]
+    }
+
+    pub(super) fn row_of(&self, id: &VmId) -> Option<&Row> {
+        self.row_of.get(id).map(|index| self.row(*index))
+    }
+
+    pub(super) fn row_index(&self, id: &VmId) -> Option<u32> {
+        self.row_of.get(id).copied()
+    }
+
+    pub(super) fn slot_named(&self, name: &WorkerName) -> Option<u32> {
+        self.slot_of.get(name).copied().filter(|index| self.slot(*index).is_live)
+    }
+
+    pub(super) fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the workers that are there.
+    pub(super) fn live_slots(&self) -> impl Iterator<Item = (u32, &Slot)> {
+        let slots = (0_u32..).zip(&self.slots);
+        slots.filter(|(_, slot)| slot.is_live)
+    }
+
+    pub(super) fn key(&self, row: u32, ordinal: u32) -> InstanceKey {
+        InstanceKey::new(&self.row(row).spec.id, ordinal)
+    }
+
+    /// Whether nothing of a VM may be placed, moved or removed.
+    pub fn is_frozen(&self, vm: &VmId) -> bool {
+        self.policy.is_frozen(vm)
+    }
+
+    /// Whether an instance stays on a draining worker because it has no other place.
+    pub fn is_drain_blocked(&self, instance: &InstanceKey) -> bool {
+        let row = self.row_of.get(&instance.vm);
+        row.is_some_and(|row| self.blocked.contains(&(*row, instance.ordinal)))
+    }
+
+    /// Returns where an instance is.
+    pub fn place_of(&self, instance: &InstanceKey) -> Option<&WorkerName> {
+        let (slot, _) = self.row_of(&instance.vm)?.places.get(&instance.ordinal)?;
+        Some(&self.slot(*slot).view.id)
+    }
+
+    /// Returns everything that was decided; `moves` are those of the last settling.
+    pub fn schedule(&self, moves: Vec<Move>) -> Schedule {
+        let mut schedule = Schedule { moves, ..Schedule::default() };
+        for row in &self.rows {
+            let id = &row.spec.id;
+            for (ordinal, (slot, _)) in &row.places {
+                schedule.assign.insert(InstanceKey::new(id, *ordinal), self.slot(*slot).view.id.clone());
+            }
+            if !row.is_wanted || self.policy.is_frozen(id) {
+                continue;
+            }
+            let mut shared = None;
+            for ordinal in (0..row.spec.replicas).filter(|ordinal| !row.places.contains_key(ordinal)) {
+                let key = InstanceKey::new(id, ordinal);
+                // Without volumes the answer is the same for all instances.
+                let refusals = match (&shared, row.home(ordinal)) {
+                    (Some(refusals), None) => Some(Clone::clone(refusals)),
+                    (None, None) => {
+                        shared = self.refusals(&key);
+                        shared.clone()
+                    }
+                    (_, Some(_)) => self.refusals(&key),
+                };
+                schedule.unschedulable.insert(key, refusals.unwrap_or_default());
+            }
+        }
+        schedule.drain_blocked = self.blocked.iter().map(|(row, ordinal)| self.key(*row, *ordinal)).collect();
+        schedule
+    }
+}
+
+fn decrease<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}

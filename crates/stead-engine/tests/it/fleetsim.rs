@@ -1,0 +1,86 @@
+//! A whole fleet in one thread: publisher, master with its store, workers with machines, and a network between them.
+//!
+//! Time is virtual and everything comes from one seed. Faults (loss, delay, repetition and reordering of messages,
+//! partitions one way and both, crashes before and after every write and every act, full disks, killed machines, clocks
+//! that jump, leaders that are paused) happen for a while and then end; every step is checked against named invariants, and at the end the fleet
+//! has to be what the newest good commit says. A failure prints `FLEETSIM_SEED=N`, and with that variable set only this seed runs.
+
+mod check;
+mod faults;
+mod master;
+mod scenarios;
+mod worker;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use world::{Plant, World};
+
+/// How many seeds run without being asked.
+const SEEDS: u64 = 1_000;
+
+#[expect(clippy::disallowed_methods, reason = "a failing seed is replayed by naming it in the environment")]
+fn chosen_seed() -> Option<u64> {
+    std::env::var("FLEETSIM_SEED").ok()?.parse().ok()
+}
+
+/// Runs one seed and returns what the trace hashes to.
+fn run(seed: u64, plant: Option<Plant>) -> Result<u64, String> {
+    catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(seed, 2 + (seed / 4) as usize % 4, plant);
+        faults::storm(&mut world);
+        faults::calm(&mut world);
+        world.trace
+    }))
+    .map_err(|panic| match panic.downcast_ref::<String>() {
+        Some(text) => text.clone(),
+        None => panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).unwrap_or_default(),
+    })
+}
+
+/// Runs the seeds of one slice, or the one that was asked for.
+fn run_slice(slice: u64) {
+    let seeds: Vec<u64> = match chosen_seed() {
+        Some(seed) => vec![seed],
+        None => (0..SEEDS).filter(|seed| seed % 8 == slice).collect(),
+    };
+    for seed in seeds {
+        if let Err(why) = run(seed, None) {
+            panic!(
+                "{why}\nreplay: FLEETSIM_SEED={seed} cargo nextest run -p stead-engine fleets_keep_their_promises"
+            );
+        }
+    }
+}
+
+/// Names a test for each slice of the seeds, so that they run beside each other.
+macro_rules! slices {
+    ($($name:ident = $slice:literal),*) => {$(
+        /// Case 26: seeds are clean.
+        #[test]
+        fn $name() {
+            run_slice($slice);
+        }
+    )*};
+}
+
+slices!(
+    fleets_keep_their_promises_0 = 0,
+    fleets_keep_their_promises_1 = 1,
+    fleets_keep_their_promises_2 = 2,
+    fleets_keep_their_promises_3 = 3,
+    fleets_keep_their_promises_4 = 4,
+    fleets_keep_their_promises_5 = 5,
+    fleets_keep_their_promises_6 = 6,
+    fleets_keep_their_promises_7 = 7
+);
+
+/// Case 26: a planted fault is found, and its seed replays with the same trace.
+#[test]
+fn a_planted_fault_is_found_and_replays() {
+    let found = (0..50).find_map(|seed| Some((seed, run(seed, Some(Plant::StopBeforeFetch)).err()?)));
+    let (seed, why) = found.expect("a worker that stops before it fetches is found");
+    assert!(why.contains("fetch-before-stop"), "{why}");
+    assert_eq!(run(seed, Some(Plant::StopBeforeFetch)).err().as_deref(), Some(why.as_str()));
+    assert_eq!(run(seed, None), run(seed, None), "the same seed is the same run");
+}

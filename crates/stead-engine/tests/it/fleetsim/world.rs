@@ -1,0 +1,267 @@
+//! What there is: a repository, a store, a master, workers, and messages on their way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use stead_engine::fleet::canon::{intent_hash, policy_hash, specs_hash};
+use stead_engine::fleet::cluster::{Cluster, Durable, Event, EventKind};
+use stead_model::fleet::state::{Assignment, Heartbeat, Publication};
+use stead_model::fleet::vm::{Driver, OnLost, Ready, Resources, Restart, Rollout, Runtime, Spread, VmSpec};
+use stead_model::fleet::{CommitId, FleetFile, InstanceKey, Millis};
+use stead_model::plan::Digest;
+use stead_model::{GroupName, VmId, WorkerName};
+
+use super::worker::Worker;
+
+/// A fault that is planted to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plant {
+    StopBeforeFetch,
+}
+
+/// A generator of numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ z >> 31) % end.max(1)
+    }
+
+    pub(super) fn one_in(&mut self, of: u64) -> bool {
+        of > 0 && self.below(of) == 0
+    }
+}
+
+/// Something on its way.
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    Beat { heartbeat: Box<Heartbeat>, sent_at: Millis },
+    Reply { to: usize, sent_at: Millis, lease: Option<Millis>, needs_full: bool },
+    Ask { from: usize, generation: u64, revision: u64 },
+    Answer { to: usize, assignment: Assignment },
+}
+
+/// A store that outlives masters; the epoch guards every write.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Store {
+    pub(super) durable: Durable,
+    pub(super) epoch: u64,
+    pub(super) refused: u64,
+}
+
+impl Store {
+    /// Writes everything, unless another leader has taken over.
+    pub(super) fn write(&mut self, epoch: u64, durable: &Durable) -> bool {
+        if epoch != self.epoch {
+            self.refused += 1;
+            return false;
+        }
+        self.durable = durable.clone();
+        true
+    }
+}
+
+/// A commit of the repository.
+#[derive(Clone, Debug)]
+pub(super) struct Commit {
+    pub(super) id: CommitId,
+    pub(super) specs: Vec<VmSpec>,
+    pub(super) fleet: FleetFile,
+}
+
+/// How likely faults are: one in so many; 0: never.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Odds {
+    pub(super) loss: u64,
+    pub(super) twice: u64,
+    pub(super) delay: u64,
+    pub(super) crash: u64,
+}
+
+pub(super) struct World {
+    pub(super) now: Millis,
+    pub(super) dice: Dice,
+    pub(super) odds: Odds,
+    pub(super) plant: Option<Plant>,
+    pub(super) store: Store,
+    pub(super) master: Option<Cluster>,
+    pub(super) master_back_at: Millis,
+    /// A leader that was paused while another took over.
+    pub(super) paused: Option<Cluster>,
+    pub(super) workers: Vec<Worker>,
+    pub(super) post: BTreeMap<(Millis, u64), Message>,
+    sent: u64,
+    pub(super) commits: Vec<Commit>,
+    /// Which commits are published, group by group: index and whether `fleet` and `default` are done.
+    pub(super) publishing: Option<(usize, bool)>,
+    pub(super) events: Vec<Event>,
+    pub(super) trace: u64,
+    pub(super) moved: u64,
+    pub(super) watermark: (u64, u64),
+    /// Instances that did their work when their spec was to change: where, and what they ran.
+    pub(super) taken: BTreeMap<InstanceKey, (WorkerName, Digest)>,
+}
+
+pub(super) fn vm_id(text: &str) -> VmId {
+    VmId::parse(text).unwrap()
+}
+
+/// Returns a VM; `version` is what it runs.
+pub(super) fn vm(id: &str, replicas: u32, version: &str) -> VmSpec {
+    let mut runtime = Runtime::new(Driver::Sandbox);
+    runtime.argv = vec![version.to_owned()];
+    VmSpec {
+        id: vm_id(id),
+        group: GroupName::default_group(),
+        replicas,
+        labels: [].into(),
+        selector: vec![],
+        spread: Spread::default(),
+        pin: None,
+        priority: 0,
+        resources: Resources { cpu_milli: 500, mem_mib: 256, disk_mib: 0 },
+        restart: Restart::default(),
+        ready: Ready::default(),
+        rollout: Rollout::default(),
+        on_lost: OnLost::Move,
+        singleton: false,
+        stop_seconds: 30,
+        volumes: vec![],
+        runtime,
+    }
+}
+
+pub(super) fn singleton(id: &str, version: &str) -> VmSpec {
+    VmSpec { singleton: true, ..vm(id, 1, version) }
+}
+
+impl World {
+    pub(super) fn new(seed: u64, workers: usize, plant: Option<Plant>) -> Self {
+        let mut world = Self {
+            now: 1_000,
+            dice: Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x1234_5678),
+            odds: Odds::default(),
+            plant,
+            store: Store { epoch: 1, ..Store::default() },
+            master: None,
+            master_back_at: 0,
+            paused: None,
+            workers: Vec::new(),
+            post: BTreeMap::new(),
+            sent: 0,
+            commits: Vec::new(),
+            publishing: None,
+            events: Vec::new(),
+            trace: seed,
+            moved: 0,
+            watermark: (0, 0),
+            taken: BTreeMap::new(),
+        };
+        for index in 0..workers {
+            let name = WorkerName::parse(&format!("w{index}")).unwrap();
+            world.store.durable.workers.insert(name.clone(), None);
+            world.workers.push(Worker::new(name));
+        }
+        world.master = Some(Cluster::resume(world.store.durable.clone(), 1, world.now));
+        world
+    }
+
+    /// Adds a commit and has it published.
+    pub(super) fn commit(&mut self, specs: Vec<VmSpec>) -> usize {
+        let fleet = self.commits.last().map(|commit| commit.fleet.clone()).unwrap_or_default();
+        self.commit_with(specs, fleet)
+    }
+
+    pub(super) fn commit_with(&mut self, specs: Vec<VmSpec>, fleet: FleetFile) -> usize {
+        let id = CommitId::parse(&format!("{:040x}", self.commits.len() + 1)).unwrap();
+        self.commits.push(Commit { id, specs, fleet });
+        self.publishing = Some((self.commits.len() - 1, false));
+        self.commits.len() - 1
+    }
+
+    /// Returns what the publisher sends for a commit.
+    pub(super) fn publication(&self, commit: usize, is_fleet: bool, generation: u64) -> Publication {
+        let Commit { id, specs, fleet, .. } = &self.commits[commit];
+        let group = if is_fleet { GroupName::fleet() } else { GroupName::default_group() };
+        let specs_hash = if is_fleet { policy_hash(fleet) } else { specs_hash(specs) };
+        Publication {
+            intent_hash: intent_hash(id, &group, &specs_hash),
+            group,
+            commit: id.clone(),
+            generation,
+            specs_hash,
+            specs: if is_fleet { vec![] } else { specs.iter().cloned().map(Arc::new).collect() },
+            policy: is_fleet.then(|| Arc::new(fleet.clone())),
+        }
+    }
+
+    /// Puts a message on its way, or loses it, or sends it twice.
+    pub(super) fn send(&mut self, message: Message) {
+        let copies = if self.dice.one_in(self.odds.twice) { 2 } else { 1 };
+        for _ in 0..copies {
+            if self.dice.one_in(self.odds.loss) {
+                continue;
+            }
+            let extra = if self.dice.one_in(self.odds.delay) { self.dice.below(20_000) } else { 0 };
+            let due = self.now + 10 + self.dice.below(100) + extra;
+            self.sent += 1;
+            self.post.insert((due, self.sent), message.clone());
+        }
+    }
+
+    /// Goes on by one step of half a second.
+    pub(super) fn step(&mut self) {
+        self.now += 500;
+        self.deliver();
+        self.act_master();
+        for index in 0..self.workers.len() {
+            self.act_worker(index);
+        }
+        self.check();
+    }
+
+    /// Goes on for so many seconds.
+    pub(super) fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds * 2 {
+            self.step();
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(entry) = self.post.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            match entry.remove() {
+                Message::Beat { heartbeat, sent_at } => self.take_heartbeat(&heartbeat, sent_at),
+                Message::Reply { to, sent_at, lease, needs_full } => {
+                    self.take_reply(to, sent_at, lease, needs_full);
+                }
+                Message::Ask { from, generation, revision } => self.take_question(from, generation, revision),
+                Message::Answer { to, assignment } => self.take_answer(to, assignment),
+            }
+        }
+    }
+
+    /// Adds something to the trace.
+    pub(super) fn note(&mut self, text: &str) {
+        for byte in text.bytes() {
+            self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.trace = self.trace.wrapping_add(self.now);
+    }
+
+    /// Returns how often something of this kind happened.
+    pub(super) fn count(&self, kind: EventKind) -> usize {
+        self.events.iter().filter(|event| event.ev == kind).count()
+    }
+
+    pub(super) fn master(&self) -> &Cluster {
+        self.master.as_ref().expect("there is a master")
+    }
+}
