@@ -177,8 +177,11 @@ async fn work(spec: &ResolvedSpec, root: &Path, options: ApplyOptions) -> Result
         }
     }
     let registry = Drivers::standard();
-    let around =
-        ConfigSurroundings { interface: interface(below.as_deref()), missing: missing(below.as_deref()) };
+    let around = ConfigSurroundings {
+        interface: interface(below.as_deref()),
+        missing: missing(below.as_deref()),
+        restarts: below.is_none(),
+    };
     let plan = match config(spec, &around, &Catalogue::new(registry.descriptors())) {
         Ok(plan) => plan,
         Err(diagnostics) => return Ok(Done::failed("spec", diagnostics.summary())),
@@ -388,5 +391,37 @@ impl Observer for Boxed {
 
     fn wants_lines(&self) -> bool {
         self.0.wants_lines()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use stead_model::plan::OnlyIfChanged;
+
+    #[test]
+    fn fail2ban_reads_its_jail_again_where_services_really_run() {
+        let spec = |enabled: bool| -> ResolvedSpec {
+            let security = json!({"fail2ban": {"enabled": enabled}, "sudo": {"nopasswd": true},
+                "ssh": {"password_authentication": "no", "permit_root_login": "no", "port": 2222}});
+            let text = json!({"access": {"posture": "prod", "security": security, "users": []}, "config": {"timezone": "UTC"},
+                "identity": {"hostname": "edge"}, "node": "edge", "run": {"trigger": "manual"}, "schema_version": 1, "spec": "base",
+                "platform": {"packages": [], "services": {"disable": [], "enable": []}}});
+            serde_json::from_value(text).unwrap()
+        };
+        let registry = Drivers::standard();
+        let restart = |enabled: bool, restarts: bool| {
+            let around = ConfigSurroundings { interface: "eth0".to_owned(), restarts, ..Default::default() };
+            let plan = config(&spec(enabled), &around, &Catalogue::new(registry.descriptors())).unwrap().plan;
+            let found = plan.tasks.iter().find(|task| task.name.as_str() == "security.fail2ban.restart");
+            found.map(|task| (task.settings.only_if_changed, task.depends_on.len()))
+        };
+        assert_eq!(
+            restart(true, true),
+            Some((OnlyIfChanged::Any, 2)),
+            "only if the jail or its state changed"
+        );
+        assert_eq!((restart(true, false), restart(false, true)), (None, None));
     }
 }

@@ -159,7 +159,7 @@ fn built_in(files: &Files, selection: &Selection) -> Facts {
         facts.hostname = if files.is_prefixed() { os::hostname(files) } else { running };
     }
     facts.machine_id = os::machine_id(files);
-    facts.boot_id = files::line("/proc/sys/kernel/random/boot_id");
+    facts.boot_id = crate::machine::oci::boot_id().or_else(|| files::line("/proc/sys/kernel/random/boot_id"));
     facts.timezone = os::timezone(files);
     facts.uptime_seconds = hardware::uptime();
     facts.service_manager = os::service_manager();

@@ -11,6 +11,30 @@ use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use client::{Request, Response};
 
+/// Gets what is at `url` and gives it to `sink`, piece by piece; whoever the system trusts may serve it.
+///
+/// # Errors
+/// If it is not there or not whole within `timeout`, or what the sink says.
+pub async fn download(
+    url: &str,
+    timeout: Duration,
+    sink: &mut (dyn FnMut(&[u8]) -> Result<(), OpError> + Send),
+) -> Result<(), OpError> {
+    let request = Request {
+        url,
+        method: "GET",
+        headers: Vec::new(),
+        body: Vec::new(),
+        roots: client::Roots::System,
+        timeout,
+    };
+    let response = client::send_uncancelled(request, sink).await?;
+    if response.status == 200 {
+        return Ok(());
+    }
+    Err(OpError::operation(format!("the answer is {}", response.status)))
+}
+
 /// How much of a body a result keeps.
 pub(crate) const LONGEST_BODY: usize = 1 << 20;
 const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];

@@ -28,6 +28,7 @@ mod network;
 pub mod node_agent;
 pub mod nodes;
 mod package;
+mod program_hash;
 mod ranges;
 mod reboot;
 pub mod roles;
@@ -45,7 +46,9 @@ mod systemd_unit;
 mod together;
 pub mod transport;
 mod wait;
+pub mod web;
 
+pub use http::download;
 pub use network::watch::{
     confirm as confirm_network_changes, leave_to_driver as leave_network_changes_to_driver,
 };

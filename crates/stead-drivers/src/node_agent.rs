@@ -20,6 +20,8 @@ mod once;
 mod pause;
 mod place;
 mod spool;
+mod voice;
+mod wanted;
 
 use std::error::Error;
 use std::io;
@@ -44,6 +46,7 @@ use tokio::time::Instant;
 
 pub use control::{disable, enable, signal_converge};
 pub use fetch::{FetchFailed, Patience, fetch};
+pub(crate) use jobs::MARK as JOB_MARK;
 pub use links::{Peer, Peers, know_peers};
 pub use once::{Once, run_once};
 pub use place::NodeFiles;
@@ -51,13 +54,14 @@ pub use place::NodeFiles;
 use crate::config::{ApplyError, ConfigFiles};
 use crate::machine::sandbox::{self, Phase};
 use crate::server_client::{ClientError, ServerClient};
-use control::take_request;
+use control::{has_request, take_request};
 use converge::{Converged, Why, converge};
 use jobs::{Begun, JobEnd, Jobs};
 use lock::Held;
 use pause::Pause;
 use place::AGENT;
 use spool::Spool;
+use voice::Voice;
 
 /// How long the server is asked to wait for something to do.
 const WAIT: Duration = Duration::from_secs(50);
@@ -168,7 +172,7 @@ pub async fn run(root: PathBuf, tell: Tell) -> Result<(), AgentError> {
                     (agent.tell)("ended by a signal");
                     return Ok(());
                 }
-                Heard::Nudge => agent.look_for_request(),
+                Heard::Nudge => agent.look_for_request()?,
             },
             Some(turn) = agent.tasks.join_next() => agent.handle(turn.map_err(AgentError::Broken)?)?,
             () = alarm => {}
@@ -261,8 +265,10 @@ struct Agent {
     delivering: Line,
     renewing: Line,
     converging: Line,
-    /// What is to be converged for, once nothing else is.
+    /// What is to be converged for, once nothing else is; and what is being converged for.
+    // Invariant: what of both was told is on the disk.
     wanted: Option<Why>,
+    under_way: Option<Why>,
     due: Option<Instant>,
     renew_at: Option<Instant>,
     /// The node stops for good: until then its last words may be delivered.
@@ -291,6 +297,7 @@ impl Agent {
             renewing: Line::default(),
             converging: Line::default(),
             wanted: None,
+            under_way: None,
             due: None,
             end_by: None,
         })
@@ -317,8 +324,11 @@ impl Agent {
                 }
             }
         }
+        if let Some(left) = wanted::left(&self.files) {
+            self.want(left)?;
+        }
         match self.bootstrap.mode {
-            Mode::Pull => self.want(Vec::new()),
+            Mode::Pull => self.want(Vec::new())?,
             Mode::Hybrid | Mode::Push => {
                 if self.is_signalled() {
                     let spec = ConfigFiles::below(self.files.root()).spec();
@@ -326,8 +336,7 @@ impl Agent {
                 }
             }
         }
-        self.look_for_request();
-        Ok(())
+        self.look_for_request()
     }
 
     /// Whether a hybrid node was ever told to converge: from then on it heals by itself.
@@ -335,14 +344,17 @@ impl Agent {
         self.files.read(&signalled_path()).is_ok_and(|marker| marker.is_some())
     }
 
-    fn look_for_request(&mut self) {
-        if take_request(&self.files) {
+    fn look_for_request(&mut self) -> Result<(), AgentError> {
+        if has_request(&self.files) {
             (self.tell)("told to converge");
-            self.want(Vec::new());
+            self.want(Vec::new())?;
+            // An agent that ends before this finds it again, and converges once more.
+            take_request(&self.files);
         }
+        Ok(())
     }
 
-    fn want(&mut self, ids: Vec<MessageId>) {
+    fn want(&mut self, ids: Vec<MessageId>) -> Result<(), AgentError> {
         let mut all = match self.wanted.take() {
             Some(Why::Told(before)) => before,
             Some(Why::Schedule) | None => Vec::new(),
@@ -351,6 +363,12 @@ impl Agent {
         self.wanted = Some(Why::Told(all));
         // Somebody waits: what failed before may work now.
         self.converging.pause.succeed();
+        self.keep_wanted()
+    }
+
+    fn keep_wanted(&self) -> Result<(), AgentError> {
+        wanted::keep(&self.files, self.under_way.as_ref(), self.wanted.as_ref())
+            .map_err(failed("what was asked for cannot be kept"))
     }
 
     /// Starts whatever may start now.
@@ -423,6 +441,7 @@ impl Agent {
 
     fn converge(&mut self, why: Why) {
         self.due = None;
+        self.under_way = Some(why.clone());
         if matches!(why, Why::Told(_)) && self.bootstrap.mode == Mode::Hybrid && !self.is_signalled() {
             // Without it the node waits for the next signal after a restart.
             self.files.write(&signalled_path(), b"", 0o600).ok();
@@ -491,8 +510,8 @@ impl Agent {
         (self.tell)(&format!("{}: {}", signal.id, signal.kind.as_str()));
         match signal.kind {
             SignalKind::Job => return self.obey_order(&signal),
-            SignalKind::Converge => self.want(vec![signal.id.clone()]),
-            SignalKind::Link => self.link(&signal),
+            SignalKind::Converge => self.want(vec![signal.id.clone()])?,
+            SignalKind::Link => self.link(&signal)?,
             SignalKind::Terminate => {
                 let report = NodeReport::new(ReportKind::Terminated, ReportStatus::Complete);
                 self.keep(&NodeReport { id: Some(signal.id.clone()), ..report })?;
@@ -502,24 +521,31 @@ impl Agent {
         self.take_down(&signal.id)
     }
 
-    fn link(&self, signal: &Signal) {
+    fn link(&mut self, signal: &Signal) -> Result<(), AgentError> {
         let known = serde_json::from_value::<Peers>(signal.payload.clone())
             .map_err(io::Error::other)
-            .and_then(|payload| know_peers(&self.files, &payload.peers));
+            .and_then(|payload| know_peers(&self.files, payload));
         match known {
             Ok(true) => (self.tell)("peers changed"),
             Ok(false) => {}
-            Err(error) => (self.tell)(&format!("{}: peers are not written: {error}", signal.id)),
+            Err(error) => {
+                let why = format!("peers are not written: {error}");
+                (self.tell)(&format!("{}: {why}", signal.id));
+                let report = NodeReport::new(ReportKind::Config, ReportStatus::Failed);
+                return self.keep(&NodeReport { id: Some(signal.id.clone()), error: Some(why), ..report });
+            }
         }
+        Ok(())
     }
 
     fn obey_order(&mut self, signal: &Signal) -> Result<(), AgentError> {
         match serde_json::from_value(signal.payload.clone()) {
-            Ok(JobOrder::Run { job, argv, timeout, idempotent }) => {
+            Ok(JobOrder::Run { job, argv, timeout, idempotent, live, input }) => {
                 if self.jobs.knows(&job) {
                     return self.take_down(&signal.id);
                 }
-                self.begin_taking_down(Begun { job, argv, timeout, idempotent, tries: 1 }, &signal.id)
+                let begun = Begun { job, argv, timeout, idempotent, live, input, tries: 1 };
+                self.begin_taking_down(begun, &signal.id)
             }
             Ok(JobOrder::Cancel { job }) => {
                 if !self.jobs.cancel(&job) {
@@ -560,7 +586,8 @@ impl Agent {
     }
 
     fn start(&mut self, begun: &Begun, cancel: stead_runner::operation::Cancel) {
-        let (job, work) = (begun.job.clone(), self.jobs.work(begun, cancel));
+        let voice = Voice { client: self.client.clone(), node: self.bootstrap.node.clone() };
+        let (job, work) = (begun.job.clone(), self.jobs.work(begun, cancel, voice));
         self.tasks.spawn(async move { Turn::JobEnded { job, end: work.await } });
     }
 
@@ -635,6 +662,7 @@ impl Agent {
         if let Some((_, Err(ApplyError::Crashed(_)))) = &converged.applied {
             die();
         }
+        self.under_way = None;
         for report in converged.reports() {
             let how = if report.status == ReportStatus::Complete { "is" } else { "is not" };
             let why = report.error.as_ref().map_or_else(String::new, |why| format!(": {why}"));
@@ -645,7 +673,7 @@ impl Agent {
         let asked = converged.away().and_then(ClientError::retry_after);
         if converged.is_open() {
             self.converging.pause.fail(asked);
-            let Why::Told(ids) = converged.why else { return Ok(()) };
+            let Why::Told(ids) = converged.why else { return self.keep_wanted() };
             let newer = match self.wanted.take() {
                 Some(Why::Told(newer)) => newer,
                 Some(Why::Schedule) | None => Vec::new(),
@@ -654,7 +682,8 @@ impl Agent {
         } else {
             self.converging.pause.succeed();
         }
-        Ok(())
+        // After its reports: what they do not tell of is done again.
+        self.keep_wanted()
     }
 
     fn set_due(&mut self, interval: Option<u64>) {

@@ -10,31 +10,37 @@
 //! ```
 
 mod act;
+mod below;
 mod delegate;
 mod drifted;
+mod fit_out;
 mod host_setup;
 mod hosting;
 mod hosts;
 mod keys;
+mod line;
 mod link;
 mod make;
 mod memory;
+mod pairs;
 mod preflight;
 mod push;
 mod reach;
 mod remove;
 mod report;
+mod seed;
 mod serve;
 mod test_files;
+mod tokens;
 mod verify;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use stead_engine::nodes::{Checked, CheckedNode, ChosenHost, Forest, ForestNode, Selection};
+use stead_engine::nodes::{Checked, CheckedNode, ChosenHost, Forest, ForestNode, Selection, find_host};
 use stead_model::machine::{Owner, OwnerScope};
 use stead_model::node::{NodeChange, NodeEntry};
 use stead_model::plan::Digest;
@@ -45,15 +51,21 @@ use stead_model::{NodeName, RunId};
 use stead_runner::Announcer;
 use stead_runner::machine::MachineDriver;
 use stead_runner::operation::{OpError, Registry};
+use stead_runner::remote::Carrier;
 use stead_runner::transport::Connect;
 use tokio::sync::OnceCell;
 
+use crate::facts::hash_in_path;
+use crate::program_hash;
+
+pub use below::{MachineSeen, NodeSeen, SeenBelow, Told};
 pub use drifted::{Drifted, NodeDrift};
-pub use hosts::{HostError, machine_driver};
+pub use hosts::{HostError, machine_driver, machines_directory, network_side};
 pub use keys::{DriverKey, KeyError};
-pub use memory::{Memory, known_mode, state_file};
-pub use preflight::Preflight;
-pub use serve::{LevelServer, Serving};
+pub use memory::{Memory, known_mode};
+pub use pairs::Pairs;
+pub use preflight::{OnlyReach, Preflight};
+pub use serve::{LevelServer, Serving, served_elsewhere};
 pub use test_files::write_test_report;
 
 /// What a level of nodes is made of.
@@ -90,6 +102,8 @@ pub struct NodesParts {
     pub memory: Arc<Memory>,
     /// Makes machines, by host; the host of the run is among them.
     pub drivers: BTreeMap<String, Arc<dyn MachineDriver>>,
+    /// Hosts that are other machines, by name: what is made there is made by the stead there.
+    pub elsewhere: BTreeMap<String, ChosenHost>,
     /// Starts, asks and stops the server of the level.
     pub server: Option<Arc<dyn LevelServer>>,
     /// The environment, for what is found by it.
@@ -107,6 +121,10 @@ pub struct NodesWishes {
     pub self_addr: Option<String>,
     /// Whether hosts are looked at first.
     pub skip_preflight: bool,
+    /// Whether machines that were there before the run are left alone: nobody said yes to their removal.
+    pub only_new: bool,
+    /// Nodes that are to go, that the manifest does not have, and that this level did not make.
+    pub orphans: Vec<NodeName>,
 }
 
 /// What the tasks of one level share. `Debug` shows names only.
@@ -119,11 +137,15 @@ pub struct NodesSurroundings {
     /// The run, once its first task has begun: then what is remembered is this run's to change.
     begun: OnceCell<Option<RunId>>,
     /// The server of this level, once it answers.
-    serving: OnceCell<Serving>,
+    serving: tokio::sync::Mutex<Option<Serving>>,
+    /// Brings this program to nodes.
+    carrier: Carrier,
     /// Who tells a node of its peers: one at a time.
     link_turns: Mutex<BTreeMap<NodeName, Arc<tokio::sync::Mutex<()>>>>,
     /// What this run did to nodes.
     touched: Mutex<BTreeMap<NodeName, Touched>>,
+    /// Hosts of whose drivers the user was told something.
+    remarked: Mutex<BTreeSet<String>>,
 }
 
 /// What this run did to a node.
@@ -159,14 +181,17 @@ pub(crate) struct NodeView<'a> {
 impl NodesSurroundings {
     /// Returns the surroundings of one level.
     pub fn new(parts: NodesParts) -> Arc<Self> {
+        let carrier = Carrier::new(parts.program.clone(), vec![parts.state_dir.join("bin")]);
         Arc::new(Self {
             parts,
+            carrier,
             key: OnceCell::new(),
             program_sha256: OnceCell::new(),
             begun: OnceCell::new(),
-            serving: OnceCell::new(),
+            serving: tokio::sync::Mutex::default(),
             link_turns: Mutex::default(),
             touched: Mutex::default(),
+            remarked: Mutex::default(),
         })
     }
 
@@ -221,9 +246,13 @@ impl NodesSurroundings {
         OwnerScope::Exactly(self.scope())
     }
 
-    /// Returns how long a part of a node's life may take, the buffer added.
-    pub(crate) fn limit(&self, pick: impl FnOnce(&Timeouts) -> u32) -> Duration {
-        let seconds = pick(&self.parts.host.host.timeouts());
+    /// Returns how long a part of a node's life may take where it is made, the buffer added.
+    pub(crate) fn limit(&self, name: &str, pick: impl FnOnce(&Timeouts) -> u32) -> Duration {
+        let entry = NodeName::parse(name).ok().and_then(|name| self.entry(&name));
+        let host = self.host_of(self.node(name).ok().as_ref(), entry.as_ref());
+        let own = &self.parts.host;
+        let other = (host != own.name).then(|| find_host(&self.parts.site, &host).ok()).flatten();
+        let seconds = pick(&other.as_ref().unwrap_or(own).host.timeouts());
         Duration::from_secs(u64::from(seconds) + u64::from(self.parts.manifest.settings.timeout_buffer))
     }
 
@@ -343,11 +372,14 @@ impl NodesSurroundings {
     /// Returns the hash of this program.
     pub(crate) async fn program_sha256(&self) -> Result<Digest, OpError> {
         let hashing = || async {
-            let program = self.parts.program.clone();
-            let hashed =
-                tokio::task::spawn_blocking(move || stead_bundle::hash_file(&program, &mut vec![0; 1 << 16]));
+            let (program, place) = (self.parts.program.clone(), self.parts.state_dir.clone());
+            let hashed = tokio::task::spawn_blocking(move || match hash_in_path(&program) {
+                Some(named) => Ok(named),
+                None => program_hash::of(&program, &place),
+            });
             let hashed = hashed.await.map_err(|_| OpError::operation("hashing this program was cut off"))?;
-            hashed.map_err(|error| OpError::io("hashing this program", &error))
+            let hashed = hashed.map_err(|error| OpError::io("hashing this program", &error))?;
+            Digest::parse(&hashed).ok_or_else(|| OpError::operation("this program has no hash"))
         };
         self.program_sha256.get_or_try_init(hashing).await.copied()
     }

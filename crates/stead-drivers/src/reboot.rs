@@ -22,6 +22,7 @@ use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
 
 use crate::disk::Disk;
 use crate::file::kept;
+use crate::machine::oci;
 use crate::machine::sandbox::Sandbox;
 use crate::system::{Tool, has, need, need_root_in, off_thread};
 
@@ -142,7 +143,7 @@ fn schedule(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         Some(sandbox) => {
             sandbox.boot_id().ok_or_else(|| OpError::operation("this sandbox has not booted"))?
         }
-        None => line(BOOT_ID)?,
+        None => oci::boot_id().map_or_else(|| line(BOOT_ID), Ok)?,
     };
     if let Some(before) = &cx.restarted {
         return finish(&Note::path(cx)?, before, &boot_id);
@@ -172,6 +173,9 @@ fn schedule(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
         let (program, variable) = sandbox.restarter();
         variables.push(variable.into());
         vec![program.into()]
+    } else if oci::boot_id().is_some() {
+        let own = std::env::current_exe().map_err(|error| OpError::io("finding this program", &error))?;
+        vec![own.into(), "container".into(), "restart".into()]
     } else if Path::new("/run/systemd/system").is_dir() && has("systemctl") {
         vec!["systemctl".into(), "reboot".into()]
     } else {

@@ -6,7 +6,6 @@ mod artifacts;
 pub(crate) mod held;
 mod local;
 pub(crate) mod probe;
-mod program_hash;
 pub(crate) mod site;
 
 pub use local::LocalAgent;

@@ -36,10 +36,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use stead_bundle::KnownHashes;
-use stead_model::bundle::{EndedBy, RoleMeta, RunMeta};
+use stead_model::bundle::{RoleMeta, RunMeta};
 use stead_model::plan::Plan;
 use stead_model::role::{RunWork, WorkTag};
-use stead_model::run_plan::{RolePlan, RunPlan};
+use stead_model::run_plan::{RoleKind, RolePlan, RunPlan};
 use stead_model::tail::last_lines;
 use stead_model::time::Timestamp;
 use stead_model::{ErrorClass, HostName, RunId};
@@ -51,7 +51,7 @@ use tokio::task::JoinSet;
 
 pub use agents::{AgentOpener, AgentWish, Opening};
 pub use ending::{RunStopper, StopWish};
-pub use record::complete_meta;
+pub use record::{RunEnding, complete_meta};
 
 use crate::together::all_of;
 use state::RunState;
@@ -68,6 +68,8 @@ pub struct RunSurroundings {
     announcer: Announcer,
     known: KnownHashes,
     state: RunState,
+    /// The instance of the same role that starts before one of a task.
+    earlier: BTreeMap<String, String>,
     agents: Mutex<BTreeMap<HostName, Arc<dyn Agent>>>,
     /// The agent of this machine, if looks from the driver need one that roles do not.
     driver: OnceCell<Arc<dyn Agent>>,
@@ -88,8 +90,7 @@ impl fmt::Debug for RunSurroundings {
     }
 }
 
-/// What a run is made of, besides its plan.
-#[derive(Debug)]
+/// What a run is made of, besides its plan. `Debug` shows no values.
 pub struct RunParts {
     /// Opens agents.
     pub opener: AgentOpener,
@@ -103,6 +104,14 @@ pub struct RunParts {
     pub afterwards: bool,
 }
 
+impl fmt::Debug for RunParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&String> = self.secrets.keys().collect();
+        let parts = &mut f.debug_struct("RunParts");
+        parts.field("secrets", &names).field("afterwards", &self.afterwards).finish_non_exhaustive()
+    }
+}
+
 impl RunSurroundings {
     /// Returns the surroundings of a run of `plan`.
     ///
@@ -113,6 +122,7 @@ impl RunSurroundings {
         let RunParts { opener, secrets, announcer, known, afterwards } = parts;
         Ok(Arc::new(Self {
             plan,
+            earlier: earlier_instances(&run),
             run,
             opener,
             secrets,
@@ -134,9 +144,12 @@ impl RunSurroundings {
         RunStopper::new(Arc::clone(self), canceller)
     }
 
-    /// Returns what ended the run in order before its tasks did, if something did.
-    pub fn ended_by(&self) -> Option<EndedBy> {
-        self.state.look(|state| state.ended_by)
+    /// Returns what is known of the run's end.
+    pub fn ending(&self) -> RunEnding {
+        self.state.look(|state| RunEnding {
+            ended_by: state.ended_by,
+            failed_role: state.failure.as_ref().map(|failure| failure.role.clone()),
+        })
     }
 
     /// Returns what the bundle says of every role.
@@ -180,6 +193,16 @@ impl RunSurroundings {
     fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).spawn(work);
     }
+}
+
+/// Returns for each instance of a task the one of its role that starts before it.
+fn earlier_instances(run: &RunPlan) -> BTreeMap<String, String> {
+    let tasks = run.in_start_order().filter(|(_, role)| role.kind == RoleKind::Task);
+    let mut instances: Vec<(&str, u32, &str)> =
+        tasks.map(|(name, role)| (role.role.as_str(), role.index, name)).collect();
+    instances.sort_unstable();
+    let pairs = instances.windows(2).filter(|pair| pair[0].0 == pair[1].0);
+    pairs.map(|pair| (pair[1].2.to_owned(), pair[0].2.to_owned())).collect()
 }
 
 /// Adds the operations of phases; they act with `surroundings`.

@@ -5,8 +5,9 @@
 //! they may take. Nothing is tried twice here: who calls knows whether that makes sense.
 
 mod operator;
-mod trust;
-mod way;
+mod plans;
+pub(crate) mod trust;
+pub(crate) mod way;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,9 +24,12 @@ use stead_model::site::ResolvedSpec;
 use stead_model::site::secrets::Secret;
 use stead_model::{ExitCode, MessageId, NodeName};
 
+pub use plans::Submitted;
 use trust::{PinSet, Trust};
 use way::{Answer, Way};
 
+/// The port of a server whose address names none.
+const PORT: u16 = 44443;
 /// How long an answer may take besides what it is asked to wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes of an answer.
@@ -171,7 +175,7 @@ impl ServerClient {
     }
 
     fn new(url: &str, trust: Trust) -> Result<Self, ClientError> {
-        Ok(Self { way: Way::tls(url, trust)?, token: None })
+        Ok(Self { way: Way::tls(url, PORT, trust)?, token: None })
     }
 
     /// Returns this client with what it identifies itself by.
@@ -203,7 +207,8 @@ impl ServerClient {
         fetched(node, &self.accepted(answer)?.body).map(Some)
     }
 
-    /// Waits for what the node is to do next, after the signal that it took down last; nothing if nothing came.
+    /// Waits for what the node is to do next, after the signal that it took down last; nothing if nothing came. Until
+    /// it says that it took one down, the same comes again.
     pub async fn next(
         &self,
         node: &NodeName,
@@ -211,8 +216,8 @@ impl ServerClient {
         wait: Duration,
     ) -> Result<Option<Signal>, ClientError> {
         let seconds = wait.as_secs().min(LONGEST_WAIT_SECONDS);
-        let after = after.map_or_else(String::new, |id| format!("&after={id}"));
-        let path = format!("/v1/nodes/{node}/next?wait={seconds}{after}");
+        let after = after.map_or("0", MessageId::as_str);
+        let path = format!("/v1/nodes/{node}/next?wait={seconds}&after={after}");
         let patience = PATIENCE + Duration::from_secs(seconds);
         let answer = self.accepted(self.send("GET", &path, None, None, patience).await?)?;
         if answer.status == 204 { Ok(None) } else { self.read(&answer.body).map(Some) }
@@ -225,6 +230,12 @@ impl ServerClient {
         let query = job.map_or_else(String::new, |id| format!("?job={id}"));
         let body = to_body(report)?;
         self.call("POST", &format!("/v1/nodes/{node}/reports{query}"), Some(body)).await.map(drop)
+    }
+
+    /// Returns what a job of the node reads.
+    pub async fn job_input(&self, node: &NodeName, job: &MessageId) -> Result<Vec<u8>, ClientError> {
+        let path = format!("/v1/nodes/{node}/jobs/{job}/input");
+        Ok(self.call("GET", &path, None).await?.body.to_vec())
     }
 
     /// Returns a new token in place of this client's.

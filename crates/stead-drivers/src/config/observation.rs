@@ -22,12 +22,16 @@ struct Peer {
     address: String,
 }
 
-/// Returns what the node below `root` says of itself, compared with `spec`, and whether it reaches each of `places`
+/// Returns what the node below `root` says of itself, as far as `spec` is about it, and whether it reaches each of `places`
 /// (`HOST:PORT`).
 ///
 /// # Errors
 /// If something that is there cannot be read.
-pub fn observation(spec: &ResolvedSpec, root: &Path, places: &[String]) -> Result<Observation, OpError> {
+pub fn observation(
+    spec: Option<&ResolvedSpec>,
+    root: &Path,
+    places: &[String],
+) -> Result<Observation, OpError> {
     let files = ConfigFiles::below(root);
     let below = (root != Path::new("/")).then_some(root);
     let peers: Vec<Peer> = files.json(path::PEERS).unwrap_or_default();
@@ -36,7 +40,7 @@ pub fn observation(spec: &ResolvedSpec, root: &Path, places: &[String]) -> Resul
         asked.into_iter().map(|(place, asked)| (place.clone(), asked.join().unwrap_or(false))).collect()
     });
     Ok(Observation {
-        state: observe(spec, below)?,
+        state: spec.map(|spec| observe(spec, below)).transpose()?.unwrap_or_default(),
         complete: files.complete(),
         peers: peers.into_iter().map(|peer| (peer.name, peer.address)).collect(),
         reached,

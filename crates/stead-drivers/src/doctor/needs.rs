@@ -1,8 +1,9 @@
 //! Which programs and devices drivers use, and in which Debian package they are.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Check, Programs};
+use crate::machine::qemu::kvm_works;
 
 /// The machine drivers, by the names users write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,11 @@ const OCI_RUNTIME: Need = Need {
     any_of: &[("runc", Some("runc")), ("crun", Some("crun")), ("youki", None)],
     purpose: "the driver oci",
 };
+const SSHD: Need = Need {
+    name: "sshd",
+    any_of: &[("sshd", Some("openssh-server"))],
+    purpose: "machines of the driver oci whose template is `host`",
+};
 const QEMU: Need = Need {
     name: "qemu",
     any_of: &[if cfg!(target_arch = "aarch64") {
@@ -71,7 +77,7 @@ const QEMU: Need = Need {
 const QEMU_IMG: Need = Need {
     name: "qemu-img",
     any_of: &[("qemu-img", Some("qemu-utils"))],
-    purpose: "disks of the driver qemu",
+    purpose: "disks of virtual machines",
 };
 const CLOUD_HYPERVISOR: Need = Need {
     name: "cloud-hypervisor",
@@ -79,10 +85,18 @@ const CLOUD_HYPERVISOR: Need = Need {
     purpose: "the driver cloud-hypervisor",
 };
 
+const IP: Need =
+    Need { name: "ip", any_of: &[("ip", Some("iproute2"))], purpose: "network cards on bridges" };
+/// What lets the processor run guests.
+const KVM: &str = "/dev/kvm";
+
 impl Need {
+    fn find(&self, programs: &Programs<'_>) -> Option<PathBuf> {
+        self.any_of.iter().find_map(|(name, _)| programs.find(name))
+    }
+
     fn check(&self, programs: &Programs<'_>, is_required: bool) -> Check {
-        let found = self.any_of.iter().find_map(|(name, _)| programs.find(name));
-        if let Some(path) = found {
+        if let Some(path) = self.find(programs) {
             return Check::pass(self.name, format!("{} (for {})", path.display(), self.purpose));
         }
         let names: Vec<&str> = self.any_of.iter().map(|(name, _)| *name).collect();
@@ -109,7 +123,10 @@ pub fn programs(programs: &Programs<'_>) -> Vec<Check> {
 }
 
 /// Returns whether this machine has what a machine driver needs.
-pub fn driver(driver: MachineDriverName, programs: &Programs<'_>) -> Vec<Check> {
+///
+/// Whether the processor runs guests is tried, by a guest that powers off at once: a `/dev/kvm` that is there may still
+/// hang or abort.
+pub async fn driver(driver: MachineDriverName, programs: &Programs<'_>) -> Vec<Check> {
     match driver {
         MachineDriverName::Sandbox => {
             vec![Check::pass("driver sandbox", "needs nothing installed and no root")]
@@ -117,20 +134,33 @@ pub fn driver(driver: MachineDriverName, programs: &Programs<'_>) -> Vec<Check> 
         MachineDriverName::Proxmox => {
             vec![Check::pass("driver proxmox", "needs nothing on this machine; its API is asked over HTTPS")]
         }
-        MachineDriverName::Oci => vec![OCI_RUNTIME.check(programs, true), root()],
+        MachineDriverName::Oci => vec![
+            OCI_RUNTIME.check(programs, true),
+            IP.check(programs, true),
+            root(),
+            oci_namespaces(),
+            oci_groups(),
+            SSHD.check(programs, false),
+        ],
         MachineDriverName::Qemu => {
-            let kvm = match open_kvm() {
-                Ok(()) => Check::pass("kvm", "/dev/kvm can be opened"),
+            let kvm = match try_kvm(programs).await {
+                Ok(found) => Check::pass("kvm", found),
                 Err(why) => Check::skip("kvm", format!("{why}: machines run emulated (tcg), slower")),
             };
             vec![QEMU.check(programs, true), QEMU_IMG.check(programs, true), kvm]
         }
         MachineDriverName::CloudHypervisor => {
-            let kvm = match open_kvm() {
-                Ok(()) => Check::pass("kvm", "/dev/kvm can be opened"),
+            let kvm = match try_kvm(programs).await {
+                Ok(found) => Check::pass("kvm", found),
                 Err(why) => Check::fail("kvm", why, "use a machine with virtualization, and the group kvm"),
             };
-            vec![CLOUD_HYPERVISOR.check(programs, true), kvm]
+            vec![
+                CLOUD_HYPERVISOR.check(programs, true),
+                QEMU_IMG.check(programs, true),
+                IP.check(programs, true),
+                root(),
+                kvm,
+            ]
         }
     }
 }
@@ -140,15 +170,46 @@ fn root() -> Check {
     if uid.is_root() {
         Check::pass("root", "this is root")
     } else {
-        let detail = format!("this is uid {}; mounts and namespaces need root", uid.as_raw());
+        let detail = format!("this is uid {}; mounts, namespaces and taps need root", uid.as_raw());
         Check::fail("root", detail, "run stead as root")
     }
 }
 
+/// Whether this process may have mounts and networks of its own: root in a container often may not.
+fn oci_namespaces() -> Check {
+    match crate::machine::oci::try_namespaces() {
+        Ok(()) => Check::pass("namespaces", "this process may have mounts and networks of its own"),
+        Err(why) => {
+            let fix =
+                "run stead on a machine of its own, or in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN";
+            Check::fail("namespaces", why, fix)
+        }
+    }
+}
+
+fn oci_groups() -> Check {
+    let mounted = Path::new("/sys/fs/cgroup");
+    let has_groups = ["cgroup.controllers", "memory", "cpu"].iter().any(|name| mounted.join(name).exists());
+    if has_groups {
+        Check::pass("cgroups", format!("{} has control groups", mounted.display()))
+    } else {
+        let detail = format!("{} has no control groups, by which machines are limited", mounted.display());
+        Check::fail("cgroups", detail, "mount cgroup2 there, as systemd does")
+    }
+}
+
+/// Returns how far it is known that the processor runs guests: by a guest, if there is a QEMU to run it.
+async fn try_kvm(programs: &Programs<'_>) -> Result<String, String> {
+    open_kvm()?;
+    match QEMU.find(programs) {
+        Some(binary) => kvm_works(&binary, Path::new(KVM)).await.map(|()| format!("a guest runs by {KVM}")),
+        None => Ok(format!("{KVM} can be opened; there is no QEMU to try a guest with")),
+    }
+}
+
 fn open_kvm() -> Result<(), String> {
-    let device = Path::new("/dev/kvm");
-    let opened = std::fs::File::options().read(true).write(true).open(device);
-    opened.map(drop).map_err(|error| format!("{} cannot be opened: {error}", device.display()))
+    let opened = std::fs::File::options().read(true).write(true).open(KVM);
+    opened.map(drop).map_err(|error| format!("{KVM} cannot be opened: {error}"))
 }
 
 #[cfg(test)]

@@ -55,12 +55,19 @@ fn remove(made: &[PathBuf]) {
 pub(crate) fn space(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|directory| directory.is_dir())?;
     let space = rustix::fs::statvfs(there).ok()?;
-    space.f_bavail.checked_mul(space.f_frsize)
+    // A file system that lives in memory alone may not count: then it is not full either.
+    (space.f_blocks > 0).then(|| space.f_bavail.checked_mul(space.f_frsize))?
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_does_not_count_its_space_is_not_full() {
+        assert_eq!(space(Path::new("/proc")), None);
+        assert!(space(&std::env::temp_dir()).is_some());
+    }
 
     #[test]
     fn a_directory_that_was_absent_is_absent_afterwards() {

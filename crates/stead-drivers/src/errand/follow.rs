@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stead_model::RunId;
 use stead_model::node::{ErrandEnd, ErrandNote};
 
-use super::{ErrandError, Errands, failed};
+use super::{ErrandError, Errands, Standing, failed};
 
 /// How often a journal is looked at that is being written.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -18,33 +18,54 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// The longest line that is handed on. Events are bounded by far less.
 const LONGEST_LINE: u64 = 64 << 20;
 
-/// Writes every event of `run` after the number `after` to `out`, a line each, until the errand ends, then its end.
+/// The longest end of an errand for who hears only so much.
+const LONGEST_END: usize = 768 << 10;
+
+/// What of an errand is handed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The number of the last event that is known.
+    pub after: u64,
+    /// Stop after so many bytes of events, between two of them; none: at the end.
+    pub most: Option<u64>,
+}
+
+/// Writes every event of `run` that is wanted to `out`, a line each, until the errand ends, then its end.
 ///
 /// Whole lines only, in order, each once. Fails early if nobody listens.
-pub fn follow(errands: &Errands, run: &RunId, after: u64, out: &mut dyn Write) -> Result<(), ErrandError> {
+pub fn follow(
+    errands: &Errands,
+    run: &RunId,
+    wanted: Wanted,
+    out: &mut dyn Write,
+) -> Result<(), ErrandError> {
     let home = errands.home(run);
     if !home.directory.is_dir() {
         return Err(ErrandError::Unknown(run.clone()));
     }
-    let mut lines = Lines { path: errands.journal(run), offset: 0, after };
-    let mut spoke = Instant::now();
+    let most = wanted.most.unwrap_or(u64::MAX);
+    let mut lines = Lines { path: errands.journal(run), offset: 0, after: wanted.after, left: most };
+    let mut spoke: Option<Instant> = None;
     loop {
         // Asked before the journal is read: what was written until then is read.
-        let end = match home.end()? {
-            Some(end) => Some(end),
-            None if home.is_alive()? => None,
-            // It may have ended between the two questions.
-            None => Some(home.end()?.unwrap_or_else(lost)),
+        let end = match errands.standing(run)? {
+            Standing::Going => None,
+            Standing::Ended(end) => Some(end),
+            Standing::Gone => Some(lost()),
         };
         if lines.copy(out)? {
-            spoke = Instant::now();
+            spoke = Some(Instant::now());
+        }
+        if lines.left == 0 {
+            return Ok(());
         }
         if let Some(end) = end {
-            return say(out, &ErrandNote::End(end));
+            return say(out, &ErrandNote::End(if wanted.most.is_some() { bounded(end) } else { end }));
         }
-        if spoke.elapsed() >= SILENCE {
+        // At once if nothing is new: who listens knows that it is heard what there is.
+        if spoke.is_none_or(|spoke| spoke.elapsed() >= SILENCE) {
             say(out, &ErrandNote::Waiting {})?;
-            spoke = Instant::now();
+            spoke = Some(Instant::now());
         }
         std::thread::sleep(LOOK_AGAIN);
     }
@@ -53,6 +74,16 @@ pub fn follow(errands: &Errands, run: &RunId, after: u64, out: &mut dyn Write) -
 /// How an errand ended that nobody works on any more.
 fn lost() -> ErrandEnd {
     ErrandEnd { complaint: "it was killed".to_owned(), ..ErrandEnd::default() }
+}
+
+/// Returns an end that is heard whole by who hears only so much.
+fn bounded(end: ErrandEnd) -> ErrandEnd {
+    let is_long = |end: &ErrandEnd| serde_json::to_vec(end).is_ok_and(|bytes| bytes.len() > LONGEST_END);
+    if !is_long(&end) {
+        return end;
+    }
+    let shortened = end.shortened();
+    if is_long(&shortened) { ErrandEnd { document: None, ..shortened } } else { shortened }
 }
 
 fn say(out: &mut dyn Write, note: &ErrandNote) -> Result<(), ErrandError> {
@@ -68,6 +99,8 @@ struct Lines {
     offset: u64,
     /// The last number that was handed on, or need not be.
     after: u64,
+    /// As many bytes may still be handed on; the last line may be longer.
+    left: u64,
 }
 
 impl Lines {
@@ -81,7 +114,7 @@ impl Lines {
         reader.seek(SeekFrom::Start(self.offset)).map_err(failed("read", &self.path))?;
         let mut line = Vec::new();
         let mut any = false;
-        loop {
+        while self.left > 0 {
             line.clear();
             let bounded = &mut io::Read::take(&mut reader, LONGEST_LINE);
             let length = bounded.read_until(b'\n', &mut line).map_err(failed("read", &self.path))?;
@@ -91,6 +124,7 @@ impl Lines {
             self.offset += length as u64;
             let Some(seq) = number_of(&line).filter(|seq| *seq > self.after) else { continue };
             out.write_all(&line).map_err(ErrandError::Unheard)?;
+            self.left = self.left.saturating_sub(length as u64);
             self.after = seq;
             any = true;
         }
@@ -134,7 +168,7 @@ mod tests {
 
     fn followed(errands: &Errands, run: &RunId, after: u64) -> Vec<String> {
         let mut out = Vec::new();
-        follow(errands, run, after, &mut out).unwrap();
+        follow(errands, run, Wanted { after, most: None }, &mut out).unwrap();
         String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
     }
 
@@ -151,6 +185,28 @@ mod tests {
     }
 
     #[test]
+    fn who_hears_only_so_much_goes_on_where_it_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        journal(dir.path(), "{\"seq\":1}\n{\"seq\":2}\n{\"seq\":3}\n");
+        let row =
+            |status: &str| serde_json::json!({"name": "a", "status": status, "x": "y".repeat(LONGEST_END)});
+        let document = serde_json::json!({"nodes": [row("completed"), {"status": "failed"}]});
+        let (errands, run) =
+            errand(dir.path(), Some(&ErrandEnd { document: Some(document), ..ErrandEnd::default() }));
+        let part = |after, most| {
+            let mut out = Vec::new();
+            follow(&errands, &run, Wanted { after, most: Some(most) }, &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(part(0, 11), "{\"seq\":1}\n{\"seq\":2}\n");
+        assert_eq!(part(2, 1), "{\"seq\":3}\n");
+        assert_eq!(
+            part(3, 1),
+            "{\"end\":{\"code\":null,\"document\":{\"nodes\":[{\"status\":\"failed\"}]}}}\n"
+        );
+    }
+
+    #[test]
     fn an_errand_that_nobody_keeps_was_killed() {
         let dir = tempfile::tempdir().unwrap();
         let (errands, run) = errand(dir.path(), None);
@@ -159,7 +215,10 @@ mod tests {
             ["{\"end\":{\"code\":null,\"complaint\":\"it was killed\"}}"]
         );
         let other = RunId::parse("other").unwrap();
-        assert!(matches!(follow(&errands, &other, 0, &mut Vec::new()), Err(ErrandError::Unknown(_))));
+        assert!(matches!(
+            follow(&errands, &other, Wanted::default(), &mut Vec::new()),
+            Err(ErrandError::Unknown(_))
+        ));
     }
 
     #[test]
@@ -183,7 +242,8 @@ mod tests {
             home.write("end.json", &serde_json::to_vec(&end).unwrap()).unwrap();
             drop(manifest);
         });
-        let found = followed(&errands, &run, 0);
+        let mut found = followed(&errands, &run, 0);
+        found.retain(|line| line != "{\"waiting\":{}}");
         writer.join().unwrap();
         let expected: Vec<String> = (1..=50).map(|seq| format!("{{\"seq\":{seq}}}")).collect();
         assert_eq!(found[..50], expected);

@@ -11,8 +11,8 @@ use stead_model::node::ErrandEnd;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{END, ErrandError, Errands, Home, failed};
-use crate::machine::sandbox::ProcessMark;
+use super::{ARGUMENTS, ErrandError, Errands, Home, KEEPER, RUNNING, failed};
+use crate::machine::ProcessMark;
 
 /// The longest document of a command that is handed on.
 const LONGEST_DOCUMENT: u64 = 16 << 20;
@@ -32,15 +32,22 @@ pub fn keep(errands: &Errands, run: &RunId, program: &Path) -> Result<(), Errand
         return Ok(());
     }
     if let Some(mark) = ProcessMark::of(std::process::id()) {
-        home.write("keeper", mark.to_string().as_bytes())?;
+        home.write(KEEPER, mark.to_string().as_bytes())?;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.and_then(|runtime| runtime.block_on(run_command(&home, &manifest, program)));
     let end = match ended {
-        Ok(code) => ErrandEnd { code, document: document(&home), complaint: complaint(&home) },
-        Err(error) => ErrandEnd { code: None, document: None, complaint: error.to_string() },
+        Ok(code) => end_of(&home, code),
+        Err(error) => ErrandEnd { complaint: error.to_string(), ..ErrandEnd::default() },
     };
-    home.write(END, &serde_json::to_vec(&end).unwrap_or_default())
+    // Before anybody hears that it ended.
+    errands.clear_after(&home, &end);
+    home.set_end(&end)
+}
+
+/// Returns how an errand ended whose command exited with `code`.
+pub(super) fn end_of(home: &Home, code: Option<i32>) -> ErrandEnd {
+    ErrandEnd { code, document: document(home), complaint: complaint(home) }
 }
 
 /// Runs the command to its end and returns its exit code.
@@ -50,11 +57,15 @@ pub fn keep(errands: &Errands, run: &RunId, program: &Path) -> Result<(), Errand
 async fn run_command(home: &Home, manifest: &File, program: &Path) -> io::Result<Option<i32>> {
     let mut stop = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let arguments: Vec<String> = serde_json::from_slice(&fs::read(home.file("arguments.json"))?)?;
+    let arguments: Vec<String> = serde_json::from_slice(&fs::read(home.file(ARGUMENTS))?)?;
     let mut command = Command::new(program);
     command.args(arguments).process_group(0).stdin(manifest.try_clone()?);
     command.stdout(File::create(home.file("document.json"))?).stderr(File::create(home.file("stderr.txt"))?);
     let mut child = command.spawn()?;
+    if let Some(mark) = child.id().and_then(ProcessMark::of) {
+        // Without it nobody stops the command if this process is killed; that is no reason to stop it now.
+        home.write(RUNNING, mark.to_string().as_bytes()).ok();
+    }
     let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     loop {
         tokio::select! {

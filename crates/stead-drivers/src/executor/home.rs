@@ -2,13 +2,13 @@
 
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode};
 use stead_model::RunId;
+use stead_runner::socket::SocketPath;
 
 const SOCKET: &str = "executor.sock";
 
@@ -36,7 +36,7 @@ impl Home {
 
     /// Connects to the session.
     pub(super) fn connect(&self) -> io::Result<UnixStream> {
-        self.at_socket(|path| UnixStream::connect(path))
+        UnixStream::connect(SocketPath::new(&self.directory.join(SOCKET))?.path())
     }
 
     /// Makes the socket that the session listens on.
@@ -46,22 +46,10 @@ impl Home {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        let listener = self.at_socket(|path| UnixListener::bind(path))?;
+        let listener = UnixListener::bind(SocketPath::new(&self.directory.join(SOCKET))?.path())?;
         // The directory keeps others out already; this says it of the socket itself.
         rustix::fs::chmod(self.directory.join(SOCKET), Mode::from_raw_mode(0o600))?;
         Ok(listener)
-    }
-
-    /// Calls `act` with a path of the socket that is short, however long the directory's is: a socket's address holds
-    /// about a hundred bytes.
-    fn at_socket<T>(&self, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
-        let directory = rustix::fs::open(
-            &self.directory,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        let short = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-        if short.exists() { act(&short.join(SOCKET)) } else { act(&self.directory.join(SOCKET)) }
     }
 
     pub(super) fn stderr(&self) -> PathBuf {

@@ -120,7 +120,8 @@ fn welcome(executable: &Path, directory: &Path) -> io::Result<Welcome> {
         true => name.to_owned(),
         false => Content::read(&mut std::fs::File::open(executable)?)?.sha256,
     };
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let kernel = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot_id = crate::machine::oci::boot_id().unwrap_or_else(kernel);
     Ok(Welcome {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").to_owned(),

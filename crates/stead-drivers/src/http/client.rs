@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
+use hyper::ext::ReasonPhrase;
 use hyper::{HeaderMap, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
@@ -32,6 +33,8 @@ pub(crate) struct Request<'a> {
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
+    /// What the status line says beside the number, if it is in words of its own.
+    pub(crate) reason: Option<String>,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
 }
@@ -160,7 +163,11 @@ pub(crate) async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send>(
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let conversation = async {
         let response = sender.send_request(message).await.map_err(failed)?;
-        let head = Response { status: response.status().as_u16(), headers: headers(response.headers()) };
+        let head = Response {
+            status: response.status().as_u16(),
+            reason: response.extensions().get::<ReasonPhrase>().map(words),
+            headers: headers(response.headers()),
+        };
         let mut body = response.into_body();
         while let Some(frame) = body.frame().await {
             if let Some(bytes) = frame.map_err(failed)?.data_ref() {
@@ -191,6 +198,10 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+fn words(reason: &ReasonPhrase) -> String {
+    String::from_utf8_lossy(reason.as_bytes()).into_owned()
 }
 
 fn headers(map: &HeaderMap) -> Vec<(String, String)> {

@@ -18,33 +18,45 @@ mod keeper;
 mod make;
 mod names;
 mod planted;
-mod process;
+mod program;
 mod supervisor;
-mod tree;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stead_model::machine::{Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope};
+use stead_model::machine::{
+    Boot, Machine, MachineExit, MachineId, MachineKind, MachineProgram, MachineSpec, OwnerScope,
+};
 use stead_runner::machine::{
     Capabilities, Changed, ConsoleStream, Ensured, MachineDriver, MachineError, Stopped,
 };
 
 pub(crate) use database::{Sandbox, Service};
 pub use faults::{Fault, Phase, Struck};
+pub(super) use make::check_path;
 pub use names::Names;
-pub(crate) use process::ProcessMark;
+pub(super) use planted::sha256 as program_sha256;
 pub use supervisor::supervise;
 
+use super::home::{Home as AnyHome, Kind, Record, Run, canonical};
+use super::local::{self, Local, StepWatch};
+use super::process::ProcessMark;
+use super::{console, process};
+use crate::machine::tree;
 use crate::transport::ssh::server::ServerKey;
-use home::{Found, Home};
+use home::Home;
+
+/// The variable by which everything started in a sandbox is known: its directory.
+const MARK: &str = "STEAD_SANDBOX";
 
 /// What a host says of its sandboxes.
 #[derive(Clone, Debug)]
 pub struct SandboxSettings {
     /// Where machines are kept.
     pub root_dir: PathBuf,
+    /// Whether that stays when its last machine goes: somebody chose it.
+    pub keeps_root_dir: bool,
     /// The program that supervises: this one.
     pub program: PathBuf,
     /// Packages there are.
@@ -64,6 +76,7 @@ impl SandboxSettings {
     pub fn new(root_dir: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Self {
         Self {
             root_dir: root_dir.into(),
+            keeps_root_dir: false,
             program: program.into(),
             packages: Names::Any,
             services: Names::Any,
@@ -73,9 +86,6 @@ impl SandboxSettings {
         }
     }
 }
-
-/// Told of every step of making and removing, before the next one begins.
-pub type StepWatch = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Makes and keeps sandboxes.
 #[derive(Clone)]
@@ -97,40 +107,23 @@ impl SandboxDriver {
     }
 
     fn home(&self, id: &MachineId) -> Result<Home, MachineError> {
-        let fits = |c: char| c.is_ascii_hexdigit() || c == '-';
-        if id.as_str().len() != 36 || !id.as_str().chars().all(fits) {
-            return Err(MachineError::Invalid(format!(
-                "`{}` is not a sandbox's id",
-                id.as_str().escape_debug()
-            )));
-        }
-        Ok(Home::new(&self.settings.root_dir, id.as_str()))
+        local::home_of(self, id).map(|home| Home::from(&home))
     }
-}
-
-/// Returns the one name of a directory that need not be there yet: by it processes of a machine are known again.
-fn canonical(path: &Path) -> PathBuf {
-    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let known = absolute.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    known.map_or_else(
-        || absolute.clone(),
-        |(above, real)| {
-            let rest = absolute.strip_prefix(above).unwrap_or(Path::new(""));
-            if rest.as_os_str().is_empty() { real } else { real.join(rest) }
-        },
-    )
 }
 
 /// Refuses what a sandbox has not.
 fn check(spec: &MachineSpec) -> Result<(), MachineError> {
     let unsupported = |what: &str| Err(MachineError::Unsupported(format!("a sandbox has no {what}")));
     match &spec.boot {
-        Some(Boot::Kernel { .. }) => return unsupported("kernel of its own to boot"),
+        Some(Boot::Kernel { .. } | Boot::Firmware(_)) => return unsupported("kernel of its own to boot"),
         // Recorded, so that another one is another machine; there is nothing to boot.
         Some(Boot::Image(_) | Boot::Template(_)) | None => {}
     }
-    if !spec.disks.is_empty() {
+    if !spec.disks.is_empty() || !spec.drives.is_empty() {
         return unsupported("disks");
+    }
+    if spec.vsock {
+        return unsupported("socket to this machine");
     }
     if !spec.nics.is_empty() {
         return unsupported("network cards: it is reached on 127.0.0.1");
@@ -151,6 +144,56 @@ fn check(spec: &MachineSpec) -> Result<(), MachineError> {
 }
 
 #[async_trait::async_trait]
+impl Local for SandboxDriver {
+    fn kind(&self) -> &'static Kind {
+        &home::KIND
+    }
+
+    fn root_dir(&self) -> &Path {
+        &self.settings.root_dir
+    }
+
+    fn keeps_root_dir(&self) -> bool {
+        self.settings.keeps_root_dir
+    }
+
+    fn watch(&self) -> &StepWatch {
+        &self.watch
+    }
+
+    fn refresh(&self, home: &AnyHome, spec: &MachineSpec) -> Result<(), MachineError> {
+        let sheet = control::sheet(&self.settings, spec.owner.name());
+        Home::from(home).set_sheet(&sheet).map_err(|error| home.failed("make", &error))
+    }
+
+    async fn before_making(&self, home: &AnyHome, spec: &MachineSpec) -> Result<(), MachineError> {
+        // What it may suffer is known before it can be half made by it.
+        self.refresh(home, spec)?;
+        (self.watch)("sheet");
+        control::suffer(&Home::from(home), Phase::Create).await
+    }
+
+    fn make(&self, home: &AnyHome, spec: &MachineSpec) -> Result<(), MachineError> {
+        make::make(&Home::from(home), spec, &self.settings.program, &*self.watch)?;
+        self.refresh(home, spec)?;
+        (self.watch)("settings");
+        Ok(())
+    }
+
+    async fn before_removing(&self, home: &AnyHome) -> Result<(), MachineError> {
+        control::suffer(&Home::from(home), Phase::Destroy).await
+    }
+
+    fn run(&self, home: &AnyHome, record: &Record, mark: &ProcessMark) -> Run {
+        home::run(home, record, mark)
+    }
+
+    fn exit(&self, home: &AnyHome) -> Option<MachineExit> {
+        home.exit()
+    }
+}
+
+#[async_trait::async_trait]
 impl MachineDriver for SandboxDriver {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
@@ -163,39 +206,35 @@ impl MachineDriver for SandboxDriver {
 
     async fn ensure_created(&self, spec: &MachineSpec) -> Result<Ensured, MachineError> {
         check(spec)?;
-        control::ensure_created(&self.settings, &self.watch, spec).await
+        local::ensure_created(self, spec).await
     }
 
     async fn start(&self, id: &MachineId) -> Result<Changed, MachineError> {
-        control::start(&self.settings, &self.watch, &self.home(id)?).await
+        control::start(self, &self.home(id)?).await
     }
 
     async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {
-        control::stop(&self.home(id)?, grace).await
+        control::stop(self, &self.home(id)?, grace).await
     }
 
     async fn destroy(&self, id: &MachineId) -> Result<Changed, MachineError> {
-        control::destroy(&self.settings, &self.watch, &self.home(id)?).await
+        local::destroy(self, &*self.home(id)?).await
     }
 
     async fn inspect(&self, id: &MachineId) -> Result<Option<Machine>, MachineError> {
-        let home = self.home(id)?;
-        match home.find() {
-            Found::Unreadable(error) => Err(home.unreadable(&error)),
-            Found::Absent | Found::Foreign | Found::Ours(_) => Ok(home.machine()),
-        }
+        local::inspect(self, &*self.home(id)?)
     }
 
     async fn list(&self, scope: &OwnerScope) -> Result<Vec<Machine>, MachineError> {
-        home::list(&self.settings.root_dir, scope)
+        local::list(self, scope)
     }
 
     async fn console(&self, id: &MachineId, from: u64) -> Result<ConsoleStream, MachineError> {
-        control::console(&self.home(id)?, from).await
+        console::follow(self, &*self.home(id)?, from)
     }
 
     async fn wait(&self, id: &MachineId) -> Result<MachineExit, MachineError> {
-        control::wait(&self.home(id)?).await
+        local::wait(self, &*self.home(id)?).await
     }
 }
 
@@ -203,6 +242,28 @@ impl MachineDriver for SandboxDriver {
 pub fn strike(root: &Path, phase: Phase) -> Option<Struck> {
     let directory = stead_runner::machine::sandbox_of(root)?;
     faults::strike(&Home::at(directory), phase)
+}
+
+/// Returns the command of a program in the sandbox `id` that is kept in `root_dir`, with what programs of it find around
+/// them. Whatever it starts ends with the sandbox.
+///
+/// # Errors
+/// If there is no such sandbox.
+pub fn command_in(
+    root_dir: &Path,
+    id: &MachineId,
+    program: &MachineProgram,
+) -> std::io::Result<tokio::process::Command> {
+    let home = Home::at(canonical(root_dir).join(id.as_str()));
+    let sheet = home.sheet().ok_or_else(|| std::io::Error::other(format!("there is no sandbox {id}")))?;
+    let console = Arc::new(console::Console::new((*home).clone()));
+    let guest = door::Guest { home, node: sheet.node, console, awaited: door::Awaited::default() };
+    program::command(&guest, program)
+}
+
+/// Returns the root directory of the sandbox `id` that is kept in `root_dir`.
+pub fn root_of(root_dir: &Path, id: &MachineId) -> PathBuf {
+    Home::at(canonical(root_dir).join(id.as_str())).root()
 }
 
 /// Makes the sandbox whose root this is look again whether its node is to have an agent; no if it is no sandbox that
@@ -220,19 +281,4 @@ fn signal(root: &Path, signal: rustix::process::Signal) -> bool {
     let directory = stead_runner::machine::sandbox_of(root);
     let process = directory.and_then(|directory| Home::at(directory).pid()?.0.open());
     process.inspect(|process| process.signal(signal)).is_some()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_has_one_name_whoever_names_it() {
-        let place = tempfile::tempdir().unwrap();
-        let real = place.path().canonicalize().unwrap();
-        std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
-        assert_eq!(canonical(&real.join("link/machines")), real.join("machines"));
-        assert_eq!(canonical(&real.join("link")), real);
-        assert!(canonical(Path::new("not-there/machines")).is_absolute());
-    }
 }

@@ -11,7 +11,7 @@ use stead_runner::clock;
 
 use super::place::{AGENT, NodeFiles};
 use super::{AgentError, failed, lock};
-use crate::machine::sandbox;
+use crate::machine::{oci, sandbox};
 
 /// The service that runs the agent.
 const UNIT: &str = "stead-agent.service";
@@ -41,10 +41,15 @@ pub fn signal_converge(files: &NodeFiles) -> Result<bool, AgentError> {
     Ok(is_told)
 }
 
-/// Takes a request to converge, if there is one.
-pub(super) fn take_request(files: &NodeFiles) -> bool {
-    let is_there = files.read(&request_path()).is_ok_and(|request| request.is_some());
-    is_there && files.remove(&request_path()).is_ok()
+/// Whether there is a request to converge.
+pub(super) fn has_request(files: &NodeFiles) -> bool {
+    files.read(&request_path()).is_ok_and(|request| request.is_some())
+}
+
+/// Takes a request to converge: it is kept elsewhere.
+pub(super) fn take_request(files: &NodeFiles) {
+    // One that stays is found again, and the node converges once more.
+    files.remove(&request_path()).ok();
 }
 
 /// Tells the node who it is, and has its agent run by that; returns whether something changed.
@@ -60,7 +65,7 @@ pub fn enable(files: &NodeFiles, bytes: &[u8]) -> Result<bool, AgentError> {
     files
         .write(path::BOOTSTRAP, wanted.to_json().as_bytes(), 0o600)
         .map_err(failed("the bootstrap cannot be written"))?;
-    if !sandbox::look_again(files.root()) && is_this_machine(files) {
+    if !is_kept(files) && is_this_machine(files) {
         let program = std::env::current_exe().map_err(failed("this program's file is not known"))?;
         let unit = UNIT_TEXT.replace("/usr/bin/stead", &program.display().to_string());
         files.write(UNIT_FILE, unit.as_bytes(), 0o644).map_err(failed("the service cannot be written"))?;
@@ -79,7 +84,7 @@ pub fn disable(files: &NodeFiles) -> Result<bool, AgentError> {
     let unremoved = "the agent's files cannot be removed";
     let was_told = files.read(path::BOOTSTRAP).map_err(failed(unremoved))?.is_some();
     files.remove(path::BOOTSTRAP).map_err(failed(unremoved))?;
-    if !sandbox::look_again(files.root()) && is_this_machine(files) {
+    if !is_kept(files) && is_this_machine(files) {
         let unit = files.read(UNIT_FILE).map_err(failed(unremoved))?;
         if unit.is_some() {
             systemctl(&["disable", "--now", UNIT])?;
@@ -100,6 +105,11 @@ pub fn disable(files: &NodeFiles) -> Result<bool, AgentError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(unremoved)(error)),
         Ok(()) | Err(_) => Ok(was_told),
     }
+}
+
+/// Has what keeps the agent of a sandbox or a container look at what the node was told; no if nothing does.
+fn is_kept(files: &NodeFiles) -> bool {
+    sandbox::look_again(files.root()) || (is_this_machine(files) && oci::look_again())
 }
 
 fn is_this_machine(files: &NodeFiles) -> bool {
@@ -123,7 +133,7 @@ fn systemctl(args: &[&str]) -> Result<(), AgentError> {
 
 /// Stops the machine.
 pub(super) fn power_off(files: &NodeFiles) -> io::Result<()> {
-    if sandbox::power_off(files.root()) {
+    if sandbox::power_off(files.root()) || (is_this_machine(files) && oci::power_off()) {
         return Ok(());
     }
     if !is_this_machine(files) {

@@ -19,12 +19,15 @@ use stead_runner::clock;
 use stead_runner::operation::{Cancel, Stop, Stopper};
 
 use super::place::{self, AGENT, NodeFiles};
+use super::voice::{Lines, Voice};
 use crate::command::process::{self, Capture, Start};
 use crate::command::program;
 use crate::supervisor::tree::Orphans;
 
-/// The variable by which what a job starts is known.
-const MARK: &str = "STEAD_JOB";
+/// The variable by which what a job starts is known. Who removes it from what is started lets that outlive the job.
+pub(crate) const MARK: &str = "STEAD_JOB";
+/// The name by which jobs start the program of the agent itself, wherever it is.
+const OWN: &str = "stead";
 /// How long a job may take to end once it is asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// How often a job that does no harm is begun.
@@ -39,6 +42,12 @@ pub(super) struct Begun {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) timeout: Option<u64>,
     pub(super) idempotent: bool,
+    /// Whether what it writes is told while it runs.
+    #[serde(default)]
+    pub(super) live: bool,
+    /// Whether the server has something for it to read.
+    #[serde(default)]
+    pub(super) input: bool,
     /// How often it was begun.
     pub(super) tries: u32,
 }
@@ -127,9 +136,14 @@ impl Jobs {
     }
 
     /// Returns the work of a job; dropping it kills everything it started.
-    pub(super) fn work(&self, begun: &Begun, cancel: Cancel) -> impl Future<Output = JobEnd> + Send + use<> {
+    pub(super) fn work(
+        &self,
+        begun: &Begun,
+        cancel: Cancel,
+        voice: Voice,
+    ) -> impl Future<Output = JobEnd> + Send + use<> {
         let env = BTreeMap::from([(MARK.to_owned(), self.mark(&begun.job))]);
-        work(begun.clone(), self.root.clone(), env, cancel)
+        work(begun.clone(), self.root.clone(), env, cancel, voice)
     }
 }
 
@@ -211,16 +225,33 @@ impl Kept {
     }
 }
 
-async fn work(begun: Begun, root: PathBuf, env: BTreeMap<String, String>, cancel: Cancel) -> JobEnd {
+async fn work(
+    begun: Begun,
+    root: PathBuf,
+    env: BTreeMap<String, String>,
+    cancel: Cancel,
+    voice: Voice,
+) -> JobEnd {
     let started = clock::instant();
     let mut end = JobEnd::default();
     let path = std::env::var_os("PATH");
     let (name, args) = begun.argv.split_first().map_or(("", &[][..]), |(name, args)| (name.as_str(), args));
-    let file = match program::find(name, &root, path.as_deref()) {
+    let own = if name == OWN { std::env::current_exe().ok() } else { None };
+    let file = match own.map_or_else(|| program::find(name, &root, path.as_deref()), Ok) {
         Ok(file) => file,
         Err(error) => {
             return JobEnd { rc: Some(error.code), error: Some(error.message), ..end };
         }
+    };
+    let stdin = match begun.input {
+        true => tokio::select! {
+            read = voice.input(&begun.job) => match read {
+                Ok(input) => Some(input),
+                Err(error) => return JobEnd { error: Some(format!("it has nothing to read: {error}")), ..end },
+            },
+            () = cancel.at_least(Stop::Ask) => return end,
+        },
+        false => None,
     };
     let start = Start {
         program: file,
@@ -229,15 +260,24 @@ async fn work(begun: Begun, root: PathBuf, env: BTreeMap<String, String>, cancel
         cwd: root,
         hidden_env: Vec::new(),
         env,
-        stdin: None,
+        stdin,
         capture: Capture::Stream,
     };
+    let (lines, heard) = Lines::channel();
     let (stdout, stderr) = (&mut end.stdout, &mut end.stderr);
     let mut sink = |stream: Stream, bytes: &[u8]| match stream {
-        Stream::Stdout => stdout.push(bytes),
+        Stream::Stdout => {
+            stdout.push(bytes);
+            if begun.live {
+                lines.show(&stdout.bytes);
+            }
+        }
         Stream::Stderr => stderr.push(bytes),
     };
-    let ended = run(start, begun.timeout, &cancel, &mut sink).await;
+    let ended = tokio::select! {
+        ended = run(start, begun.timeout, &cancel, &mut sink) => ended,
+        never = voice.tell(&begun.job, heard), if begun.live => match never {},
+    };
     end.seconds = started.elapsed().as_secs_f64();
     match ended {
         Ok((ended, timed_out)) => {
@@ -277,8 +317,12 @@ async fn run(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::path::Path;
+
+    use stead_model::NodeName;
+
+    use super::*;
+    use crate::server_client::ServerClient;
 
     fn begun(line: &str) -> Begun {
         Begun {
@@ -286,8 +330,15 @@ mod tests {
             argv: ["sh", "-c", line].map(str::to_owned).to_vec(),
             timeout: None,
             idempotent: false,
+            live: false,
+            input: false,
             tries: 1,
         }
+    }
+
+    fn voice() -> Voice {
+        let client = ServerClient::socket("/nowhere");
+        Voice { client, node: NodeName::parse("edge").unwrap() }
     }
 
     fn jobs(root: &Path) -> Jobs {
@@ -296,7 +347,7 @@ mod tests {
 
     async fn ended(jobs: &mut Jobs, begun: &Begun) -> NodeReport {
         let cancel = jobs.begin(begun).unwrap().unwrap();
-        let end = jobs.work(begun, cancel).await;
+        let end = jobs.work(begun, cancel, voice()).await;
         jobs.report(&begun.job, end)
     }
 
@@ -328,7 +379,7 @@ mod tests {
         let long = begun("sleep 600 & wait");
         let cancel = jobs.begin(&long).unwrap().unwrap();
         assert_eq!(jobs.begin(&long).unwrap().map(drop), None, "begun once");
-        let work = jobs.work(&long, cancel);
+        let work = jobs.work(&long, cancel, voice());
         assert!(jobs.cancel(&long.job));
         let report = jobs.report(&long.job, work.await);
         assert_eq!(report.outcome, Some(JobOutcome::Cancelled));

@@ -90,7 +90,13 @@ impl NodeOperation {
                     (params.flag("made_here", false), params.flag("terminate", false));
                 nodes.remove(cx, node()?, made_here, terminate).await
             }
-            op::NODE_DELEGATE => nodes.delegate(cx, node()?, params.required("verb")?).await,
+            op::NODE_DELEGATE => {
+                let deputy = match params.text("host") {
+                    Some(host) => nodes.host_deputy(host)?,
+                    None => nodes.node_deputy(node()?)?,
+                };
+                nodes.delegate(cx, &deputy, params.required("verb")?).await
+            }
             op::NODE_SERVER => nodes.serve(cx, params.required("act")?).await,
             op::NODE_MILESTONE => Ok(Outcome::default()),
             other => Err(OpError::invalid(format!("there is no operation `{other}` of nodes"))),

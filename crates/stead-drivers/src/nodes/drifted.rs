@@ -1,13 +1,17 @@
 //! What of the nodes is not as their specs want it any more, at every level, and the ways to all of them.
+//!
+//! Who pulls is asked by a job: a node of this level by this level's server, a deeper one by the level it is of, which
+//! is asked in turn. All others are asked over SSH.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stead_engine::nodes::drift::drift;
 use stead_model::NodeName;
-use stead_model::node::Drift;
+use stead_model::node::{Drift, ErrandNote, ErrandVerb};
+use stead_model::site::manifest::Mode;
 use stead_model::site::{Host, Site};
 use stead_model::transport::{HostKeys, SshSpec, TransportSpec};
 use stead_runner::operation::OpError;
@@ -16,14 +20,20 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::NodesSurroundings;
+use super::delegate::Deputy;
+use super::line::Line;
+use crate::errand::COMMAND;
 
 /// So many nodes are asked at once: each is a connection and a process here.
 const AT_ONCE: usize = 16;
 /// How long a node may take to be reached; who waits for it to boot is not asking what it is.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// As much is handed on of a level's events: it has none when it only looks.
+const MOST_BYTES: &str = "131072";
+
 /// Something of a node that is not as its spec wants it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDrift {
     /// The node.
     pub node: NodeName,
@@ -32,8 +42,23 @@ pub struct NodeDrift {
     pub drift: Drift,
 }
 
+/// What is asked to learn what has drifted.
+enum Question {
+    /// A node what it is.
+    Own(NodeName),
+    /// Who makes nodes elsewhere what these are.
+    Below(Whom, Vec<NodeName>),
+}
+
+/// Who makes nodes elsewhere.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Whom {
+    Node(NodeName),
+    Host(String),
+}
+
 /// What was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drifted {
     /// Everything that is different, by node and path.
     pub drift: Vec<NodeDrift>,
@@ -42,6 +67,15 @@ pub struct Drifted {
     /// Why, for people.
     #[serde(skip)]
     pub reasons: Vec<(NodeName, String)>,
+}
+
+impl Drifted {
+    /// Adds what was found elsewhere.
+    pub fn take_in(&mut self, other: Self) {
+        self.drift.extend(other.drift);
+        self.unreachable.extend(other.unreachable);
+        self.reasons.extend(other.reasons);
+    }
 }
 
 impl NodesSurroundings {
@@ -54,49 +88,128 @@ impl NodesSurroundings {
             .collect();
         let slots = Arc::new(Semaphore::new(AT_ONCE));
         let mut asked = JoinSet::new();
-        for name in names {
+        for question in self.questions(names) {
             let (nodes, slots) = (Arc::clone(self), Arc::clone(&slots));
             asked.spawn(async move {
                 let _slot = slots.acquire().await;
-                let found = nodes.drift_of(&name).await;
-                (name, found)
+                let answer = match &question {
+                    Question::Own(name) => nodes.drift_of(name).await,
+                    Question::Below(whom, names) => nodes.drift_below(whom, names).await,
+                };
+                (question, answer)
             });
         }
-        let mut found = BTreeMap::new();
-        while let Some(ended) = asked.join_next().await {
-            if let Ok((name, drift)) = ended {
-                found.insert(name, drift);
-            }
-        }
         let mut all = Drifted::default();
-        for (node, drift) in found {
-            match drift {
-                Ok(drift) => {
-                    all.drift.extend(drift.into_iter().map(|drift| NodeDrift { node: node.clone(), drift }));
-                }
+        while let Some(ended) = asked.join_next().await {
+            let Ok((question, answer)) = ended else { continue };
+            match answer {
+                Ok(found) => all.take_in(found),
                 Err(error) => {
-                    all.unreachable.push(node.clone());
-                    all.reasons.push((node, error.message));
+                    let names = match question {
+                        Question::Own(name) => vec![name],
+                        Question::Below(_, names) => names,
+                    };
+                    all.reasons.extend(names.iter().map(|name| (name.clone(), error.message.clone())));
+                    all.unreachable.extend(names);
                 }
             }
         }
+        all.drift.sort_by(|a, b| (&a.node, &a.drift.path).cmp(&(&b.node, &b.drift.path)));
+        all.unreachable.sort();
+        all.reasons.sort();
         all
     }
 
-    async fn drift_of(&self, name: &NodeName) -> Result<Vec<Drift>, OpError> {
-        let node = self.node(name.as_str())?;
-        let Some(spec) = self.spec_of(&node)? else { return Ok(Vec::new()) };
+    /// Returns what is asked to learn of `names`: of those that pull elsewhere, all at once there.
+    fn questions(&self, names: Vec<NodeName>) -> Vec<Question> {
+        let mut below: BTreeMap<Whom, Vec<NodeName>> = BTreeMap::new();
+        let mut questions = Vec::new();
+        for name in names {
+            let node = self.node(name.as_str()).ok().filter(|_| self.runs_by_job(&name));
+            match node.and_then(|node| self.deputy_of(node.index)) {
+                Some(Deputy::Node(root)) => {
+                    below.entry(Whom::Node(root.node.name.clone())).or_default().push(name);
+                }
+                Some(Deputy::Host(host)) => {
+                    below.entry(Whom::Host(host.name.clone())).or_default().push(name);
+                }
+                None => questions.push(Question::Own(name)),
+            }
+        }
+        questions.extend(below.into_iter().map(|(whom, names)| Question::Below(whom, names)));
+        questions
+    }
+
+    /// Whether a node runs what it is asked as a job of its agent.
+    fn runs_by_job(&self, name: &NodeName) -> bool {
+        let has_agent = self.entry(name).is_some_and(|entry| entry.jti.is_some());
+        has_agent && self.node(name.as_str()).is_ok_and(|node| node.known.modes.run == Mode::Pull)
+    }
+
+    /// Opens the line over which a node of this level is asked what it is.
+    pub(super) async fn question_line(&self, name: &NodeName) -> Result<Line, OpError> {
+        if self.runs_by_job(name) {
+            return self.job_line(self.running_server().await?, name, PATIENCE).await;
+        }
         let late = |_| OpError::operation(format!("{name} did not answer within 20s"));
-        let transport = timeout(PATIENCE, self.connect(name)).await.map_err(late)??;
-        let seen = self.observe_over(&*transport, &spec, []).await?;
-        Ok(drift(&spec, &seen.state))
+        timeout(PATIENCE, self.connect(name)).await.map_err(late)?.map(Line::Ssh)
+    }
+
+    async fn drift_of(&self, name: &NodeName) -> Result<Drifted, OpError> {
+        let node = self.node(name.as_str())?;
+        let Some(spec) = self.spec_of(&node)? else { return Ok(Drifted::default()) };
+        let line = self.question_line(name).await?;
+        let seen = self.observe(&line, name, Some(&spec), []).await?;
+        let found = drift(&spec, &seen.state).into_iter();
+        let found = found.map(|drift| NodeDrift { node: name.clone(), drift });
+        Ok(Drifted { drift: found.collect(), ..Drifted::default() })
+    }
+
+    /// Asks who makes them what of `names` has drifted.
+    async fn drift_below(&self, whom: &Whom, names: &[NodeName]) -> Result<Drifted, OpError> {
+        let (deputy, line) = match whom {
+            Whom::Node(root) => (self.node_deputy(root)?, self.question_line(root).await?),
+            Whom::Host(host) => {
+                let deputy = self.host_deputy(host)?;
+                let late = |_| OpError::operation(format!("{host} did not answer within 20s"));
+                let line = timeout(PATIENCE, self.line_to(&deputy)).await.map_err(late)??;
+                (deputy, line)
+            }
+        };
+        let run = stead_runner::clock::new_run_id(stead_runner::clock::now());
+        let context = self.context_of(&deputy, run.as_str());
+        let errand = self.parcelled(&deputy, ErrandVerb::Drift, run, context, Some(names)).await?;
+        self.begin(&line, &deputy, &errand).await?;
+        let root = match whom {
+            Whom::Node(root) => Some(root),
+            Whom::Host(_) => None,
+        };
+        let argv = [COMMAND, "follow", "--run", errand.run.as_str(), "--most", MOST_BYTES];
+        let said = self.ask(&line, root, &argv, Vec::new()).await?;
+        let text = String::from_utf8_lossy(&said.stdout);
+        let end = text.lines().rev().find_map(|line| match serde_json::from_str(line) {
+            Ok(ErrandNote::End(end)) => Some(end),
+            Ok(ErrandNote::Waiting {}) | Err(_) => None,
+        });
+        let silent = || OpError::operation(format!("{deputy} did not answer: {}", said.complaint()));
+        let end = end.ok_or_else(silent)?;
+        let found = end.document.and_then(|document| serde_json::from_value::<Drifted>(document).ok());
+        let mut found =
+            found.ok_or_else(|| OpError::operation(format!("{deputy} did not answer: {}", end.complaint)))?;
+        let why = if end.complaint.is_empty() { "it was not reached from its level" } else { &end.complaint };
+        found.reasons = found.unreachable.iter().map(|name| (name.clone(), why.to_owned())).collect();
+        Ok(found)
     }
 
     /// Returns the way to every host of the site that has an address, by name.
     pub fn host_ways(&self) -> BTreeMap<String, TransportSpec> {
         let site = &self.parts.site;
         let all = site.hosts.iter().chain(&site.instances);
-        let ways = all.filter_map(|(name, entry)| Some((name.to_string(), host_way(site, &entry.value)?)));
+        let own = &self.parts.host;
+        let user = |name: &str| own.user.as_deref().filter(|_| name == own.name);
+        let ways = all.filter_map(|(name, entry)| {
+            Some((name.to_string(), host_way(site, &entry.value, user(name.as_str()))?))
+        });
         ways.collect()
     }
 
@@ -114,11 +227,15 @@ impl NodesSurroundings {
     }
 }
 
-/// Returns the way to a host of `site`; none if it has no address. Without a pinned key the first one seen is recorded.
-pub(crate) fn host_way(site: &Site, host: &Host) -> Option<TransportSpec> {
+/// Returns the way to a host of `site`, as `user` if one is given; none if it has no address. Without a pinned key the
+/// first one seen is recorded.
+pub(crate) fn host_way(site: &Site, host: &Host, user: Option<&str>) -> Option<TransportSpec> {
     let defaults = &site.settings.value.defaults;
     Some(TransportSpec::Ssh(Box::new(SshSpec {
-        user: host.access.host_user.clone().or_else(|| defaults.host_user.clone()),
+        user: user
+            .map(str::to_owned)
+            .or_else(|| host.access.host_user.clone())
+            .or_else(|| defaults.host_user.clone()),
         host: host.address.clone()?,
         port: Some(host.access.ssh_port()),
         host_key: host.access.host_key.clone(),

@@ -1,9 +1,11 @@
 //! A host that is there already becomes what a spec wants, over SSH; and changes of a network are confirmed by having
 //! reached the machine again.
 
+use stead_engine::nodes::ChosenHost;
 use stead_model::ErrorClass;
 use stead_model::node::Applied;
 use stead_model::site::ResolvedSpec;
+use stead_model::transport::{Jump, SshSpec, TransportSpec};
 use stead_runner::operation::OpError;
 use stead_runner::transport::Transport;
 
@@ -18,9 +20,7 @@ impl NodesSurroundings {
     /// [`Applied::error`] says it.
     pub async fn set_up_host(&self, spec: &ResolvedSpec, dry_run: bool) -> Result<Applied, OpError> {
         let host = &self.parts.host;
-        let way = host_way(&self.parts.site, &host.host).ok_or_else(|| {
-            OpError::invalid(format!("host `{}` has no address: its file needs `ip`", host.name))
-        })?;
+        let way = self.way_to_host(host).await?;
         let connect = || async {
             let found = self.parts.connect.connect(&way).await;
             found.map_err(|error| {
@@ -39,6 +39,27 @@ impl NodesSurroundings {
             self.confirm_network(&*connect().await?, &applied).await?;
         }
         Ok(applied)
+    }
+
+    /// Returns the way to a host: with the site's key, if it names one, as the user that was asked for.
+    pub(crate) async fn way_to_host(&self, host: &ChosenHost) -> Result<TransportSpec, OpError> {
+        let way = host_way(&self.parts.site, &host.host, host.user.as_deref());
+        let Some(TransportSpec::Ssh(mut ssh)) = way else {
+            let message = format!("host `{}` has no address: its file needs `ip`", host.name);
+            return Err(OpError::invalid(message));
+        };
+        if self.parts.site.settings.value.defaults.ssh_key_file.is_some() {
+            ssh.key = Some(self.key().await?.file.display().to_string());
+        }
+        Ok(TransportSpec::Ssh(ssh))
+    }
+
+    /// Returns a host as a hop on the way to what is made there.
+    pub(crate) fn hop_to(&self, host: &ChosenHost) -> Option<Jump> {
+        let way = host_way(&self.parts.site, &host.host, host.user.as_deref())?;
+        let TransportSpec::Ssh(ssh) = way else { return None };
+        let SshSpec { user, host: address, port, host_key, .. } = *ssh;
+        Some(Jump { user, host: address, port, host_key })
     }
 
     /// Confirms a change of the network of a machine that was reached again over `transport`.

@@ -5,18 +5,26 @@ use stead_model::node::NodeStatus;
 use stead_model::site::host::DriverKind;
 use stead_runner::operation::{OpContext, OpError, Outcome};
 
-use super::NodesSurroundings;
+use super::{NodeView, NodesSurroundings};
+
+impl NodeView<'_> {
+    /// Returns what makes machines in the node: what its entry says, else the kind that made it.
+    pub(super) fn hosts_with(&self) -> DriverKind {
+        let hosting = self.written.hosting.as_ref().map(|hosting| &hosting.value);
+        let made_by = self.known.driver.unwrap_or(DriverKind::Sandbox);
+        stead_engine::nodes::host_below(made_by, hosting).driver()
+    }
+}
 
 impl NodesSurroundings {
     /// Asks a node whether it can make machines: `stead doctor --driver D` there.
     pub(super) async fn check_hosting(&self, _: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
         let node = self.node(name.as_str())?;
-        let written = node.written.hosting.as_ref().and_then(|hosting| hosting.value.driver);
-        let driver = written.or(node.known.driver).unwrap_or(DriverKind::Sandbox);
-        let has_children = !node.node.children.is_empty();
-        if has_children && driver != DriverKind::None {
-            let transport = self.connect(name).await?;
-            let said = self.on_node(&*transport, &["doctor", "--driver", driver.word()], Vec::new()).await?;
+        let driver = node.hosts_with();
+        if driver != DriverKind::None {
+            let line = self.hosting_line(name).await?;
+            let said =
+                self.ask(&line, Some(name), &["doctor", "--driver", driver.word()], Vec::new()).await?;
             if said.code != Some(0) {
                 let why =
                     format!("{name} cannot make machines with `{}`: {}", driver.word(), said.complaint());

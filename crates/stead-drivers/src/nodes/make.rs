@@ -1,15 +1,20 @@
 //! `node.make`: a machine is there, runs and has an address.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use stead_model::machine::{Boot, Machine, MachineKind, MachineSpec, PlantedFile, SshDoor};
+use stead_model::machine::{Boot, Machine, MachineKind, MachineSpec, MachineState, PlantedFile, SshDoor};
 use stead_model::node::{NodeEntry, NodeStatus, path};
-use stead_model::site::manifest::{Mode, NodeType};
+use stead_model::report::Warning;
+use stead_model::site::Site;
+use stead_model::site::manifest::{ManifestNode, Mode, NodeType};
 use stead_model::{ErrorClass, NodeName};
 use stead_runner::machine::{Changed, MachineDriver, MachineError};
 use stead_runner::operation::{OpContext, OpError, Outcome};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::remove::is_older;
+use super::seed::agent_starter;
 use super::{NodeView, NodesSurroundings};
 
 /// How often a machine is looked at for its address, and at most.
@@ -18,7 +23,7 @@ const LAST_LOOK: Duration = Duration::from_millis(500);
 
 impl NodesSurroundings {
     /// Makes the machine of a node unless it is there, starts it and learns its address.
-    pub(super) async fn make(&self, _: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
+    pub(super) async fn make(&self, cx: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
         let node = self.node(name.as_str())?;
         let before = self.entry(name);
         if let Some(before) = &before {
@@ -26,55 +31,79 @@ impl NodesSurroundings {
         }
         let host = self.host_of(Some(&node), before.as_ref());
         let driver = self.driver(&host)?;
-        let mut spec = self.machine_spec(&node).await?;
+        if self.parts.wishes.only_new {
+            self.refuse_older(cx, &*driver, name, before.as_ref()).await?;
+        }
+        let mut spec = self.machine_spec(&node, &*driver).await?;
+        self.fit_out(&node, &host, &*driver, &mut spec).await;
         let mut known = false;
         if let Some(id) = before.as_ref().and_then(|entry| entry.machine_id.as_ref()) {
-            known = driver.inspect(id).await.map_err(refused)?.is_some();
+            let state = driver.inspect(id).await.map_err(refused)?.map(|machine| machine.state);
+            // One that is only half there is made anew, and told what every new one is.
+            known = state.is_some_and(|state| state != MachineState::Creating);
             if !known {
-                let text = format!("the machine of {name} is gone; it is made again");
-                self.parts.announcer.warn(stead_model::report::Warning::new("node/gone", text)).await;
+                let how = if state.is_some() { "only half there" } else { "gone" };
+                let text = format!("the machine of {name} is {how}; it is made again");
+                self.parts.announcer.warn(Warning::new("node/gone", text)).await;
             }
         }
         let fetches = node.written.spec.is_some() && node.known.modes.config != Mode::Push;
-        let jti = match fetches && !known {
+        let had_tokens = before.as_ref().is_some_and(|before| self.may_have_tokens(cx, before));
+        let telling = match fetches && !known {
             true => {
-                let (bootstrap, jti) = self.bootstrap(&node).await?;
-                let content = bootstrap.to_json().into_bytes();
+                let telling = self.telling(&node, had_tokens).await?;
+                let content = telling.bootstrap.to_json().into_bytes();
                 spec.files.push(PlantedFile { path: path::BOOTSTRAP.to_owned(), mode: 0o600, content });
-                Some(jti)
+                if driver.capabilities().seed {
+                    spec.files.push(agent_starter());
+                }
+                Some(telling)
             }
             false => None,
         };
-        let limit = self.limit(|limits| limits.create);
+        if driver.capabilities().seed {
+            spec.seed = Some(self.seed_of(&node, &spec.owner.mac(0), telling.is_some()));
+        }
+        let limit = self.limit(name.as_str(), |limits| limits.create);
         let ensured = timeout(limit, driver.ensure_created(&spec)).await;
         let ensured = ensured.unwrap_or_else(|_| Err(late(name, "made", limit)));
         // Half of it may be there already.
         let ensured = ensured.map_err(|error| OpError { changed: !known, ..refused(error) })?;
         if !ensured.changed && !known {
             let text = format!("a machine of {name} is there and carries its label; it is adopted");
-            self.parts.announcer.warn(stead_model::report::Warning::new("node/adopted", text)).await;
+            self.parts.announcer.warn(Warning::new("node/adopted", text)).await;
         }
         let made = ensured.changed;
         let broken = |error: OpError| OpError { changed: made, ..error };
-        let started = driver.start(&ensured.machine.id).await.map_err(refused).map_err(broken)?;
+        let started = timeout(limit, driver.start(&ensured.machine.id)).await;
+        let started = started.unwrap_or_else(|_| Err(late(name, "started", limit)));
+        let started = started.map_err(refused).map_err(broken)?;
+        self.pass_on_remark(&host, &*driver).await;
         let (machine, door) = self.address(name, &*driver, &ensured.machine).await.map_err(broken)?;
-        let changed = made || started == Changed::Yes;
+        let is_adopted = !made && !known;
+        let telling = telling.filter(|_| made);
+        if made && had_tokens {
+            // They were of the machine that is gone.
+            let (jti, first) = (before.as_ref().and_then(|before| before.jti.clone()), telling.as_ref());
+            self.revoke_tokens(name, jti, first.map(|telling| telling.told.iat)).await.map_err(broken)?;
+        }
         let mode = node.known.modes.config;
+        let has_spec = node.written.spec.is_some();
+        let vmid = machine.vmid.or(node.written.vmid.as_ref().map(|vmid| vmid.value));
         let is_done = node.written.spec.is_none() && !node.known.is_hosting;
         let is_new =
             before.as_ref().is_none_or(|entry| entry.machine_id.as_ref() != Some(&machine.id)) || made;
+        let changed = made || started == Changed::Yes;
         self.update(name, changed, |entry| {
             if is_new {
-                (entry.spec_digest, entry.state_digest, entry.jti) = (None, None, None);
+                (entry.spec_digest, entry.state_digest) = (None, None);
+                entry.forget_agent();
+                entry.vm_id = vmid;
             }
-            if made && jti.is_some() {
-                (entry.jti, entry.mode) = (jti, mode);
+            if let Some(telling) = telling {
+                (entry.jti, entry.told, entry.mode) = (Some(telling.jti), Some(telling.told), mode);
             }
-            entry.machine_id = Some(machine.id.clone());
-            entry.created_at = Some(machine.created_at);
-            entry.ip = Some(door.host.clone());
-            entry.ssh_port = Some(door.port);
-            entry.host_key = Some(door.host_key.clone());
+            note_machine(entry, &machine, &door);
             if is_done {
                 (entry.status, entry.error) = (NodeStatus::Completed, None);
             } else if is_new || entry.status != NodeStatus::Completed {
@@ -82,7 +111,65 @@ impl NodesSurroundings {
             }
         })
         .await?;
-        Ok(Outcome { changed, ..Outcome::default() })
+        let unmanaged = match has_spec {
+            true => false,
+            false => self.leave_spec(name, before.as_ref(), is_adopted).await?,
+        };
+        Ok(Outcome { changed: changed || unmanaged, ..Outcome::default() })
+    }
+
+    /// Lets go of a node that has no spec any more: nobody configures it. Whether something did.
+    async fn leave_spec(
+        &self,
+        name: &NodeName,
+        before: Option<&NodeEntry>,
+        is_adopted: bool,
+    ) -> Result<bool, OpError> {
+        let has_spec = |entry: &NodeEntry| entry.spec.is_some() || entry.jti.is_some();
+        if !is_adopted && !before.is_some_and(has_spec) {
+            return Ok(false);
+        }
+        let mut stopped = false;
+        let jti = before.and_then(|before| before.jti.clone());
+        if is_adopted || before.is_some_and(NodeEntry::fetches) {
+            let transport = self.connect(name).await?;
+            stopped = self.disable_agent(&*transport, name).await?;
+            if stopped || jti.is_some() {
+                self.revoke_tokens(name, jti, None).await?;
+            }
+        }
+        self.update(name, stopped, |entry| {
+            (entry.spec, entry.spec_digest, entry.state_digest, entry.mode) = (None, None, None, Mode::Push);
+            entry.forget_agent();
+        })
+        .await?;
+        Ok(stopped)
+    }
+
+    /// Refuses to use a machine that was there before this run.
+    async fn refuse_older(
+        &self,
+        cx: &OpContext,
+        driver: &dyn MachineDriver,
+        name: &NodeName,
+        before: Option<&NodeEntry>,
+    ) -> Result<(), OpError> {
+        let known = before.and_then(|entry| entry.machine_id.as_ref());
+        match self.find_machine(driver, name, known).await? {
+            Some(machine) if is_older(cx, &machine) => Err(OpError::permanent(format!(
+                "a machine of {name} is there, and a test would remove it: --yes goes on"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Tells the user what a driver has to say of itself, once.
+    async fn pass_on_remark(&self, host: &str, driver: &dyn MachineDriver) {
+        let Some(text) = driver.remark() else { return };
+        let is_new = self.remarked.lock().unwrap_or_else(PoisonError::into_inner).insert(host.to_owned());
+        if is_new {
+            self.parts.announcer.warn(Warning::new("node/driver", format!("host {host}: {text}"))).await;
+        }
     }
 
     /// Refuses to make another machine of one that is there.
@@ -119,13 +206,15 @@ impl NodesSurroundings {
     }
 
     /// Returns what the machine of a node should be.
-    async fn machine_spec(&self, node: &NodeView<'_>) -> Result<MachineSpec, OpError> {
+    async fn machine_spec(
+        &self,
+        node: &NodeView<'_>,
+        driver: &dyn MachineDriver,
+    ) -> Result<MachineSpec, OpError> {
         let written = node.written;
-        let kind = match written.kind.as_ref().map(|kind| kind.value) {
-            Some(NodeType::Ct) => MachineKind::Ct,
-            Some(NodeType::Vm | NodeType::Pve) | None => MachineKind::Vm,
-        };
-        let mut spec = MachineSpec::new(self.owner(node.node.name.as_str())?, kind);
+        let makes = driver.capabilities().kinds;
+        let mut spec = MachineSpec::new(self.owner(node.node.name.as_str())?, kind_of(written, &makes));
+        spec.hosts = node.known.is_hosting;
         if let Some(preset) = &written.preset {
             let preset = self.parts.site.presets.get(&preset.value).map(|entry| &entry.value);
             let preset = preset.ok_or_else(|| OpError::invalid("its preset is gone"))?;
@@ -136,13 +225,22 @@ impl NodesSurroundings {
         if let Some(disk) = written.disk {
             spec.disk_gb = Some(disk.into());
         }
-        let defaults = &self.parts.site.settings.value.defaults;
-        spec.boot = match kind {
-            MachineKind::Vm => written.image.clone().or_else(|| defaults.image.clone()).map(Boot::Image),
-            MachineKind::Ct => written.template.clone().map(Boot::Template),
-        };
-        spec.user = defaults.vm_user.clone();
+        spec.boot = boot_of(&self.parts.site, written, &makes);
+        spec.vmid = written.vmid.as_ref().map(|vmid| vmid.value);
+        spec.user = self.parts.site.settings.value.defaults.vm_user.clone();
+        spec.root_password = self.parts.site.secrets.value.vm_root.clone();
         spec.authorized_keys = self.planted_keys().await?;
+        // Where no spec takes them away. An SSH server reads them as the account that logs in.
+        spec.files.push(PlantedFile {
+            path: format!("{}/{}", path::KEYS, spec.user),
+            mode: 0o644,
+            content: spec
+                .authorized_keys
+                .iter()
+                .map(|key| format!("{}\n", key.trim()))
+                .collect::<String>()
+                .into(),
+        });
         Ok(spec)
     }
 
@@ -161,7 +259,7 @@ impl NodesSurroundings {
         driver: &dyn MachineDriver,
         machine: &Machine,
     ) -> Result<(Machine, SshDoor), OpError> {
-        let limit = self.limit(|limits| limits.address);
+        let limit = self.limit(name.as_str(), |limits| limits.address);
         let deadline = Instant::now() + limit;
         let mut pause = FIRST_LOOK;
         loop {
@@ -183,6 +281,33 @@ impl NodesSurroundings {
             pause = (pause * 2).min(LAST_LOOK);
         }
     }
+}
+
+/// Returns the kind of machine that a node is, of those that its host `makes`.
+fn kind_of(node: &ManifestNode, makes: &[MachineKind]) -> MachineKind {
+    match node.kind.as_ref().map(|kind| kind.value) {
+        Some(NodeType::Ct) => MachineKind::Ct,
+        Some(NodeType::Pve) if !makes.contains(&MachineKind::Vm) => MachineKind::Ct,
+        Some(NodeType::Vm | NodeType::Pve) | None => MachineKind::Vm,
+    }
+}
+
+/// Returns what the machine of a node boots, on a host that `makes` these; none: what the host says.
+pub(super) fn boot_of(site: &Site, node: &ManifestNode, makes: &[MachineKind]) -> Option<Boot> {
+    let default = || site.settings.value.defaults.image.clone();
+    match kind_of(node, makes) {
+        MachineKind::Vm => node.image.clone().or_else(default).map(Boot::Image),
+        MachineKind::Ct => node.template.clone().or_else(|| node.image.clone()).map(Boot::Template),
+    }
+}
+
+/// Notes which machine a node is and where it is reached.
+pub(super) fn note_machine(entry: &mut NodeEntry, machine: &Machine, door: &SshDoor) {
+    entry.machine_id = Some(machine.id.clone());
+    entry.created_at = Some(machine.created_at);
+    entry.ip = Some(door.host.clone());
+    entry.ssh_port = Some(door.port);
+    entry.host_key = Some(door.host_key.clone());
 }
 
 fn late(name: &NodeName, what: &str, limit: Duration) -> MachineError {

@@ -5,14 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stead_model::NodeName;
-use stead_model::node::NodesState;
+use stead_model::node::{NodesState, StateError};
 use stead_model::site::manifest::Mode;
 use stead_runner::operation::OpError;
-
-/// Returns where is kept what is known of the nodes of a manifest on a host.
-pub fn state_file(state_dir: &Path, host: &str, manifest: &str) -> PathBuf {
-    state_dir.join("nodes").join(host).join(manifest).join("state.json")
-}
 
 /// Returns how the node called `node` is kept what it is, if it is remembered under any manifest and host.
 pub fn known_mode(state_dir: &Path, node: &NodeName) -> Option<Mode> {
@@ -34,6 +29,8 @@ pub struct Memory {
     inner: Mutex<Inner>,
     /// Held while the file is written; who waits finds that others wrote for it.
     writing: tokio::sync::Mutex<()>,
+    /// Whether a file that is damaged is put aside.
+    forgives: bool,
 }
 
 #[derive(Debug)]
@@ -59,7 +56,19 @@ impl Memory {
             None => NodesState::new(manifest, host),
         };
         let inner = Mutex::new(Inner { state, written: written.map(Arc::from) });
-        Ok(Self { path, inner, writing: tokio::sync::Mutex::new(()) })
+        Ok(Self { path, inner, writing: tokio::sync::Mutex::new(()), forgives: false })
+    }
+
+    /// Whether the file at `path` is there and holds no state.
+    pub fn is_damaged(path: &Path) -> bool {
+        let bytes = std::fs::read(path);
+        bytes.is_ok_and(|bytes| matches!(NodesState::parse(&bytes), Err(StateError::Json(_))))
+    }
+
+    /// Returns a memory of nothing, in place of a file at `path` that is damaged. The first run puts that aside.
+    pub fn lost(path: PathBuf, manifest: &str, host: &str) -> Self {
+        let inner = Mutex::new(Inner { state: NodesState::new(manifest, host), written: None });
+        Self { path, inner, writing: tokio::sync::Mutex::new(()), forgives: true }
     }
 
     /// Returns where it is written down.
@@ -70,6 +79,9 @@ impl Memory {
     /// Reads the file again: another run may have written it since.
     pub fn reload(&self) -> io::Result<()> {
         let (manifest, host) = self.look(|state| (state.manifest.clone(), state.host.clone()));
+        if self.forgives && Self::is_damaged(&self.path) {
+            std::fs::rename(&self.path, self.path.with_extension("json.damaged"))?;
+        }
         let fresh = Self::open(self.path.clone(), &manifest, &host)?;
         *self.lock() = fresh.inner.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(())
@@ -156,7 +168,7 @@ mod tests {
     #[tokio::test]
     async fn the_file_is_there_while_there_are_nodes_and_is_written_only_when_something_differs() {
         let dir = tempfile::tempdir().unwrap();
-        let path = state_file(dir.path(), "local", "lab");
+        let path = dir.path().join("nodes/local/lab/state.json");
         let memory = Memory::open(path.clone(), "lab", "local").unwrap();
         memory.flush().await.unwrap();
         assert!(!dir.path().join("nodes").exists());

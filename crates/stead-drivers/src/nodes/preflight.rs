@@ -1,23 +1,37 @@
 //! Preflight: what is missing for the nodes to be made, found before anything is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
 use stead_engine::nodes::{Checked, Forest, Selection};
 use stead_model::diagnostic::Place;
+use stead_model::machine::Boot;
 use stead_model::site::address::NodeAddress;
-use stead_model::site::manifest::Mode;
 use stead_model::site::{Manifest, Site};
 use stead_model::token::LiveRing;
-use stead_model::{Diagnostic, Diagnostics};
+use stead_model::{Diagnostic, Diagnostics, ErrorClass};
 use stead_runner::clock;
 use stead_runner::machine::{MachineDriver, Need};
 
 use super::DriverKey;
+use super::make::boot_of;
+use super::reach::expand_home;
+use crate::command::program;
+use crate::machine::oci;
 
 /// Diagnostic code: something that nodes need is missing.
 const CODE: &str = "node/preflight";
+
+/// Whether everything that is missing is that somebody is not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnlyReach {
+    /// It is.
+    Yes,
+    /// There is more.
+    No,
+}
 
 /// What is looked at.
 #[derive(Clone, Copy)]
@@ -36,8 +50,10 @@ pub struct Preflight<'a> {
     pub selection: &'a Selection,
     /// What makes machines, by host.
     pub drivers: &'a BTreeMap<String, Arc<dyn MachineDriver>>,
-    /// Where programs are looked for: `PATH`.
-    pub search_path: &'a str,
+    /// The host of those that name none.
+    pub host: &'a str,
+    /// The environment: `PATH`, `HOME`.
+    pub environment: &'a BTreeMap<String, String>,
 }
 
 impl Preflight<'_> {
@@ -45,9 +61,39 @@ impl Preflight<'_> {
     pub fn findings(&self) -> Diagnostics {
         let mut found = Diagnostics::default();
         self.look_at_hosts(&mut found);
+        self.look_at_images(&mut found);
         self.look_at_keys(&mut found);
         self.look_at_addresses(&mut found);
         found
+    }
+
+    /// Returns what those who make the machines say is missing, and whether that is only that they are not reached.
+    /// Changes nothing.
+    pub async fn ask_hosts(&self) -> (Diagnostics, OnlyReach) {
+        let mut found = Diagnostics::default();
+        let mut only = OnlyReach::Yes;
+        for (host, driver) in self.drivers {
+            let boots = self.boots_on(host, &**driver);
+            for error in driver.missing(&boots).await {
+                if error.class() != ErrorClass::Unreachable {
+                    only = OnlyReach::No;
+                }
+                found.push(Diagnostic::error(CODE, Place::Named(format!("host {host}")), error.to_string()));
+            }
+        }
+        (found, only)
+    }
+
+    /// Returns what the selected roots on a host boot, each thing once.
+    fn boots_on(&self, host: &str, driver: &dyn MachineDriver) -> Vec<Boot> {
+        let mut boots: Vec<Boot> = Vec::new();
+        for index in self.selected().filter(|index| self.forest.nodes[*index].parent.is_none()) {
+            let written = &self.manifest.nodes[self.forest.nodes[index].written];
+            let on = written.host.as_ref().map_or(self.host, |host| host.value.as_str());
+            let boot = boot_of(self.site, written, &driver.capabilities().kinds).filter(|_| on == host);
+            boots.extend(boot.filter(|boot| !boots.contains(boot)));
+        }
+        boots
     }
 
     fn selected(&self) -> impl Iterator<Item = usize> {
@@ -62,29 +108,54 @@ impl Preflight<'_> {
                     Need::Program(program) if !self.has_program(&program) => {
                         found.push(missing(format!("the program `{program}` is not installed")));
                     }
+                    Need::AnyProgram(programs)
+                        if !programs.iter().any(|program| self.has_program(program)) =>
+                    {
+                        found.push(missing(format!("none of {} is installed", programs.join(", "))));
+                    }
                     Need::Root if !rustix::process::geteuid().is_root() => {
                         found.push(missing("only root can make machines here".to_owned()));
+                    }
+                    Need::Namespaces if rustix::process::geteuid().is_root() => {
+                        if let Err(why) = oci::try_namespaces() {
+                            found.push(missing(why));
+                        }
                     }
                     Need::Kvm if !Path::new("/dev/kvm").exists() => {
                         found.push(missing("/dev/kvm is not there".to_owned()));
                     }
-                    Need::Program(_) | Need::Root | Need::Kvm => {}
+                    Need::Program(_) | Need::AnyProgram(_) | Need::Root | Need::Namespaces | Need::Kvm => {}
+                }
+            }
+        }
+    }
+
+    /// What machines boot is there: each thing that is not is named once.
+    fn look_at_images(&self, found: &mut Diagnostics) {
+        let mut told = BTreeSet::new();
+        for index in self.selected().filter(|index| self.forest.nodes[*index].parent.is_none()) {
+            let written = &self.manifest.nodes[self.forest.nodes[index].written];
+            let host = written.host.as_ref().map_or(self.host, |host| host.value.as_str());
+            let Some(driver) = self.drivers.get(host) else { continue };
+            let boot = boot_of(self.site, written, &driver.capabilities().kinds);
+            if let Err(error) = driver.check_boot(boot.as_ref()) {
+                let message = error.to_string();
+                if told.insert((host.to_owned(), message.clone())) {
+                    found.push(Diagnostic::error(CODE, Place::Named(format!("host {host}")), message));
                 }
             }
         }
     }
 
     fn has_program(&self, program: &str) -> bool {
-        if program.contains('/') {
-            return Path::new(program).is_file();
-        }
-        std::env::split_paths(self.search_path).any(|directory| directory.join(program).is_file())
+        let places = self.environment.get("PATH").map_or("", String::as_str);
+        program::find(program, Path::new("/"), Some(OsStr::new(places))).is_ok()
     }
 
     fn look_at_keys(&self, found: &mut Diagnostics) {
         let fetches = |index: &usize| {
             let written = &self.manifest.nodes[self.forest.nodes[*index].written];
-            written.spec.is_some() && self.checked.nodes[*index].modes.config != Mode::Push
+            written.spec.is_some() && self.checked.nodes[*index].modes.agent().is_some()
         };
         if let Some(first) = self.selected().find(fetches) {
             let now = clock::now().as_micros().div_euclid(1_000_000);
@@ -98,8 +169,8 @@ impl Preflight<'_> {
             }
         }
         if let Some(file) = &self.site.settings.value.defaults.ssh_key_file
-            && !file.starts_with("~/")
-            && let Err(error) = DriverKey::ensure(Some(&self.site_dir.join(file)), self.site_dir)
+            && let file = self.site_dir.join(expand_home(file, self.environment))
+            && let Err(error) = DriverKey::ensure(Some(&file), self.site_dir)
         {
             let place = Place::Named("site.yaml".to_owned());
             found.push(Diagnostic::error(CODE, place, error.to_string()).path("defaults.ssh_key_file"));

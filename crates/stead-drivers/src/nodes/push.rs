@@ -1,13 +1,12 @@
 //! `node.push`: the driver applies a node's spec over one SSH connection.
 
-use std::path::PathBuf;
-
-use stead_model::node::{Applied, NodeStatus, path};
+use stead_model::node::{Applied, NodeStatus};
 use stead_model::site::ResolvedSpec;
 use stead_model::site::manifest::Mode;
 use stead_model::{ErrorClass, NodeName};
 use stead_runner::operation::{OpContext, OpError, Outcome};
-use stead_runner::transport::{Command, FileMeta, Source, Stdin, Transport};
+use stead_runner::remote::Destination;
+use stead_runner::transport::{Command, Stdin, Transport};
 use tokio::time::timeout;
 
 use super::NodesSurroundings;
@@ -16,28 +15,34 @@ use super::reach::{self, Said};
 /// Starts the program of the hash that is the first argument, with the others; says so if it is not there.
 ///
 /// Everything lies below the node's root, which a sandbox names. Who is not root on a whole machine becomes it.
-const START: &str = r#"root=${STEAD_ROOT:-}
-program=$root/var/lib/stead/bin/$1/stead
+const START: &str = r#"base=${STEAD_ROOT:-}/var/lib/stead
+program=$base/bin/$1/stead
 shift
-[ -x "$program" ] || { uname -m; exit 97; }
-if [ -z "$root" ] && [ "$(id -u)" != 0 ]; then exec sudo -n -- "$program" "$@"; fi
-exec "$program" "$@""#;
+as=
+if [ -z "${STEAD_ROOT:-}" ] && [ "$(id -u)" != 0 ]; then as='sudo -n --'; fi
+if ! $as test -x "$program"; then
+  uname -sm
+  for tool in zstd gzip none; do command -v $tool >/dev/null 2>&1 && break; done
+  printf '%s\n%s\n' $tool "$base"
+  exit 97
+fi
+exec $as "$program" "$@""#;
 
 /// What [`START`] exits with when the program is not there.
 const ABSENT: i32 = 97;
 
-/// Puts an uploaded program in its place: from, directory, name.
-const INSTALL: &str = r#"as=
-if [ "$(id -u)" != 0 ]; then as='sudo -n'; fi
-$as mkdir -p -- "$2" && $as chmod 0755 -- "$1" && $as mv -f -- "$1" "$2/stead""#;
+/// Runs the command that its arguments are as whoever programs of this node belong to.
+const AS_OWNER: &str = r#"if [ -z "${STEAD_ROOT:-}" ] && [ "$(id -u)" != 0 ]; then exec sudo -n -- "$@"; fi
+exec "$@""#;
 
 impl NodesSurroundings {
     /// Applies the spec of a node over SSH.
-    pub(super) async fn push(&self, _: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
+    pub(super) async fn push(&self, cx: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
         let node = self.node(name.as_str())?;
         let spec = self.spec_of(&node)?.ok_or_else(|| OpError::invalid(format!("{name} has no spec")))?;
-        let transport = self.connect(name).await?;
-        let limit = self.limit(|limits| limits.config);
+        // Reading this program takes about as long as connecting.
+        let (transport, _) = tokio::try_join!(self.connect(name), self.program_sha256())?;
+        let limit = self.limit(name.as_str(), |limits| limits.config);
         let applied =
             timeout(limit, self.apply_over(&*transport, name, &spec)).await.unwrap_or_else(|_| {
                 let within = stead_model::duration::to_exact(limit);
@@ -54,14 +59,23 @@ impl NodesSurroundings {
                 again
             }
         };
-        let stopped = self.leave_pull(&*transport, name).await?;
-        let changed = applied.changed > 0 || stopped;
+        let agent = node.agent_mode();
+        let (told, stopped) = match agent {
+            // What runs on it later is asked for by its agent.
+            Some(_) => (self.enable_agent(cx, &node).await?, false),
+            None => (false, self.leave_pull(cx, &*transport, name).await?),
+        };
+        let changed = applied.changed > 0 || told || stopped;
         let is_done = !node.known.is_hosting;
+        let port = self.port_now(&node).await;
         self.update(name, changed, |entry| {
+            entry.ssh_port = port.or(entry.ssh_port);
             (entry.mode, entry.spec) = (Mode::Push, Some(spec.spec.clone()));
             entry.spec_digest = Some(applied.spec_digest.clone());
             entry.state_digest = applied.state_digest.clone();
-            entry.jti = None;
+            if agent.is_none() {
+                entry.forget_agent();
+            }
             if is_done {
                 (entry.status, entry.error) = (NodeStatus::Completed, None);
             }
@@ -113,50 +127,53 @@ impl NodesSurroundings {
             if last_try {
                 break;
             }
-            let arch = String::from_utf8_lossy(&said.stdout).trim().to_owned();
-            sha256 = self.bring_program(transport, &arch).await?;
+            sha256 = self.bring_program(transport, &said).await?;
         }
         Err(OpError::operation("the program was brought to the node and is not there"))
     }
 
-    /// Brings the program for machines called `arch` to a node, and returns its hash.
-    async fn bring_program(&self, transport: &dyn Transport, arch: &str) -> Result<String, OpError> {
-        let program = match arch == std::env::consts::ARCH {
-            true => self.parts.program.clone(),
-            false => self.parts.state_dir.join("bin").join(arch).join("stead"),
+    /// Brings the program to the machine that said that it is not there, and returns its hash.
+    async fn bring_program(&self, transport: &dyn Transport, said: &Said) -> Result<String, OpError> {
+        let text = String::from_utf8_lossy(&said.stdout);
+        // Its login may have said something first.
+        let mut last = text.trim_end_matches('\n').rsplitn(4, '\n');
+        let (Some(base), Some(packing), Some(system)) = (last.next(), last.next(), last.next()) else {
+            return Err(OpError::operation(format!("it did not say what it is: {}", said.complaint())));
         };
-        if !program.is_file() {
-            let place = program.display();
-            return Err(OpError::permanent(format!("the node is {arch}: put a stead for it at {place}")));
-        }
-        let hashed = program.clone();
-        let hashing =
-            tokio::task::spawn_blocking(move || stead_bundle::hash_file(&hashed, &mut vec![0; 1 << 16]));
-        let hashed = hashing.await.map_err(|_| OpError::operation("hashing the program was cut off"))?;
-        let sha256 = hashed.map_err(|error| OpError::io("hashing the program", &error))?.to_string();
-        let lost =
-            |error: stead_runner::transport::TransportError| OpError::new(error.class(), error.to_string());
-        let temporary = PathBuf::from(format!("/tmp/.stead-{sha256}"));
-        let meta = FileMeta { mode: Some(0o700), ..FileMeta::default() };
-        transport.put(Source::File(program), &temporary, meta).await.map_err(lost)?;
-        let directory = format!("{}/{sha256}", path::PROGRAMS);
-        let argv = ["sh", "-c", INSTALL, "stead", &temporary.display().to_string(), &directory];
-        let said = reach::run(transport, Command::new(argv)).await?;
-        match said.code {
-            Some(0) => Ok(sha256),
-            Some(_) | None => Err(OpError::operation(format!("installing stead: {}", said.complaint()))),
-        }
+        let by = ["sh", "-c", AS_OWNER, "stead"];
+        let host = transport.spec().address();
+        let to = Destination { host: &host, system, packing, base, by: &by };
+        self.carrier.bring(transport, &to).await
     }
 
-    /// Stops the agent of a node that fetched its spec before. Whether there was one.
-    async fn leave_pull(&self, transport: &dyn Transport, name: &NodeName) -> Result<bool, OpError> {
-        let had = self.entry(name).is_some_and(|entry| entry.jti.is_some() || entry.mode != Mode::Push);
-        if !had {
-            return Ok(false);
+    /// Stops the agent of a node that needs none, and makes its tokens worthless. Whether there was one.
+    pub(super) async fn leave_pull(
+        &self,
+        cx: &OpContext,
+        transport: &dyn Transport,
+        name: &NodeName,
+    ) -> Result<bool, OpError> {
+        let entry = self.entry(name);
+        let Some(entry) = entry.filter(|entry| self.may_have_tokens(cx, entry)) else { return Ok(false) };
+        let stopped = self.disable_agent(transport, name).await?;
+        if stopped || entry.jti.is_some() {
+            self.revoke_tokens(name, entry.jti, None).await?;
         }
+        Ok(stopped)
+    }
+
+    /// Stops the agent of a node, if it has one. Whether it had.
+    pub(super) async fn disable_agent(
+        &self,
+        transport: &dyn Transport,
+        name: &NodeName,
+    ) -> Result<bool, OpError> {
         let said = self.on_node(transport, &["agent", "disable"], Vec::new()).await?;
         match said.code {
-            Some(0) => Ok(true),
+            Some(0) => {
+                self.unclaim(name);
+                Ok(said.stdout.starts_with(b"changed"))
+            }
             Some(_) | None => {
                 Err(OpError::operation(format!("stopping the agent of {name}: {}", said.complaint())))
             }

@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stead_model::node::NodeEntry;
-use stead_model::transport::{Jump, SshSpec, TransportSpec};
+use stead_model::transport::{HostKeys, Jump, SshSpec, TransportSpec};
 use stead_model::{ErrorClass, NodeName};
 use stead_runner::operation::OpError;
 use stead_runner::transport::Transport;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep};
 
-use super::{DriverKey, NodesSurroundings};
+use super::{DriverKey, NodeView, NodesSurroundings};
 
-/// How long one try to connect may take.
-const ONE_TRY: Duration = Duration::from_secs(15);
+/// How long one try to connect may take: emulated machines are slow to shake hands.
+const ONE_TRY: Duration = Duration::from_secs(30);
+/// How long the first one may: what takes connections for a machine that is not up yet may leave them hanging.
+const FIRST_TRY: Duration = Duration::from_secs(4);
 /// Between two tries: a machine that comes up is not hammered.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// The deepest node that is reached. A damaged file may say that nodes are in each other.
-const MOST_HOPS: usize = 16;
 /// As much is kept of what a command says.
 const LONGEST_OUTPUT: u64 = 16 << 20;
 
@@ -74,6 +74,8 @@ impl NodesSurroundings {
             agent: Some(false),
             connect_timeout: Some(ONE_TRY),
             jump: self.hops_to(entry)?,
+            // The node's own key is pinned; that of a host may be seen for the first time.
+            host_keys: Some(HostKeys::AcceptNew),
             ssh_config: Some("none".to_owned()),
             ..SshSpec::default()
         })))
@@ -84,10 +86,13 @@ impl NodesSurroundings {
     /// Each of them knows the keys of all levels above it.
     fn hops_to(&self, entry: &NodeEntry) -> Result<Vec<Jump>, OpError> {
         let user = &self.parts.site.settings.value.defaults.vm_user;
+        // A damaged file may say that nodes are in each other.
+        let most = self.parts.memory.look(|state| state.nodes.len());
         let mut hops = Vec::new();
         let mut above = entry.parent.clone();
+        let mut made_on = entry.host.clone();
         while let Some(name) = above {
-            let known = self.entry(&name).filter(|_| hops.len() < MOST_HOPS);
+            let known = self.entry(&name).filter(|_| hops.len() < most);
             let hop = known.as_ref().and_then(|hop| {
                 let (user, host) = (Some(user.clone()), hop.ip.clone()?);
                 Some(Jump { user, host, port: hop.ssh_port, host_key: Some(hop.host_key.clone()?) })
@@ -97,20 +102,47 @@ impl NodesSurroundings {
                 return Err(OpError::new(ErrorClass::Unreachable, message));
             };
             hops.push(hop);
+            made_on = known.as_ref().and_then(|hop| hop.host.clone());
             above = known.and_then(|hop| hop.parent);
+        }
+        let host = made_on.as_ref().unwrap_or(&self.parts.host.name);
+        if let Some(host) = self.parts.elsewhere.get(host) {
+            hops.extend(self.hop_to(host));
         }
         hops.reverse();
         Ok(hops)
+    }
+
+    /// Returns the port at which the machine of a node takes logins now, as far as its driver knows: a spec may change
+    /// it.
+    pub(super) async fn port_now(&self, node: &NodeView<'_>) -> Option<u16> {
+        let entry = self.entry(&node.node.name)?;
+        let driver = self.driver(&self.host_of(Some(node), Some(&entry))).ok()?;
+        let machine = driver.inspect(entry.machine_id.as_ref()?).await.ok()??;
+        machine.ssh.map(|door| door.port)
     }
 
     /// Connects to a node, trying again for as long as its SSH may take to come up.
     pub(crate) async fn connect(&self, name: &NodeName) -> Result<Arc<dyn Transport>, OpError> {
         let entry = self.entry(name).ok_or_else(|| OpError::operation(format!("{name} was never made")))?;
         let way = self.way_to(name, &entry).await?;
-        let limit = self.limit(|limits| limits.ssh);
+        self.connect_by(&way, name.as_str()).await
+    }
+
+    /// Connects to a machine that is called `name`, trying again for as long as its SSH may take to come up.
+    pub(super) async fn connect_by(
+        &self,
+        way: &TransportSpec,
+        name: &str,
+    ) -> Result<Arc<dyn Transport>, OpError> {
+        let mut way = way.clone();
+        let limit = self.limit(name, |limits| limits.ssh);
         let deadline = Instant::now() + limit;
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut patience) = (FIRST_PAUSE, FIRST_TRY);
         loop {
+            if let TransportSpec::Ssh(ssh) = &mut way {
+                ssh.connect_timeout = Some(patience);
+            }
             let error = match self.parts.connect.connect(&way).await {
                 Ok(transport) => return Ok(transport),
                 Err(error) => error,
@@ -125,6 +157,7 @@ impl NodesSurroundings {
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+            patience = (patience * 2).min(ONE_TRY);
         }
     }
 }
@@ -153,7 +186,8 @@ pub(crate) async fn run(
     Ok(Said { code, stdout, stderr })
 }
 
-fn expand_home(path: &str, environment: &std::collections::BTreeMap<String, String>) -> String {
+/// Returns `path` with the home directory in place of `~`.
+pub(super) fn expand_home(path: &str, environment: &std::collections::BTreeMap<String, String>) -> String {
     match (path.strip_prefix("~/"), environment.get("HOME")) {
         (Some(rest), Some(home)) => format!("{home}/{rest}"),
         (Some(_), None) | (None, _) => path.to_owned(),

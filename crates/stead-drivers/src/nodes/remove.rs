@@ -29,11 +29,8 @@ impl NodesSurroundings {
         let found = self
             .find_machine(&*driver, name, entry.as_ref().and_then(|entry| entry.machine_id.as_ref()))
             .await?;
-        if made_here
-            && found
-                .as_ref()
-                .is_some_and(|machine| machine.created_at < began(cx).unwrap_or(machine.created_at))
-        {
+        let made_here = made_here || self.parts.wishes.only_new;
+        if made_here && found.as_ref().is_some_and(|machine| is_older(cx, machine)) {
             return Ok(Outcome::default());
         }
         if terminate
@@ -43,8 +40,14 @@ impl NodesSurroundings {
             let text = format!("{name} was not asked to stop: {}", error.message);
             self.parts.announcer.warn(Warning::new("node/no-answer", text)).await;
         }
-        if entry.as_ref().is_some_and(|entry| entry.jti.is_some())
-            && let Err(error) = self.revoke_tokens(name).await
+        let jti = entry.as_ref().and_then(|entry| entry.jti.clone());
+        let may_have_tokens = match &entry {
+            Some(entry) => self.may_have_tokens(cx, entry),
+            // Nobody remembers what it was told.
+            None => found.is_some(),
+        };
+        if (jti.is_some() || (may_have_tokens && self.has_tokens()))
+            && let Err(error) = self.revoke_tokens(name, jti, None).await
         {
             // A site whose secrets cannot be read mints nothing either, and its nodes can go all the same.
             let text = format!("the tokens of {name} are not revoked: {}", error.message);
@@ -52,7 +55,7 @@ impl NodesSurroundings {
         }
         let mut changed = false;
         if let Some(machine) = found {
-            let limit = self.limit(|limits| limits.destroy);
+            let limit = self.limit(name.as_str(), |limits| limits.destroy);
             let gone = timeout(limit, driver.destroy(&machine.id)).await.unwrap_or_else(|_| {
                 let within = stead_model::duration::to_exact(limit);
                 Err(MachineError::Timeout(format!("{name} was not removed within {within}")))
@@ -62,12 +65,15 @@ impl NodesSurroundings {
         for inner in self.nodes_in(name) {
             self.forget(&inner, changed).await?;
         }
+        self.unclaim(name);
         self.forget(name, changed).await?;
         Ok(Outcome { changed, ..Outcome::default() })
     }
 
     /// Returns the machine of a node, however much of it is there: the one that is remembered, else by its label.
-    async fn find_machine(
+    ///
+    /// One that is remembered and carries another label is somebody else's: an error.
+    pub(super) async fn find_machine(
         &self,
         driver: &dyn MachineDriver,
         name: &NodeName,
@@ -76,7 +82,12 @@ impl NodesSurroundings {
         if let Some(id) = known
             && let Some(machine) = driver.inspect(id).await.map_err(refused)?
         {
-            return Ok(Some(machine));
+            let own = self.owner(name.as_str())?;
+            if machine.owner == own {
+                return Ok(Some(machine));
+            }
+            let what = format!("machine {id}, which is {},", machine.owner);
+            return Err(refused(MachineError::Foreign { what, owner: own.to_string() }));
         }
         let machines = driver.list(&self.owner_scope()).await.map_err(refused)?;
         Ok(machines.into_iter().find(|machine| machine.owner.name() == name.as_str()))
@@ -97,6 +108,11 @@ impl NodesSurroundings {
             found.into_iter().skip(1).rev().collect()
         })
     }
+}
+
+/// Whether a machine was there before the run of `cx` began.
+pub(super) fn is_older(cx: &OpContext, machine: &Machine) -> bool {
+    began(cx).is_some_and(|began| machine.created_at < began)
 }
 
 /// Returns when the run of `cx` began.

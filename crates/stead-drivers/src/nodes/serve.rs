@@ -1,26 +1,34 @@
 //! `node.server`: the server of a level is there while its nodes need it, and what its nodes are told of it.
 
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use stead_model::NodeName;
 use stead_model::node::operations::serving;
-use stead_model::node::{Bootstrap, NodeEntry, NodesState, ServerEntry};
-use stead_model::site::manifest::Mode;
-use stead_model::site::secrets::Secret;
-use stead_model::token::{self, Audience, Claims, LiveRing, Version, revoke_node};
-use stead_runner::clock;
+use stead_model::node::{NodesState, ServerEntry};
+use stead_model::site::address::Authority;
+use stead_model::{ErrorClass, NodeName};
 use stead_runner::operation::{OpContext, OpError, Outcome};
+use tokio::time::{Instant, sleep};
 
-use super::{NodeView, NodesSurroundings};
+use super::NodesSurroundings;
 use crate::server_client::ServerClient;
-use crate::site::{change_keyring, new_token_id};
+
+/// How long others may take to start or stop the server: clones are made before it answers.
+const LONGEST_TURN: Duration = Duration::from_secs(150);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Starts, asks and stops the server of a level: what a program has that can be one.
 #[async_trait::async_trait]
 pub trait LevelServer: Send + Sync {
     /// Has a server of the site answer, with the site as it is now.
     async fn ensure(&self) -> Result<Serving, String>;
+
+    /// Returns the server of the site that answers now, if one does. Starts nothing.
+    async fn find(&self) -> Result<Option<Serving>, String>;
 
     /// Stops it.
     async fn stop(&self) -> Result<(), String>;
@@ -42,6 +50,8 @@ pub struct Serving {
     pub socket: PathBuf,
     /// Whether this call started it.
     pub started: bool,
+    /// Whether a run started it: then a run stops it.
+    pub for_run: bool,
 }
 
 impl NodesSurroundings {
@@ -55,55 +65,99 @@ impl NodesSurroundings {
     }
 
     async fn ensure_server(&self) -> Result<Outcome, OpError> {
-        let serving = self.serving().await?.clone();
-        let address = self.parts.wishes.self_addr.clone();
+        let _turn = self.server_turn().await?;
+        let wanted = self.agents_wanted();
+        let elsewhere = served_elsewhere(&self.parts.state_dir, self.parts.memory.path());
+        if let Some((name, pair)) = wanted.iter().find_map(|name| elsewhere.get_key_value(name)) {
+            return Err(OpError::permanent(format!(
+                "{name} fetches from this server already: it is of {pair}"
+            )));
+        }
+        let serving = self.serving().await?;
+        let address = self.parts.wishes.self_addr.as_deref();
         let address = address
             .ok_or_else(|| OpError::invalid("nobody said by which address nodes reach this machine"))?;
-        let url = match address.starts_with("https://") {
-            true => address,
-            false if address.contains(':') && !address.starts_with('[') => {
-                format!("https://[{address}]:{}", serving.port)
-            }
-            false => format!("https://{address}:{}", serving.port),
-        };
+        let url = told_url(address, serving.port)?;
         let changed = self.parts.memory.change(|state| {
             let before = state.server.take();
-            let started_by_run =
-                serving.started || before.as_ref().is_some_and(|before| before.started_by_run);
+            let mut nodes = before.as_ref().map(|before| before.nodes.clone()).unwrap_or_default();
+            nodes.extend(wanted);
             let (port, fingerprint) = (serving.port, serving.fingerprint.clone());
-            state.server = Some(ServerEntry { url, port, fingerprint, started_by_run });
+            state.server = Some(ServerEntry { url, port, fingerprint, nodes });
             state.server != before
         });
         self.parts.memory.flush().await?;
         Ok(Outcome { changed: changed || serving.started, ..Outcome::default() })
     }
 
-    /// Stops the server that a run started, once no node fetches from it any more.
-    async fn release_server(&self) -> Result<Outcome, OpError> {
-        let lone = self.parts.memory.look(|state| {
-            let server = state.server.clone();
-            server.filter(|_| !state.nodes.values().any(fetches))
-        });
-        let Some(server) = lone else { return Ok(Outcome::default()) };
-        let mut changed = false;
-        if server.started_by_run && !self.others_fetch() {
-            self.level_server()?.stop().await.map_err(OpError::operation)?;
-            changed = true;
-        }
-        self.parts.memory.change(|state| state.server = None);
-        self.parts.memory.flush().await?;
-        Ok(Outcome { changed, ..Outcome::default() })
+    /// Returns the nodes of this level whose agents this run has ask the server.
+    fn agents_wanted(&self) -> BTreeSet<NodeName> {
+        let forest = &self.parts.forest;
+        let meant = forest.roots().filter(|index| self.parts.selection.selected.get(*index) == Some(&true));
+        let here = meant.filter(|index| self.deputy_of(*index).is_none());
+        let names = here.map(|index| forest.nodes[index].name.clone());
+        names.filter(|name| self.node(name.as_str()).is_ok_and(|node| node.agent_mode().is_some())).collect()
     }
 
-    /// Whether nodes of another manifest or host fetch from the same server.
-    fn others_fetch(&self) -> bool {
-        let directory = self.parts.state_dir.join("nodes");
-        let below =
-            |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-        let pairs = below(directory).flat_map(below).map(|pair| pair.join("state.json"));
-        let others = pairs.filter(|path| path != self.parts.memory.path());
-        let states = others.filter_map(|path| NodesState::parse(&std::fs::read(path).ok()?).ok());
-        states.into_iter().any(|state| state.server.is_some() && state.nodes.values().any(fetches))
+    /// Notes that a node does not fetch from the server any more.
+    pub(super) fn unclaim(&self, name: &NodeName) {
+        self.parts.memory.change(|state| {
+            if let Some(server) = &mut state.server {
+                server.nodes.remove(name);
+            }
+        });
+    }
+
+    /// Stops the server if a run started it and no node fetches from it any more.
+    async fn release_server(&self) -> Result<Outcome, OpError> {
+        if !server_directory(&self.parts.state_dir).is_dir() {
+            return Ok(Outcome::default());
+        }
+        let _turn = self.server_turn().await?;
+        let is_needed = self.parts.memory.change(|state| {
+            if let Some(server) = &mut state.server {
+                // Whoever was only about to be made is not.
+                server.nodes.clear();
+            }
+            let fetching = state.fetching();
+            let is_needed = !fetching.is_empty();
+            match &mut state.server {
+                Some(server) if is_needed => server.nodes = fetching,
+                Some(_) | None => state.server = None,
+            }
+            is_needed
+        });
+        self.parts.memory.flush().await?;
+        let elsewhere = served_elsewhere(&self.parts.state_dir, self.parts.memory.path());
+        if is_needed || !elsewhere.is_empty() {
+            return Ok(Outcome::default());
+        }
+        let server = self.level_server()?;
+        let found = server.find().await.map_err(OpError::operation)?;
+        if !found.is_some_and(|serving| serving.for_run) {
+            return Ok(Outcome::default());
+        }
+        server.stop().await.map_err(OpError::operation)?;
+        Ok(Outcome { changed: true, ..Outcome::default() })
+    }
+
+    /// Takes the turn at the server of this state directory: who needs it and who stops it do not meet.
+    async fn server_turn(&self) -> Result<File, OpError> {
+        use rustix::fs::{FlockOperation, flock};
+        let directory = server_directory(&self.parts.state_dir);
+        let path = directory.join("turn");
+        let failed = |error: std::io::Error| OpError::io(format_args!("locking {}", path.display()), &error);
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(failed)?;
+        let deadline = Instant::now() + LONGEST_TURN;
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() > deadline {
+                let message = format!("another run starts or stops the server; {} is locked", path.display());
+                return Err(OpError::new(ErrorClass::Locked, message));
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+        Ok(file)
     }
 
     fn level_server(&self) -> Result<&Arc<dyn LevelServer>, OpError> {
@@ -111,9 +165,16 @@ impl NodesSurroundings {
     }
 
     /// Returns the server of this level, made to answer when it is needed first.
-    pub(super) async fn serving(&self) -> Result<&Serving, OpError> {
-        let ensuring = || async { self.level_server()?.ensure().await.map_err(OpError::operation) };
-        self.serving.get_or_try_init(ensuring).await
+    ///
+    /// One that is gone is started again: its port and its certificate are kept.
+    pub(super) async fn serving(&self) -> Result<Serving, OpError> {
+        let mut known = self.serving.lock().await;
+        if let Some(serving) = known.as_ref().filter(|serving| serving.socket.exists()) {
+            return Ok(serving.clone());
+        }
+        let serving = self.level_server()?.ensure().await.map_err(OpError::operation)?;
+        *known = Some(serving.clone());
+        Ok(serving)
     }
 
     /// Returns what asks the server of this level.
@@ -121,59 +182,66 @@ impl NodesSurroundings {
         Ok(ServerClient::socket(self.serving().await?.socket.clone()))
     }
 
-    /// Returns what a node is told, with a new token, and the token's id.
-    pub(super) async fn bootstrap(&self, node: &NodeView<'_>) -> Result<(Bootstrap, String), OpError> {
-        let name = &node.node.name;
-        let spec = node.written.spec.as_ref().map(|spec| spec.value.clone());
-        let serving = self.serving().await?;
-        let now = clock::now().as_micros().div_euclid(1_000_000);
-        let site = &self.parts.site;
-        let no_key = |error: token::RingError| OpError::permanent(error.to_string());
-        let ring = LiveRing::of(site, now).map_err(no_key)?;
-        let key = ring.minting().map_err(no_key)?;
-        let iat = ring.issue_time(name.as_str(), now);
-        let ttl = i64::try_from(site.settings.value.server.token_ttl.as_secs()).unwrap_or(i64::MAX);
-        let jti = new_token_id().map_err(|error| OpError::operation(error.to_string()))?;
-        let version = Version::V2 {
-            exp: iat.saturating_add(ttl),
-            kid: key.kid(),
-            aud: Audience::Node,
-            jti: jti.clone(),
-        };
-        let claims = Claims { node: name.to_string(), spec, iat, version };
-        let server = self.parts.memory.look(|state| state.server.as_ref().map(|server| server.url.clone()));
-        let bootstrap = Bootstrap {
-            schema: Bootstrap::SCHEMA,
-            node: name.clone(),
-            mode: node.known.modes.config,
-            server: server.ok_or_else(|| OpError::operation("no server of this level is known"))?,
-            fingerprints: vec![serving.fingerprint.clone()],
-            spki_pin: Some(serving.spki_pin.clone()),
-            token: Secret::new(token::mint(key, &claims)),
-            binary_sha256: Some(self.program_sha256().await?.to_string()),
-            authorized_keys: self.planted_keys().await?,
-        };
-        Ok((bootstrap, jti))
-    }
-
-    /// Makes all tokens of a node worthless.
-    pub(super) async fn revoke_tokens(&self, name: &NodeName) -> Result<(), OpError> {
-        let (directory, name) = (self.parts.site_dir.clone(), name.clone());
-        let now = clock::now().as_micros().div_euclid(1_000_000);
-        let revoking = tokio::task::spawn_blocking(move || {
-            change_keyring(&directory, &directory, |site| Ok(revoke_node(&site.keyring.value, &name, now)))
-        });
-        let revoked = revoking.await.map_err(|_| OpError::operation("revoking was cut off"))?;
-        revoked.map_err(|error| OpError::operation(error.to_string()))?;
-        // A server that runs refuses them from now on.
-        match &self.parts.server {
-            Some(server) => server.reload().await.map_err(OpError::operation),
-            None => Ok(()),
-        }
+    /// Returns what asks the server of this level, if it runs already.
+    pub(super) async fn running_server(&self) -> Result<ServerClient, OpError> {
+        let found = self.level_server()?.find().await.map_err(OpError::operation)?;
+        let found = found.map(|serving| ServerClient::socket(serving.socket));
+        found.ok_or_else(|| OpError::new(ErrorClass::Unreachable, "the server of its level does not run"))
     }
 }
 
-/// Whether a node fetches its spec.
-fn fetches(entry: &NodeEntry) -> bool {
-    entry.mode != Mode::Push || entry.jti.is_some()
+/// Returns where the server of a state directory keeps its files.
+fn server_directory(state_dir: &Path) -> PathBuf {
+    state_dir.join("server")
+}
+
+/// Returns what nodes are told to connect to, given the address they reach this machine by.
+fn told_url(address: &str, port: u16) -> Result<String, OpError> {
+    if address.starts_with("https://") {
+        return Ok(address.to_owned());
+    }
+    let authority = Authority::parse(address)
+        .ok_or_else(|| OpError::invalid(format!("`{address}` is neither an address nor a name")))?;
+    let port = authority.port.unwrap_or(port);
+    Ok(match authority.host.contains(':') {
+        true => format!("https://[{}]:{port}", authority.host),
+        false => format!("https://{}:{port}", authority.host),
+    })
+}
+
+/// Returns the nodes of other pairs that fetch from the server of `state_dir`, each with what it is of.
+///
+/// `own` is the state of the pair that asks.
+pub fn served_elsewhere(state_dir: &Path, own: &Path) -> BTreeMap<NodeName, String> {
+    let below =
+        |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let pairs = below(state_dir.join("nodes")).flat_map(below).map(|pair| pair.join("state.json"));
+    let others = pairs.filter(|path| path != own);
+    let states = others.filter_map(|path| NodesState::parse(&std::fs::read(path).ok()?).ok());
+    let named = |state: NodesState| {
+        let pair = format!("{} on {}", state.manifest, state.host);
+        state.fetching().into_iter().map(move |name| (name, pair.clone()))
+    };
+    // Without a server of its own level a pair's nodes fetch from one elsewhere.
+    states.filter(|state| state.server.is_some()).flat_map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_told_the_port_that_was_given_or_the_servers() {
+        for (address, url) in [
+            ("127.0.0.1", "https://127.0.0.1:44443"),
+            ("127.0.0.1:7777", "https://127.0.0.1:7777"),
+            ("lab.example:7777", "https://lab.example:7777"),
+            ("fd00::1", "https://[fd00::1]:44443"),
+            ("[fd00::1]", "https://[fd00::1]:44443"),
+            ("[fd00::1]:7777", "https://[fd00::1]:7777"),
+            ("https://lab.example:1", "https://lab.example:1"),
+        ] {
+            assert_eq!(told_url(address, 44443).unwrap(), url, "{address}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! `node.verify`: whether a node is what it should be, seen from outside and from inside.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::json;
@@ -9,10 +10,13 @@ use stead_model::NodeName;
 use stead_model::node::test_report::TestStatus;
 use stead_model::node::{Check, Drift, NodeEntry, Observation};
 use stead_model::site::ResolvedSpec;
+use stead_model::site::host::DriverKind;
 use stead_runner::operation::{OpContext, OpError, Outcome};
 use stead_runner::transport::{Command, Transport};
 use tokio::time::timeout;
 
+use super::line::Line;
+use super::link::seen_from;
 use super::{NodeView, NodesSurroundings, reach};
 
 /// How long a short question to a node may take.
@@ -29,6 +33,9 @@ impl NodesSurroundings {
         let mut checks = self.look_at(&node, spec.as_ref()).await?;
         if node.known.is_hosting {
             checks.push(match self.check_hosting(cx, name).await {
+                Ok(_) if node.hosts_with() == DriverKind::None => {
+                    Check::skipped("hosting", "its driver is `none`: it makes no machines")
+                }
                 Ok(_) => Check::new("hosting", true, "it can make machines"),
                 Err(error) => Check::new("hosting", false, error.message),
             });
@@ -70,14 +77,17 @@ impl NodesSurroundings {
         checks.push(Check::new("ssh", true, format!("{user} may log in, the host key is the pinned one")));
         checks.push(hostname_check(&*transport, name).await);
         let peers = self.peers_of(node);
-        let Some(spec) = spec else {
+        if spec.is_none() && peers.is_empty() {
             return Ok(checks);
-        };
-        match self.observe_over(&*transport, spec, peers.values().map(String::as_str)).await {
+        }
+        let line = Line::Ssh(transport);
+        match self.observe(&line, name, spec, peers.values().map(String::as_str)).await {
             Ok(seen) => {
-                let digest = seen.complete.as_ref().map(|marker| marker.spec_digest.as_str());
-                checks.push(marker_check(spec, digest));
-                checks.extend(area_checks(&drift(spec, &seen.state)));
+                if let Some(spec) = spec {
+                    let digest = seen.complete.as_ref().map(|marker| marker.spec_digest.as_str());
+                    checks.push(marker_check(spec, digest));
+                    checks.extend(area_checks(&drift(spec, &seen.state)));
+                }
                 checks.extend(peers.iter().map(|(peer, place)| link_check(peer, place, &seen)));
             }
             Err(error) => checks.push(Check::new("observe", false, error.message)),
@@ -86,15 +96,18 @@ impl NodesSurroundings {
     }
 
     /// Has a node look at itself.
-    pub(crate) async fn observe_over(
+    pub(super) async fn observe(
         &self,
-        transport: &dyn Transport,
-        spec: &ResolvedSpec,
+        line: &Line,
+        name: &NodeName,
+        spec: Option<&ResolvedSpec>,
         reach: impl IntoIterator<Item = &str>,
     ) -> Result<Observation, OpError> {
-        let mut argv = vec!["config", "observe", "--spec", "-"];
+        let mut argv = vec!["config", "observe"];
+        argv.extend(spec.into_iter().flat_map(|_| ["--spec", "-"]));
         argv.extend(reach.into_iter().flat_map(|place| ["--reach", place]));
-        let asking = self.on_node(transport, &argv, spec.to_canonical_json().into_bytes());
+        let input = spec.map(|spec| spec.to_canonical_json().into_bytes()).unwrap_or_default();
+        let asking = self.ask(line, Some(name), &argv, input);
         let said = timeout(SHORT, asking)
             .await
             .map_err(|_| OpError::operation("it did not answer within 60s"))??;
@@ -102,19 +115,28 @@ impl NodesSurroundings {
             .map_err(|_| OpError::operation(format!("it could not look at itself: {}", said.complaint())))
     }
 
-    /// Returns where the peers of a node that this run knows take logins, by name.
+    /// Returns where the peers of a node take logins, by name, as far as that is known.
     fn peers_of(&self, node: &NodeView<'_>) -> BTreeMap<NodeName, String> {
-        let forest = &self.parts.forest;
+        let (forest, own) = (&self.parts.forest, self.entry(&node.node.name));
         let peers = node.node.peers.iter().filter_map(|peer| {
             let name = forest.nodes.get(*peer)?.name.clone();
             let NodeEntry { ip: Some(ip), ssh_port: Some(port), .. } = self.entry(&name)? else {
                 return None;
             };
-            let place = if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
-            Some((name, place))
+            let own = own.as_ref()?;
+            let seen = ip.parse::<IpAddr>().map_or(ip, |address| seen_from(own, address).to_string());
+            Some((name, place(&seen, port)))
         });
-        peers.collect()
+        let above = self.peers_above(node).filter_map(|peer| {
+            let (ip, port) = peer.place?;
+            Some((peer.name.clone(), place(&ip.to_string(), port)))
+        });
+        peers.chain(above).collect()
     }
+}
+
+fn place(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 async fn hostname_check(transport: &dyn Transport, name: &NodeName) -> Check {

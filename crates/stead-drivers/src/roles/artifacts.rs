@@ -95,13 +95,13 @@ pub(super) fn find(question: &ArtifactQuestion) -> Result<Vec<Found>, OpError> {
         if globs.is_empty() || entry.file_type().is_dir() {
             continue;
         }
-        found.push(describe(entry.path(), path, globs, question.newer_than));
+        found.push(describe(entry.path(), path, globs, question));
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
 }
 
-fn describe(path: &Path, name: String, globs: Vec<usize>, newer_than: Option<Timestamp>) -> Found {
+fn describe(path: &Path, name: String, globs: Vec<usize>, question: &ArtifactQuestion) -> Found {
     let mut found = Found {
         path: name,
         kind: FoundKind::Unreadable,
@@ -119,8 +119,11 @@ fn describe(path: &Path, name: String, globs: Vec<usize>, newer_than: Option<Tim
         FoundKind::Special
     } else if path.to_str().is_none() {
         FoundKind::BadName
-    } else if newer_than.is_some_and(|start| is_older(modified, start.as_micros())) {
+    } else if question.newer_than.is_some_and(|start| is_older(modified, start.as_micros())) {
         FoundKind::Stale
+    } else if metadata.len() > question.max_bytes {
+        // It is not wanted: reading it would keep the others waiting.
+        FoundKind::File
     } else {
         match open_file(path).and_then(|mut file| Content::read(&mut file)) {
             Ok(content) => {
@@ -156,7 +159,12 @@ mod tests {
 
     fn ask(workdir: &Path, globs: &[&str]) -> ArtifactQuestion {
         let globs = globs.iter().map(|glob| (*glob).to_owned()).collect();
-        ArtifactQuestion { workdir: workdir.display().to_string(), globs, newer_than: None }
+        ArtifactQuestion {
+            workdir: workdir.display().to_string(),
+            globs,
+            newer_than: None,
+            max_bytes: 1 << 20,
+        }
     }
 
     fn names(found: &[Found]) -> Vec<(&str, FoundKind)> {
@@ -215,6 +223,18 @@ mod tests {
         let later = stead_runner::clock::now().as_micros() + 1_000_000;
         question.newer_than = Some(Timestamp::from_micros(later));
         assert_eq!(names(&find(&question).unwrap()), [("a.pcap", FoundKind::Stale)]);
+    }
+
+    #[test]
+    fn a_file_that_is_too_big_is_told_and_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = File::create(directory.path().join("huge.pcap")).unwrap();
+        file.set_len(2_000 << 30).unwrap();
+        std::fs::write(directory.path().join("small.pcap"), "x").unwrap();
+        let found = find(&ask(directory.path(), &["*"])).unwrap();
+        assert_eq!(names(&found), [("huge.pcap", FoundKind::File), ("small.pcap", FoundKind::File)]);
+        assert_eq!((found[0].bytes, found[0].sha256.as_str()), (2_000 << 30, ""));
+        assert!(!found[1].sha256.is_empty());
     }
 
     #[test]

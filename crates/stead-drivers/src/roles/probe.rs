@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use regex::bytes::Regex;
+use rustix::process::{Pid, Signal};
 use stead_model::argv::quote_text;
 use stead_model::role::{Address, Probe, ProbeAnswer, StatusRange};
 use tokio::net::TcpStream;
@@ -104,12 +105,30 @@ async fn run(command: &[String], workdir: &str) -> ProbeAnswer {
         return answer(false, "it names no program");
     };
     let mut process = tokio::process::Command::new(program);
-    process.args(arguments).current_dir(workdir).kill_on_drop(true).process_group(0);
+    process.args(arguments).current_dir(workdir).process_group(0);
     process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    match tokio::time::timeout(LONGEST_LOOK, process.status()).await {
+    let unusable = |error| answer(false, format!("`{}` cannot be started: {error}", quote_text(command)));
+    let mut looking = match process.spawn() {
+        Ok(child) => Looking(child),
+        Err(error) => return unusable(error),
+    };
+    match tokio::time::timeout(LONGEST_LOOK, looking.0.wait()).await {
         Ok(Ok(status)) => exited(status.code(), command),
-        Ok(Err(error)) => answer(false, format!("`{}` cannot be started: {error}", quote_text(command))),
+        Ok(Err(error)) => unusable(error),
         Err(_) => answer(false, overdue(command)),
+    }
+}
+
+/// A command that looks. It and all it started are killed if nobody waits for it any more.
+struct Looking(tokio::process::Child);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        // One that was waited for has no number any more, which may be another's by now.
+        let leader = self.0.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        if let Some(leader) = leader {
+            rustix::process::kill_process_group(leader, Signal::KILL).unwrap_or(());
+        }
     }
 }
 
@@ -160,5 +179,33 @@ mod tests {
         assert!(look(&command(&["test", "-e", "up"])).await.ok);
         assert_eq!(look(&command(&["test", "-e", "down"])).await.seen, "`test -e down` exited 1");
         assert!(look(&command(&["no-such-program-anywhere"])).await.seen.contains("cannot be started"));
+    }
+
+    #[tokio::test]
+    async fn a_look_that_nobody_waits_for_leaves_no_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let line = "sleep 7777 & echo $! > sleeper; sleep 7778";
+        let words = ["sh", "-c", line].map(str::to_owned).to_vec();
+        let probe = Probe::Command { command: words, workdir: directory.path().display().to_string() };
+        let sleeper = directory.path().join("sleeper");
+        let pid = async {
+            loop {
+                match std::fs::read_to_string(&sleeper) {
+                    Ok(text) if text.ends_with('\n') => return text.trim().to_owned(),
+                    Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        let pid = tokio::select! {
+            pid = pid => pid,
+            answer = look(&probe) => panic!("it answered: {answer:?}"),
+        };
+        let is_there = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+            status.is_ok_and(|status| !status.contains(") Z "))
+        };
+        while is_there() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

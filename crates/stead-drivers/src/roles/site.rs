@@ -7,34 +7,32 @@
 //!                  program.json                     the hash of `stead`, as long as its file stays as it is
 //! ```
 
+mod directories;
+mod files;
+
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::net::{IpAddr, UdpSocket};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
-use stead_model::plan::Digest;
-use stead_model::role::{
-    FileStat, FoundKind, LeftRole, Leftovers, Program, ProgramQuestion, RunWork, SiteAnswer, SiteAsk,
-    StopRule, WorkTag,
-};
-use stead_runner::clock;
-use stead_runner::files::Content;
+use stead_model::role::{LeftRole, Leftovers, RunWork, SiteAnswer, SiteAsk, StopRule};
 use stead_runner::operation::OpError;
 
-use crate::command::program;
+use crate::program_hash;
 use crate::supervisor::tree::Orphans;
 
-use super::{artifacts, program_hash};
+use super::artifacts;
+use directories::{
+    CONTROL, LIVE, directories_in, leave, lock, private_directories, remove_tree, sweep, try_place,
+};
+use files::{find_program, has_address, stat};
 
-/// How long what a lost driver left is kept.
-const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-const CONTROL: &str = ".control";
-const LIVE: &str = ".live";
+pub(crate) use files::{install, open_for_driver};
+
 /// The longest a supervisor takes to stop its role: the longest grace period, and the kernel.
 const LONGEST_STOP: Duration = Duration::from_secs(StopRule::LONGEST_GRACE as u64 + 60);
 /// How often it is looked whether it has.
@@ -249,12 +247,6 @@ fn await_end(note: &Path, work: &RunWork, role: &str, workdir: Option<&str>) {
     }
 }
 
-fn directories_in(path: &Path) -> Vec<String> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-    directories.filter_map(|entry| entry.file_name().into_string().ok()).collect()
-}
-
 /// Returns a role's name, if it is one: it becomes a directory.
 fn name(role: &str) -> Result<&str, OpError> {
     let is_name = role.starts_with(|first: char| first.is_ascii_lowercase())
@@ -278,189 +270,14 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> OpError {
     OpError::operation(format!("cannot {what} {}: {error}", path.display()))
 }
 
-fn private_directories(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Makes a place, and makes sure that it is ours alone.
-fn try_place(place: &Path) -> Result<(), String> {
-    if !place.is_absolute() {
-        return Err("it is no absolute path".to_owned());
-    }
-    private_directories(place).map_err(|error| error.to_string())?;
-    let metadata = fs::symlink_metadata(place).map_err(|error| error.to_string())?;
-    if metadata.is_symlink() {
-        return Err("it is a symbolic link".to_owned());
-    }
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err("it belongs to another account".to_owned());
-    }
-    if metadata.mode() & 0o002 != 0 {
-        return Err("others may write there".to_owned());
-    }
-    rustix::fs::access(place, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
-        .map_err(|error| error.to_string())
-}
-
-/// Removes a run's directory in which nobody has anything any more.
-fn leave(directory: &Path) {
-    if fs::remove_dir(directory.join(CONTROL)).is_ok() || !directory.join(CONTROL).exists() {
-        let is_empty = fs::read_dir(directory)
-            .is_ok_and(|entries| entries.flatten().all(|entry| entry.file_name() == LIVE));
-        if is_empty {
-            remove_tree(directory).unwrap_or(());
-        }
-    }
-}
-
-/// Takes the lock of a run's directory: shared by agents that use it, alone by who removes it.
-fn lock(directory: &Path, how: FlockOperation) -> io::Result<File> {
-    let mut options = File::options();
-    let file = options.create(true).truncate(false).write(true).mode(0o600).open(directory.join(LIVE))?;
-    rustix::fs::flock(&file, how)?;
-    Ok(file)
-}
-
-/// Removes what lost drivers left for longer than a day.
-fn sweep(place: &Path) {
-    let now = SystemTime::UNIX_EPOCH
-        + Duration::from_micros(u64::try_from(clock::now().as_micros()).unwrap_or_default());
-    for entry in directories_in(place).into_iter().filter(|name| is_run(name)) {
-        let directory = place.join(entry);
-        let is_old = last_change(&directory)
-            .and_then(|changed| now.duration_since(changed).ok())
-            .is_some_and(|age| age > KEPT);
-        // Without it somebody wanted it kept.
-        if !is_old || !directory.join(LIVE).exists() {
-            continue;
-        }
-        // Held while it is removed: nobody can take it up meanwhile.
-        if let Ok(_held) = lock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            // What cannot be removed now is found again by the next run.
-            remove_tree(&directory).unwrap_or(());
-        }
-    }
-}
-
-fn is_run(name: &str) -> bool {
-    let rest = name.strip_prefix("run-").and_then(|rest| rest.rsplit_once('-'));
-    rest.is_some_and(|(run, tag)| !run.is_empty() && WorkTag::parse(tag).is_some())
-}
-
-/// Returns when something in a run's directory last changed, two levels deep: a role that works writes.
-fn last_change(directory: &Path) -> Option<SystemTime> {
-    let walk = walkdir::WalkDir::new(directory).max_depth(3).into_iter().flatten();
-    walk.filter_map(|entry| entry.metadata().ok()?.modified().ok()).max()
-}
-
-/// Removes a directory with all in it, also what its owner made unreadable.
-fn remove_tree(directory: &Path) -> io::Result<()> {
-    if let Err(error) = fs::remove_dir_all(directory) {
-        if error.kind() == io::ErrorKind::NotFound {
-            return Ok(());
-        }
-        for entry in walkdir::WalkDir::new(directory).into_iter().flatten() {
-            if entry.file_type().is_dir() {
-                fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o700)).unwrap_or(());
-            }
-        }
-        return fs::remove_dir_all(directory);
-    }
-    Ok(())
-}
-
-fn find_program(question: &ProgramQuestion) -> Result<Program, OpError> {
-    let path = question.path.as_ref().map(Into::into).or_else(|| std::env::var_os("PATH"));
-    let workdir = absolute(&question.workdir)?;
-    let found = program::find_on_path(&question.name, workdir, path.as_deref())
-        .map_err(|refused| OpError::permanent(refused.message))?;
-    let content = File::open(&found).and_then(|mut file| Content::read(&mut file));
-    // A program may be executable and not readable.
-    let sha256 = content.ok().map(|content| content.sha256);
-    Ok(Program { path: text(&found)?, sha256 })
-}
-
-/// An address can be listened on where it is, and only there.
-fn has_address(address: IpAddr) -> bool {
-    !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok()
-}
-
-fn stat(path: &Path, hash: bool) -> Result<Option<FileStat>, OpError> {
-    let metadata = match fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(cannot("look at", path, &error)),
-    };
-    let kind = if metadata.is_file() {
-        FoundKind::File
-    } else if metadata.is_dir() {
-        FoundKind::Directory
-    } else {
-        FoundKind::Special
-    };
-    let sha256 = match hash && kind == FoundKind::File {
-        true => {
-            let content = File::open(path).and_then(|mut file| Content::read(&mut file));
-            Some(content.map_err(|error| cannot("read", path, &error))?.sha256)
-        }
-        false => None,
-    };
-    Ok(Some(FileStat {
-        kind,
-        mode: metadata.mode() & 0o7777,
-        bytes: metadata.len(),
-        modified: artifacts::timestamp(metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)),
-        sha256,
-    }))
-}
-
-/// Opens a file that is to go to the driver; links are not followed.
-pub(crate) fn open_for_driver(path: &str) -> Result<File, OpError> {
-    let path = absolute(path)?;
-    artifacts::open_file(path).map_err(|error| cannot("read", path, &error))
-}
-
-/// Puts the content of `from` into the file `to`, with its parents, whole or not at all; returns its hash.
-pub(crate) fn install(from: &mut dyn io::Read, to: &str, mode: Option<u32>) -> Result<Digest, OpError> {
-    use io::Write as _;
-    use sha2::Digest as _;
-    let to = absolute(to)?;
-    let fail = |error: io::Error| cannot("write", to, &error);
-    let (Some(parent), Some(file_name)) = (to.parent(), to.file_name()) else {
-        return Err(OpError::invalid(format!("`{}` names no file", to.display())));
-    };
-    DirBuilder::new().recursive(true).mode(0o755).create(parent).map_err(fail)?;
-    let mut prefix = std::ffi::OsString::from(".");
-    prefix.push(file_name);
-    let mut builder = tempfile::Builder::new();
-    let mut temporary =
-        builder.prefix(&prefix).suffix(stead_bundle::ARRIVING).tempfile_in(parent).map_err(fail)?;
-    let mut hasher = sha2::Sha256::new();
-    let mut buffer = vec![0; 128 << 10];
-    loop {
-        match from.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => {
-                let bytes = buffer.get(..n).unwrap_or_default();
-                hasher.update(bytes);
-                temporary.write_all(bytes).map_err(fail)?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(fail(error)),
-        }
-    }
-    let permissions = fs::Permissions::from_mode(mode.unwrap_or(0o644) & 0o7777);
-    temporary.as_file().set_permissions(permissions).map_err(fail)?;
-    temporary.persist(to).map_err(|error| fail(error.error))?;
-    Ok(Digest(hasher.finalize().into()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::time::SystemTime;
+
     use stead_model::RunId;
+    use stead_model::role::WorkTag;
 
     fn work(run: &str, tag: u8) -> RunWork {
         RunWork { run: RunId::parse(run).unwrap(), tag: WorkTag::new([0, 0, 0, tag]) }
@@ -566,45 +383,5 @@ mod tests {
         assert!(site.make_workdir(&work("r", 1), "a").unwrap().contains("/own/"));
         let none = Site::new(vec![PathBuf::from("relative")]);
         assert!(none.make_workdir(&work("r", 1), "a").unwrap_err().message.contains("workdir"));
-    }
-
-    #[test]
-    fn programs_are_looked_for_as_the_role_would() {
-        let directory = tempfile::tempdir().unwrap();
-        let own = directory.path().join("tool");
-        fs::write(&own, "#!/bin/sh\n").unwrap();
-        fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
-        let workdir = directory.path().display().to_string();
-        let ask = |name: &str, path: Option<&str>| {
-            find_program(&ProgramQuestion {
-                name: name.to_owned(),
-                path: path.map(str::to_owned),
-                workdir: workdir.clone(),
-            })
-        };
-        assert_eq!(ask("./tool", None).unwrap().sha256, Some(Digest::of(b"#!/bin/sh\n").to_string()));
-        assert_eq!(ask("tool", Some(&workdir)).unwrap().path, own.display().to_string());
-        assert!(ask("sh", None).is_ok());
-        let missing = ask("sh", Some("/nowhere")).unwrap_err().message;
-        assert!(missing.contains("`sh`") && missing.contains("`/nowhere`"), "{missing}");
-    }
-
-    #[test]
-    fn files_are_installed_whole_with_their_mode() {
-        let directory = tempfile::tempdir().unwrap();
-        let to = directory.path().join("a/b/c").display().to_string();
-        let digest = install(&mut &b"content"[..], &to, Some(0o755)).unwrap();
-        assert_eq!(digest, Digest::of(b"content"));
-        let found = stat(Path::new(&to), true).unwrap().unwrap();
-        assert_eq!((found.mode, found.bytes, found.sha256), (0o755, 7, Some(digest.to_string())));
-        assert_eq!(fs::read_dir(directory.path().join("a/b")).unwrap().count(), 1);
-        assert!(install(&mut &b""[..], "relative", None).is_err());
-        assert_eq!(stat(&directory.path().join("none"), true).unwrap(), None);
-    }
-
-    #[test]
-    fn loopback_is_an_own_address_and_a_documentation_one_is_not() {
-        assert!(has_address("127.0.0.1".parse().unwrap()));
-        assert!(!has_address("192.0.2.1".parse().unwrap()) && !has_address("0.0.0.0".parse().unwrap()));
     }
 }

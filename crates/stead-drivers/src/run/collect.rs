@@ -95,19 +95,19 @@ impl RunSurroundings {
             workdir: workdir.clone(),
             globs: wanted.iter().map(|artifact| artifact.path.clone()).collect(),
             newer_than,
+            max_bytes: self.run.max_bytes,
         };
         let found = agent.artifacts(&question).await;
         let found = found.map_err(|error| error.within(format_args!("the artifacts of {name}")))?;
         let mut room = self.run.max_bytes;
-        let mut arrived = vec![false; wanted.len()];
+        let (mut arrived, mut left_out) = (vec![false; wanted.len()], vec![false; wanted.len()]);
         let mut problems = Vec::new();
         for found in found {
             let brought = self.collect_file(here, name, &*agent, &workdir, &found, &mut room).await;
             // One that could not be brought is told by its own error.
-            if !matches!(brought, Ok(false)) {
-                for glob in &found.globs {
-                    arrived.get_mut(*glob).into_iter().for_each(|hit| *hit = true);
-                }
+            let hits = if matches!(brought, Ok(false)) { &mut left_out } else { &mut arrived };
+            for glob in &found.globs {
+                hits.get_mut(*glob).into_iter().for_each(|hit| *hit = true);
             }
             let is_gone = brought.as_ref().is_err_and(|error| error.class == ErrorClass::Unreachable);
             problems.extend(brought.err());
@@ -115,12 +115,22 @@ impl RunSurroundings {
                 break;
             }
         }
-        self.state.change(|state| state.role(name).collected = problems.is_empty());
-        let missing = wanted.iter().zip(&arrived).filter(|(artifact, hit)| artifact.required && !**hit);
-        let missing: Vec<&str> = missing.map(|(artifact, _)| artifact.path.as_str()).collect();
-        if !missing.is_empty() {
-            let gist = format!("{name} left no required artifact `{}`", missing.join("`, `"));
+        self.state.change_of(name, |state| state.role(name).collected = problems.is_empty());
+        let missing = |was_left_out: bool| {
+            let missing = wanted.iter().zip(arrived.iter().zip(&left_out));
+            let missing =
+                missing.filter(|(artifact, (hit, out))| artifact.required && !**hit && **out == was_left_out);
+            missing.map(|(artifact, _)| artifact.path.as_str()).collect::<Vec<_>>().join("`, `")
+        };
+        let (not_there, not_taken) = (missing(false), missing(true));
+        if !not_there.is_empty() {
+            let gist = format!("{name} left no required artifact `{not_there}`");
             problems.push(OpError::operation(with_lines(gist, &here.last_stderr(name))));
+        }
+        if !not_taken.is_empty() {
+            let gist =
+                format!("what {name} left as `{not_taken}` is required and was left out, as was warned of");
+            problems.push(OpError::operation(gist));
         }
         in_one(problems)
     }
@@ -177,12 +187,7 @@ impl RunSurroundings {
         let event =
             Artifact { role: name.to_owned(), path: path.clone(), bytes: found.bytes, sha256: digest };
         self.announcer.say(EventKind::Artifact(Box::new(event))).await;
-        self.state.change(|state| {
-            let artifacts = &mut state.role(name).artifacts;
-            artifacts.retain(|known| known.path != artifact.path);
-            artifacts.push(artifact);
-            artifacts.sort();
-        });
+        self.state.change_of(name, |state| state.role(name).keep(artifact));
         Ok(true)
     }
 
@@ -224,7 +229,7 @@ impl RunSurroundings {
             }
         }
         let logged = here.role(&name).join("stdout.log").exists();
-        self.state.change(|state| {
+        self.state.change_of(&name, |state| {
             let own = state.role(&name);
             own.workdir = workdir.or_else(|| own.workdir.take());
             // Its supervisor knows better than the journal, which heard of it later and by another clock.

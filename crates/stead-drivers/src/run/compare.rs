@@ -99,7 +99,7 @@ impl RunSurroundings {
         };
         (meta.status, meta.exit_code) = (status, Some(status.exit_code(None)));
         (meta.finished_at, meta.duration_seconds) = (Some(now), lasted.as_secs_f64());
-        meta.ended_by = self.ended_by();
+        meta.ended_by = self.ending().ended_by;
         serde_json::to_value(meta).map_err(|error| told(&error))
     }
 
@@ -121,7 +121,7 @@ fn diff_with(
         plan.fail_on.iter().map(|expr| Threshold::parse(expr)).collect();
     let thresholds = thresholds.map_err(|error| told(&error))?;
     let request = DiffRequest {
-        role: RoleChoice::Default,
+        role: RoleChoice::DefaultOrAll,
         text: Default::default(),
         analysis,
         options: DiffOptions { thresholds, ..DiffOptions::default() },

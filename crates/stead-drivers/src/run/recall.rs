@@ -13,8 +13,8 @@ impl RunSurroundings {
     /// Takes in an event that an earlier driver recorded: what it started has ended, or is lost.
     pub fn recall(&self, event: &Event) {
         self.state.change(|state| {
-            if recall(state, event) {
-                settle(state, &self.run);
+            if let Some(role) = recall(state, event) {
+                settle(state, &self.run, role);
             }
         });
     }
@@ -35,7 +35,7 @@ impl RunSurroundings {
                 ..names
             };
             let wanted = render_role(&self.plan, name, &names).ok().map(|rendered| rendered.artifacts);
-            self.state.change(|state| {
+            self.state.change_of(name, |state| {
                 let own = state.role(name);
                 (own.workdir, own.artifacts_wanted) = (workdir, wanted);
             });
@@ -43,8 +43,8 @@ impl RunSurroundings {
     }
 }
 
-/// Takes an event in; returns whether it was about a role.
-fn recall(state: &mut Inner, event: &Event) -> bool {
+/// Takes an event in; returns the role that it was about.
+fn recall<'a>(state: &mut Inner, event: &'a Event) -> Option<&'a str> {
     if let EventKind::RoleStarted(started) = &event.kind {
         *state.role(&started.role) = RoleState {
             stage: Stage::Ended,
@@ -58,14 +58,17 @@ fn recall(state: &mut Inner, event: &Event) -> bool {
             started_at: Some(event.t),
             ..RoleState::default()
         };
+        Some(&started.role)
     } else if let EventKind::RoleReady(ready) = &event.kind {
         state.role(&ready.role).ready =
             Some(ReadyMeta { by: ready.by.clone(), after_ms: ready.after_ms, values: ready.values.clone() });
+        Some(&ready.role)
     } else if let EventKind::RoleStop(stop) = &event.kind {
         let meta = StopMeta { signal: stop.signal.clone(), reason: stop.reason.clone(), killed: false };
         let own = state.role(&stop.role);
         own.asked = own.asked.or(reason_of(&stop.reason));
         own.stop.get_or_insert(meta);
+        Some(&stop.role)
     } else if let EventKind::RoleExited(exited) = &event.kind {
         state.role(&exited.role).exit = Some(RoleExit {
             exit_code: exited.exit_code,
@@ -74,28 +77,25 @@ fn recall(state: &mut Inner, event: &Event) -> bool {
             duration_ms: exited.duration_ms,
             ..RoleExit::default()
         });
+        Some(&exited.role)
     } else if let EventKind::Artifact(artifact) = &event.kind {
         let meta =
             ArtifactMeta { path: artifact.path.clone(), bytes: artifact.bytes, sha256: artifact.sha256 };
-        let artifacts = &mut state.role(&artifact.role).artifacts;
-        artifacts.retain(|known| known.path != meta.path);
-        artifacts.push(meta);
-        artifacts.sort();
+        state.role(&artifact.role).keep(meta);
+        Some(&artifact.role)
     } else {
-        return false;
+        None
     }
-    true
 }
 
-/// Decides what became of every role that was started.
-fn settle(state: &mut Inner, run: &RunPlan) {
-    for (name, role) in run.in_start_order() {
-        let Some(own) = state.roles.get_mut(name).filter(|own| own.started_at.is_some()) else { continue };
-        own.status = Some(match &own.exit {
-            Some(exit) => judge(name, role, own.asked, exit, true).status,
-            None => RoleStatus::Lost,
-        });
-    }
+/// Decides what became of `name`, if it was started.
+fn settle(state: &mut Inner, run: &RunPlan, name: &str) {
+    let own = state.roles.get_mut(name).filter(|own| own.started_at.is_some());
+    let (Some(own), Some(role)) = (own, run.roles.get(name)) else { return };
+    own.status = Some(match &own.exit {
+        Some(exit) => judge(name, role, own.asked, exit, true).status,
+        None => RoleStatus::Lost,
+    });
 }
 
 fn reason_of(word: &str) -> Option<StopReason> {

@@ -1,6 +1,7 @@
 //! What the bundle says of roles and phases.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use stead_model::bundle::{EndedBy, Phase, PhaseStatus, RoleMeta, RoleStatus, RoleVersions, RunMeta};
 use stead_model::report::{Report, TaskRow};
@@ -89,13 +90,24 @@ pub(super) fn role_versions(
     }
 }
 
-/// Adds what a run of roles adds to `run_meta.json`. `ended_by` is what ended a run that went well before its tasks did.
-pub fn complete_meta(run: &RunPlan, ended_by: Option<EndedBy>, report: &Report, meta: &mut RunMeta) {
+/// What is known of a run's end besides its report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunEnding {
+    /// What ended a run that went well before its tasks did.
+    pub ended_by: Option<EndedBy>,
+    /// The role that went wrong first.
+    pub failed_role: Option<String>,
+}
+
+/// Adds what a run of roles adds to `run_meta.json`.
+pub fn complete_meta(run: &RunPlan, ending: &RunEnding, report: &Report, meta: &mut RunMeta) {
     let roles = roles_of_phases(run);
     meta.seed = Some(run.seed);
     meta.phases = report.tasks.iter().map(|row| phase(row, &roles)).collect();
     let failed = |phase: &&Phase| phase.status == PhaseStatus::Failed;
-    let first = meta.phases.iter().filter(failed).min_by_key(|phase| (phase.finished_at, phase.started_at));
+    let is_other = |phase: &Phase| phase.role != ending.failed_role;
+    let order = |phase: &&Phase| (is_other(phase), phase.finished_at, phase.started_at);
+    let first = meta.phases.iter().filter(failed).min_by_key(order);
     let first = first.map(|phase| (phase.name.clone(), phase.error.clone()));
     let decides = matches!(report.status, RunStatus::Failed | RunStatus::Timeout);
     let mut was_interrupted = false;
@@ -106,6 +118,9 @@ pub fn complete_meta(run: &RunPlan, ended_by: Option<EndedBy>, report: &Report, 
         meta.error = error.or(meta.error.take());
     }
     if report.segments > 1 {
+        // Roles ran on after their driver was lost.
+        let lasted = Duration::from_millis(report.finished_at.millis_since(meta.started_at));
+        meta.duration_seconds = lasted.as_secs_f64();
         // That a phase was cut off by the loss is no failure before it.
         let before = meta.error.take().filter(|_| !was_interrupted);
         let before = before.map(|error| format!("; before that: {error}")).unwrap_or_default();
@@ -119,7 +134,7 @@ pub fn complete_meta(run: &RunPlan, ended_by: Option<EndedBy>, report: &Report, 
         };
     }
     if report.status == RunStatus::Success {
-        meta.ended_by = ended_by.or(meta.ended_by);
+        meta.ended_by = ending.ended_by.or(meta.ended_by);
     }
 }
 

@@ -57,7 +57,7 @@ impl RunSurroundings {
             None => agent.make_workdir(work, name).await,
         };
         let workdir = made.map_err(|error| error.within(format_args!("the workdir of {name}")))?;
-        self.state.change(|state| state.role(name).workdir = Some(workdir));
+        self.state.change_of(name, |state| state.role(name).workdir = Some(workdir));
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl RunSurroundings {
         let found = agent.find_program(&ProgramQuestion { name: program, path, workdir }).await;
         let found =
             found.map_err(|error| error.within(format_args!("{name} on agent `{}`", role.agent_id)))?;
-        self.state.change(|state| state.role(name).program = Some(found));
+        self.state.change_of(name, |state| state.role(name).program = Some(found));
         Ok(())
     }
 

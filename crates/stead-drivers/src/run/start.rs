@@ -11,7 +11,7 @@ use stead_runner::agent::{RunningRole, look_before_start};
 use stead_runner::operation::OpError;
 use tokio::sync::oneshot;
 
-use super::state::Stage;
+use super::state::{Inner, Stage};
 use super::{Here, RunSurroundings, make_directory};
 
 impl RunSurroundings {
@@ -21,34 +21,17 @@ impl RunSurroundings {
             return Err(OpError::permanent("roles of a run whose driver was lost are not started again"));
         }
         let role = self.role(name)?;
-        let is_turn = self
-            .state
-            .wait(|state| {
-                if let Some(failure) = &state.failure {
-                    return Some(Err(failure.clone().into_error()));
-                }
-                if state.ended_by.is_some() {
-                    return Some(Ok(false));
-                }
-                let turn = state.may_start(&self.run, name, role);
-                // In the same breath: nobody else gets the place.
-                if turn {
-                    state.role(name).stage = Stage::Starting;
-                }
-                turn.then_some(Ok(true))
-            })
-            .await?;
-        if !is_turn {
+        if !self.turn_of(name, role).await? {
             return Ok(());
         }
-        self.state.change(|_| ());
+        self.state.change_of(name, |_| ());
         // Whatever becomes of this phase, what was started is watched and stopped.
         let (tell, told) = oneshot::channel();
         let (this, here, name) = (Arc::clone(self), here.clone(), name.to_owned());
         self.spawn(async move {
             let began = this.begin(&here, &name).await;
             if began.is_err() {
-                this.state.change(|state| state.role(&name).stage = Stage::Ended);
+                this.ended(&name);
             }
             let (began, running) = match began {
                 Ok(running) => (Ok(()), Some(running)),
@@ -61,6 +44,47 @@ impl RunSurroundings {
             }
         });
         told.await.unwrap_or_else(|_| Err(OpError::operation("the start was cut off")))
+    }
+
+    /// Waits until it is the turn of `name`: those of its role before it run or ran, and few enough of them run. Returns
+    /// false if the run has ended in order meanwhile.
+    async fn turn_of(&self, name: &str, role: &RolePlan) -> Result<bool, OpError> {
+        if let Some(earlier) = self.earlier.get(name) {
+            let is_out_of_the_way = |state: &mut Inner| {
+                let stopped = self.stopped_before(state, name);
+                stopped.or_else(|| (state.stage(earlier) > Stage::Starting).then_some(Ok(true)))
+            };
+            if !self.state.wait_for(earlier, is_out_of_the_way).await? {
+                return Ok(false);
+            }
+        }
+        // Only one of each role comes this far at a time.
+        let takes_its_place = |state: &mut Inner| {
+            if let Some(stopped) = self.stopped_before(state, name) {
+                return Some(stopped);
+            }
+            // In the same breath: nobody else gets the place.
+            state.has_room(role).then(|| {
+                state.enter(name, role, Stage::Starting);
+                Ok(true)
+            })
+        };
+        self.state.wait(takes_its_place).await
+    }
+
+    /// Returns why `name` is not started any more, if that is so.
+    fn stopped_before(&self, state: &mut Inner, name: &str) -> Option<Result<bool, OpError>> {
+        match state.failure_of(&self.run, name) {
+            Some(failure) => Some(Err(failure.into_error())),
+            None => state.ended_by.is_some().then_some(Ok(false)),
+        }
+    }
+
+    /// Takes down that a role has ended that could not be started.
+    fn ended(&self, name: &str) {
+        if let Ok(role) = self.role(name) {
+            self.state.change_of(name, |state| state.enter(name, role, Stage::Ended));
+        }
     }
 
     async fn begin(&self, here: &Here, name: &str) -> Result<RunningRole, OpError> {
@@ -79,7 +103,7 @@ impl RunSurroundings {
         let program = agent.find_program(&question).await;
         let program =
             program.map_err(|error| error.within(format_args!("{name} on agent `{}`", role.agent_id)))?;
-        self.state.change(|state| {
+        self.state.change_of(name, |state| {
             let role = state.role(name);
             (role.argv, role.artifacts_wanted) = (Some(argv.clone()), Some(artifacts));
             role.program = Some(program.clone());
@@ -140,10 +164,11 @@ impl RunSurroundings {
                         program_sha256: program_sha256.flatten(),
                     };
                     self.announcer.say(EventKind::RoleStarted(Box::new(started))).await;
-                    self.state.change(|state| {
-                        let role = state.role(name);
-                        (role.stage, role.pid, role.started_at) = (Stage::Running, Some(pid), Some(at));
-                        role.stopper = Some(Arc::clone(&running.stop));
+                    self.state.change_of(name, |state| {
+                        state.enter(name, role, Stage::Running);
+                        let own = state.role(name);
+                        (own.pid, own.started_at) = (Some(pid), Some(at));
+                        own.stopper = Some(Arc::clone(&running.stop));
                     });
                     return Ok(running);
                 }

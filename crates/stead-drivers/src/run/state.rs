@@ -1,7 +1,7 @@
 //! What the phases of a run know together: where each role stands, and what went wrong first.
 //!
-//! Watchers of roles and of connections write here, phases read and wait. Every change wakes who waits. Nothing here
-//! talks to an agent.
+//! Watchers of roles and of connections write here, phases read and wait. A change wakes who waits for the role it is
+//! about, and everybody if it is about the run as a whole. Nothing here talks to an agent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,12 +53,23 @@ pub(super) struct RoleState {
     pub(super) lost: Option<String>,
     /// What became of it; none while it is not known.
     pub(super) status: Option<RoleStatus>,
+    /// What was brought, sorted by path.
     pub(super) artifacts: Vec<ArtifactMeta>,
     /// Whether what it left has been brought, all that can be.
     pub(super) collected: bool,
+    /// Whether it was told that it failed and may.
+    pub(super) excused: bool,
 }
 
 impl RoleState {
+    /// Takes down an artifact that was brought; one of that path before it is replaced.
+    pub(super) fn keep(&mut self, artifact: ArtifactMeta) {
+        match self.artifacts.binary_search_by(|known| known.path.cmp(&artifact.path)) {
+            Ok(place) => self.artifacts[place] = artifact,
+            Err(place) => self.artifacts.insert(place, artifact),
+        }
+    }
+
     /// Whether it has run, also if nobody knows since when.
     pub(super) fn has_run(&self) -> bool {
         self.started_at.is_some() || self.status == Some(RoleStatus::Lost)
@@ -97,9 +108,21 @@ pub(super) struct Inner {
     pub(super) until_began: bool,
     /// What ended the run in order before its tasks did.
     pub(super) ended_by: Option<EndedBy>,
+    /// The task whose phase tells the failure of a service.
+    pub(super) teller: Option<String>,
+    /// How many instances of a role are started or run.
+    busy: BTreeMap<String, u32>,
 }
 
 impl Inner {
+    /// Takes down that `name`, an instance of `role`, is in `stage` now.
+    pub(super) fn enter(&mut self, name: &str, role: &RolePlan, stage: Stage) {
+        let is_busy = |stage| u32::from(matches!(stage, Stage::Starting | Stage::Running));
+        let before = std::mem::replace(&mut self.role(name).stage, stage);
+        let busy = self.busy.entry(role.role.clone()).or_default();
+        *busy = (*busy + is_busy(stage)).saturating_sub(is_busy(before));
+    }
+
     /// Returns what is known of `role`.
     pub(super) fn role(&mut self, role: &str) -> &mut RoleState {
         self.roles.entry(role.to_owned()).or_default()
@@ -131,21 +154,38 @@ impl Inner {
         self.until_began || run.in_start_order().any(is_open)
     }
 
-    /// Whether the task instance `name` may start: those of its role before it run or ran, and few enough of them run.
-    pub(super) fn may_start(&self, run: &RunPlan, name: &str, role: &RolePlan) -> bool {
-        if role.kind == RoleKind::Service || role.concurrency == 0 {
-            return true;
+    /// Whether one more instance of `role` may run beside those that do.
+    pub(super) fn has_room(&self, role: &RolePlan) -> bool {
+        let busy = self.busy.get(&role.role).copied().unwrap_or_default();
+        role.kind == RoleKind::Service || role.concurrency == 0 || busy < role.concurrency
+    }
+
+    /// Returns the failure that a phase of `name` has to tell. That of a task, or of a service that is not ready, is told by
+    /// its own phase, that of a service that was by the first task that runs; the phases of all others are stopped, so that
+    /// the record blames whom it should.
+    pub(super) fn failure_of(&mut self, run: &RunPlan, name: &str) -> Option<RunFailure> {
+        let failure = self.failure.clone()?;
+        let own = self.roles.get(name).and_then(|own| own.status);
+        let went_wrong = matches!(own, Some(RoleStatus::Failed | RoleStatus::Timeout | RoleStatus::Lost));
+        if went_wrong || failure.role == name {
+            return Some(failure);
         }
-        let others = run.in_start_order().filter(|(other, plan)| *other != name && plan.role == role.role);
-        let mut running = 0;
-        for (other, plan) in others {
-            let stage = self.stage(other);
-            if plan.index < role.index && stage <= Stage::Starting {
-                return false;
-            }
-            running += u32::from(matches!(stage, Stage::Starting | Stage::Running));
+        let is_task = run.roles.get(&failure.role).is_some_and(|role| role.kind == RoleKind::Task);
+        if is_task || self.roles.get(&failure.role).is_none_or(|failed| failed.ready.is_none()) {
+            return None;
         }
-        running < role.concurrency
+        if self.teller.is_none() {
+            let running = |(name, role): &(&str, &RolePlan)| {
+                role.kind == RoleKind::Task && self.stage(name) == Stage::Running
+            };
+            self.teller = run.in_start_order().find(running).map(|(name, _)| name.to_owned());
+        }
+        self.teller.as_ref().is_none_or(|teller| teller == name).then_some(failure)
+    }
+
+    /// Returns what concerns the run as a whole.
+    fn whole(&self) -> (bool, bool, bool) {
+        (self.failure.is_some(), self.ended_by.is_some(), self.until_began)
     }
 }
 
@@ -153,12 +193,18 @@ impl Inner {
 #[derive(Debug)]
 pub(super) struct RunState {
     inner: Mutex<Inner>,
-    changed: watch::Sender<()>,
+    /// Wakes who waits for one role.
+    of_roles: Mutex<BTreeMap<String, watch::Sender<()>>>,
+    /// Wakes who waits for some role when it is about the run as a whole.
+    of_whole: watch::Sender<()>,
+    /// Wakes who waits for anything.
+    of_all: watch::Sender<()>,
 }
 
 impl Default for RunState {
     fn default() -> Self {
-        Self { inner: Mutex::default(), changed: watch::Sender::new(()) }
+        let wakes = || watch::Sender::new(());
+        Self { inner: Mutex::default(), of_roles: Mutex::default(), of_whole: wakes(), of_all: wakes() }
     }
 }
 
@@ -168,28 +214,74 @@ impl RunState {
         look(&self.lock())
     }
 
-    /// Changes the state and wakes who waits.
+    /// Changes the state of the run as a whole and wakes who waits.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
         let result = change(&mut self.lock());
-        self.changed.send_replace(());
+        self.of_whole.send_replace(());
+        self.of_all.send_replace(());
+        result
+    }
+
+    /// Changes the state of `role` and wakes who waits for it; everybody if the change went further.
+    pub(super) fn change_of<T>(&self, role: &str, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let (result, went_further) = {
+            let mut inner = self.lock();
+            let before = inner.whole();
+            let result = change(&mut inner);
+            (result, inner.whole() != before)
+        };
+        self.with_wakes_of(role, |wakes| wakes.send_replace(()));
+        if went_further {
+            self.of_whole.send_replace(());
+        }
+        self.of_all.send_replace(());
         result
     }
 
     /// Returns what `seek` finds, as soon as it finds something. Cancel safe.
     pub(super) async fn wait<T>(&self, mut seek: impl FnMut(&mut Inner) -> Option<T>) -> T {
-        let mut changed = self.changed.subscribe();
+        let mut all = self.of_all.subscribe();
         loop {
             if let Some(found) = seek(&mut self.lock()) {
                 return found;
             }
-            if changed.changed().await.is_err() {
-                std::future::pending::<()>().await;
+            woken(&mut all).await;
+        }
+    }
+
+    /// Returns what `seek` finds of `role`, as soon as it finds something: it looks again when the role changed, or the run
+    /// as a whole. Cancel safe.
+    pub(super) async fn wait_for<T>(&self, role: &str, mut seek: impl FnMut(&mut Inner) -> Option<T>) -> T {
+        let mut own = self.with_wakes_of(role, |wakes| wakes.subscribe());
+        let mut whole = self.of_whole.subscribe();
+        loop {
+            if let Some(found) = seek(&mut self.lock()) {
+                return found;
+            }
+            tokio::select! {
+                () = woken(&mut own) => {}
+                () = woken(&mut whole) => {}
             }
         }
     }
 
+    fn with_wakes_of<T>(&self, role: &str, with: impl FnOnce(&watch::Sender<()>) -> T) -> T {
+        let mut all = self.of_roles.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains_key(role) {
+            all.insert(role.to_owned(), watch::Sender::new(()));
+        }
+        with(&all[role])
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for a change. The state outlives who waits for it.
+async fn woken(changes: &mut watch::Receiver<()>) {
+    if changes.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

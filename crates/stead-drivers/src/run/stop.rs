@@ -48,7 +48,7 @@ impl RunSurroundings {
 
     /// Stops a role and waits for its end. Nothing happens to one that does not run.
     async fn stop_role(&self, name: &str, reason: StopReason) {
-        self.state.wait(|state| (state.stage(name) != Stage::Starting).then_some(())).await;
+        self.state.wait_for(name, |state| (state.stage(name) != Stage::Starting).then_some(())).await;
         self.ask_to_stop(name, reason);
         tokio::select! {
             biased;
@@ -73,7 +73,7 @@ impl RunSurroundings {
 
     async fn has_ended(&self, name: &str) {
         self.state
-            .wait(|state| matches!(state.stage(name), Stage::Waiting | Stage::Ended).then_some(()))
+            .wait_for(name, |state| matches!(state.stage(name), Stage::Waiting | Stage::Ended).then_some(()))
             .await;
     }
 }

@@ -1,4 +1,5 @@
-//! `R_ready`, `R_done` and `until`: phases that wait. All of them fail as soon as something else went wrong.
+//! `R_ready`, `R_done` and `until`: phases that wait. When something went wrong the phase that has to tell it fails, and
+//! the run's end stops the others.
 
 use stead_model::ErrorClass;
 use stead_model::bundle::{EndedBy, RoleStatus};
@@ -15,7 +16,7 @@ impl RunSurroundings {
         let role = self.role(name)?;
         let waited = self
             .state
-            .wait(|state| {
+            .wait_for(name, |state| {
                 let own = state.role(name);
                 if own.ready.is_some() {
                     return Some(Ok(()));
@@ -34,15 +35,15 @@ impl RunSurroundings {
                     };
                     return Some(Err(RunFailure { role: name.to_owned(), class: ErrorClass::Exit, message }));
                 }
-                failed(state)
+                state.failure_of(&self.run, name).map(Err)
             })
             .await;
         let Err(failure) = waited else { return Ok(()) };
         if role.allow_failure && failure.role == name && failure.class != ErrorClass::Unreachable {
-            self.announcer.warn(failure.allowed()).await;
+            self.excuse(&failure).await;
             return Ok(());
         }
-        self.state.change(|state| {
+        self.state.change_of(name, |state| {
             if failure.role == name {
                 state.role(name).status.get_or_insert(RoleStatus::Failed);
             }
@@ -57,17 +58,19 @@ impl RunSurroundings {
         loop {
             let waited = self
                 .state
-                .wait(|state| {
+                .wait_for(name, |state| {
                     let over = state.ended_by.is_some();
+                    // A task that tells of a service tells it also if it has ended well since.
+                    let tells = state.teller.as_deref() == Some(name);
                     let own = state.role(name);
                     let well = own.status == Some(RoleStatus::Success) || role.allow_failure;
                     match own.stage {
-                        Stage::Ended if well => Some(Ok(true)),
+                        Stage::Ended if well && !tells => Some(Ok(true)),
                         Stage::Waiting if over => Some(Ok(true)),
                         // The run has ended in order: what still runs is stopped, and that is well.
                         Stage::Running if over && own.asked.is_none() => Some(Ok(false)),
                         Stage::Waiting | Stage::Starting | Stage::Running | Stage::Ended => {
-                            failed(state).map(|failure| failure.map(|()| true))
+                            state.failure_of(&self.run, name).map(Err)
                         }
                     }
                 })
@@ -86,7 +89,8 @@ impl RunSurroundings {
         let waited = self
             .state
             .wait(|state| match self.run.until {
-                _ if state.failure.is_some() => failed(state),
+                // The hold has no role of its own: it is stopped with the others where a task tells.
+                _ if state.failure.is_some() => state.failure_of(&self.run, "").map(Err),
                 Until::Signal => state.ended_by.is_some().then_some(Ok(())),
                 Until::Duration if self.durations_are_over(state) => {
                     state.ended_by.get_or_insert(EndedBy::Duration);
@@ -110,9 +114,4 @@ impl RunSurroundings {
             role.kind == RoleKind::Task || role.duration_seconds.is_none() || over
         })
     }
-}
-
-/// Returns what went wrong first, if something did.
-fn failed(state: &Inner) -> Option<Result<(), RunFailure>> {
-    state.failure.clone().map(Err)
 }

@@ -55,13 +55,15 @@ impl RunSurroundings {
                 let ready =
                     RoleReady { role: name.to_owned(), by: by.clone(), values: values.clone(), after_ms };
                 self.announcer.say(EventKind::RoleReady(Box::new(ready))).await;
-                self.state.change(|state| state.role(name).ready = Some(ReadyMeta { by, after_ms, values }));
+                self.state.change_of(name, |state| {
+                    state.role(name).ready = Some(ReadyMeta { by, after_ms, values })
+                });
             }
             RoleEvent::NotReady { reason, last_stderr } => {
                 // Who looks from the driver has not seen what the role wrote.
                 let lines = if last_stderr.is_empty() { here.last_stderr(name) } else { last_stderr };
                 let message = with_lines(format!("{name} is not ready: {reason}"), &lines);
-                self.state.change(|state| state.role(name).not_ready = Some(message));
+                self.state.change_of(name, |state| state.role(name).not_ready = Some(message));
             }
             RoleEvent::Warning { code, text } => {
                 self.announcer.warn(Warning::new(code, text).of_role(name)).await;
@@ -71,7 +73,7 @@ impl RunSurroundings {
                 let reason = reason.as_str().to_owned();
                 let stop = RoleStop { role: name.to_owned(), signal: signal.clone(), reason: reason.clone() };
                 self.announcer.say(EventKind::RoleStop(Box::new(stop))).await;
-                self.state.change(|state| {
+                self.state.change_of(name, |state| {
                     // The first is why it stops; a later one only hurries it.
                     state.role(name).stop.get_or_insert(StopMeta { signal, reason, killed: false });
                 });
@@ -98,11 +100,11 @@ impl RunSurroundings {
         });
         let verdict = judge(name, role, asked, &exit, needed);
         if let Some(failure) = verdict.failure.as_ref().filter(|_| role.allow_failure) {
-            self.announcer.warn(failure.allowed()).await;
+            self.excuse(failure).await;
         }
-        self.state.change(|state| {
+        self.state.change_of(name, |state| {
+            state.enter(name, role, Stage::Ended);
             let own = state.role(name);
-            own.stage = Stage::Ended;
             if let Some(stop) = &mut own.stop {
                 stop.killed = exit.killed;
             }
@@ -114,6 +116,16 @@ impl RunSurroundings {
         });
     }
 
+    /// Tells once that a role failed that may.
+    pub(super) async fn excuse(&self, failure: &RunFailure) {
+        let role = &failure.role;
+        let was_told =
+            self.state.change_of(role, |state| std::mem::replace(&mut state.role(role).excused, true));
+        if !was_told {
+            self.announcer.warn(failure.allowed()).await;
+        }
+    }
+
     /// A role whose supervisor says nothing any more is lost, with its agent or alone.
     fn lost(&self, here: &Here, name: &str, role: &RolePlan) {
         let class = self.class_of_loss(role);
@@ -122,9 +134,10 @@ impl RunSurroundings {
             Some(Link::Up) | None => "its supervisor was ended".to_owned(),
         };
         let message = with_lines(format!("{name} was lost: {why}"), &here.last_stderr(name));
-        self.state.change(|state| {
+        self.state.change_of(name, |state| {
+            state.enter(name, role, Stage::Ended);
             let own = state.role(name);
-            (own.stage, own.lost, own.status) = (Stage::Ended, Some(why), Some(RoleStatus::Lost));
+            (own.lost, own.status) = (Some(why), Some(RoleStatus::Lost));
             state.failure.get_or_insert(RunFailure { role: name.to_owned(), class, message });
         });
     }
@@ -143,9 +156,9 @@ impl RunSurroundings {
         let message = with_lines(gist, &here.last_stderr(name));
         let failure = RunFailure { role: name.to_owned(), class: ErrorClass::Timeout, message };
         if role.allow_failure {
-            self.announcer.warn(failure.allowed()).await;
+            self.excuse(&failure).await;
         }
-        self.state.change(|state| {
+        self.state.change_of(name, |state| {
             state.role(name).status = Some(RoleStatus::Timeout);
             if !role.allow_failure {
                 state.failure.get_or_insert(failure);
@@ -157,7 +170,7 @@ impl RunSurroundings {
     /// Asks a role that runs to stop, unless it was asked already.
     pub(super) fn ask_to_stop(&self, name: &str, reason: StopReason) {
         let kill = *self.kill.borrow();
-        let stopper = self.state.change(|state| {
+        let stopper = self.state.change_of(name, |state| {
             let role = state.role(name);
             match (role.stage, role.asked) {
                 (Stage::Running, None) => {

@@ -12,11 +12,15 @@ use super::{ClientError, PATIENCE, ServerClient, to_body};
 #[derive(Deserialize)]
 struct Nodes {
     nodes: Vec<NodeStatus>,
+    #[serde(default)]
+    next: Option<NodeName>,
 }
 
 #[derive(Deserialize)]
 struct Jobs {
     jobs: Vec<Job>,
+    #[serde(default)]
+    next: Option<MessageId>,
 }
 
 #[derive(Deserialize)]
@@ -27,8 +31,14 @@ struct Named {
 impl ServerClient {
     /// Returns what the server knows of its nodes, by name.
     pub async fn nodes(&self) -> Result<Vec<NodeStatus>, ClientError> {
-        let answer = self.call("GET", "/v1/nodes", None).await?;
-        self.read::<Nodes>(&answer.body).map(|known| known.nodes)
+        let (mut nodes, mut path) = (Vec::new(), "/v1/nodes".to_owned());
+        loop {
+            let answer = self.call("GET", &path, None).await?;
+            let known = self.read::<Nodes>(&answer.body)?;
+            nodes.extend(known.nodes);
+            let Some(next) = known.next else { return Ok(nodes) };
+            path = format!("/v1/nodes?after={next}");
+        }
     }
 
     /// Returns what the server knows of a node, with its reports after `after`; if there are none it waits for one.
@@ -60,13 +70,28 @@ impl ServerClient {
 
     /// Returns the jobs the server knows, oldest first, without what they wrote.
     pub async fn jobs(&self) -> Result<Vec<Job>, ClientError> {
-        let answer = self.call("GET", "/v1/jobs", None).await?;
-        self.read::<Jobs>(&answer.body).map(|known| known.jobs)
+        let (mut jobs, mut path) = (Vec::new(), "/v1/jobs".to_owned());
+        loop {
+            let answer = self.call("GET", &path, None).await?;
+            let known = self.read::<Jobs>(&answer.body)?;
+            jobs.extend(known.jobs);
+            let Some(next) = known.next else { return Ok(jobs) };
+            path = format!("/v1/jobs?after={next}");
+        }
     }
 
     /// Returns a job.
     pub async fn job(&self, id: &MessageId) -> Result<Job, ClientError> {
         let answer = self.call("GET", &format!("/v1/jobs/{id}"), None).await?;
+        self.read(&answer.body)
+    }
+
+    /// Returns a job as soon as it has ended or has written more than `after` bytes; else when the time is over.
+    pub async fn job_news(&self, id: &MessageId, after: u64, wait: Duration) -> Result<Job, ClientError> {
+        let seconds = wait.as_secs().min(LONGEST_WAIT_SECONDS);
+        let path = format!("/v1/jobs/{id}?after={after}&wait={seconds}");
+        let patience = PATIENCE + Duration::from_secs(seconds);
+        let answer = self.accepted(self.send("GET", &path, None, None, patience).await?)?;
         self.read(&answer.body)
     }
 

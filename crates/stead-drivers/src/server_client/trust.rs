@@ -20,7 +20,7 @@ use crate::http::client::{self, Roots};
 
 /// Who a server has to be.
 #[derive(Clone)]
-pub(super) enum Trust {
+pub(crate) enum Trust {
     /// One of these, by certificate or by key.
     Pinned(PinSet),
     /// One that these certificates vouch for.
@@ -47,14 +47,14 @@ type Hash = [u8; 32];
 
 /// The certificates and the key that a server may have.
 #[derive(Clone, Debug)]
-pub(super) struct PinSet {
+pub(crate) struct PinSet {
     certificates: Vec<Hash>,
     key: Option<Hash>,
 }
 
 impl PinSet {
     /// Returns what these pins say; none of them may be malformed, and one has to be there.
-    pub(super) fn parse(pins: &Pins) -> Result<Self, ClientError> {
+    pub(crate) fn parse(pins: &Pins) -> Result<Self, ClientError> {
         let bad = |text: &str| {
             ClientError::Invalid(format!(
                 "`{}` is not a pin: expected SHA-256, as `AB:CD:…` of a certificate or as `sha256:…` of a key",
@@ -74,7 +74,7 @@ impl PinSet {
     }
 
     /// Returns the pins as people compare them.
-    pub(super) fn shown(&self) -> Vec<String> {
+    pub(crate) fn shown(&self) -> Vec<String> {
         let key = self.key.as_ref().map(|key| format!("sha256:{}", hex(key)));
         self.certificates.iter().map(fingerprint).chain(key).collect()
     }
@@ -100,7 +100,7 @@ fn fingerprint(hash: &Hash) -> String {
 
 /// The certificate a handshake showed, for who asks why it failed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen(Arc<Mutex<Option<Hash>>>);
+pub(crate) struct Seen(Arc<Mutex<Option<Hash>>>);
 
 impl Seen {
     fn note(&self, certificate: Hash) {
@@ -108,14 +108,14 @@ impl Seen {
     }
 
     /// Returns the fingerprint of the certificate that was refused.
-    pub(super) fn refused(&self) -> Option<String> {
+    pub(crate) fn refused(&self) -> Option<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(fingerprint)
     }
 }
 
 impl Trust {
     /// Returns how TLS is spoken, and where the certificate of a refused server will be found.
-    pub(super) fn config(&self) -> Result<(ClientConfig, Seen), ClientError> {
+    pub(crate) fn config(&self) -> Result<(ClientConfig, Seen), ClientError> {
         let seen = Seen::default();
         let verifier = match self {
             Self::Authority(pem) => {
@@ -139,7 +139,7 @@ impl Trust {
     }
 
     /// Returns the pins, if it is pins that count.
-    pub(super) fn pins(&self) -> Option<&PinSet> {
+    pub(crate) fn pins(&self) -> Option<&PinSet> {
         match self {
             Self::Pinned(pins) => Some(pins),
             Self::Authority(_) | Self::System | Self::Anybody => None,

@@ -1,20 +1,18 @@
 //! The way to a server: TLS to an address, or the socket of the site's own server. One connection per exchange.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::Uri;
 use hyper::body::Bytes;
-use rustix::fs::{Mode, OFlags};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use stead_runner::operation::OpError;
+use stead_runner::socket::SocketPath;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -25,20 +23,16 @@ use crate::http::client;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
-/// The port of a server whose address names none.
-const PORT: u16 = 44443;
-/// The longest path that a socket can have.
-const LONGEST_SOCKET_PATH: usize = 100;
 
 /// The way to a server.
 #[derive(Clone)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Tls(Box<Tls>),
     Socket(PathBuf),
 }
 
 #[derive(Clone)]
-pub(super) struct Tls {
+pub(crate) struct Tls {
     host: String,
     port: u16,
     name: ServerName<'static>,
@@ -48,16 +42,18 @@ pub(super) struct Tls {
 }
 
 /// What came back.
-pub(super) struct Answer {
-    pub(super) status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// What the status line says beside the number, if it is in words of its own.
+    pub(crate) reason: Option<String>,
     /// Names in lower case.
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Vec<u8>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
     /// Returns the value of a header.
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
@@ -72,8 +68,8 @@ impl fmt::Display for Way {
 }
 
 impl Way {
-    /// Returns the way to the server at an https URL.
-    pub(super) fn tls(url: &str, trust: Trust) -> Result<Self, ClientError> {
+    /// Returns the way to the server at an https URL; `port` is that of a URL which names none.
+    pub(crate) fn tls(url: &str, port: u16, trust: Trust) -> Result<Self, ClientError> {
         let invalid = |why: &str| {
             ClientError::Invalid(format!("`{}` is not a server's address: {why}", url.escape_debug()))
         };
@@ -87,13 +83,13 @@ impl Way {
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host.clone()).map_err(|error| invalid(&error.to_string()))?;
-        let port = authority.port_u16().unwrap_or(PORT);
+        let port = authority.port_u16().unwrap_or(port);
         let (config, seen) = trust.config()?;
         Ok(Self::Tls(Box::new(Tls { host, port, name, trust, config: Arc::new(config), seen })))
     }
 
     /// Returns what a request names as its host.
-    pub(super) fn host(&self) -> String {
+    pub(crate) fn host(&self) -> String {
         match self {
             Self::Tls(tls) => tls.authority(),
             Self::Socket(_) => "localhost".to_owned(),
@@ -102,7 +98,7 @@ impl Way {
 
     /// Sends a request and returns the answer, of at most `most` bytes, within `patience`. Cancel safe: dropping it ends
     /// everything.
-    pub(super) async fn exchange(
+    pub(crate) async fn exchange(
         &self,
         message: hyper::Request<Full<Bytes>>,
         most: usize,
@@ -136,12 +132,15 @@ impl Way {
         let head = match self {
             Self::Tls(tls) => client::talk(&name, self.tls_stream(tls).await?, message, &mut sink).await,
             Self::Socket(path) => {
-                let stream = socket(path).await.map_err(|error| self.unreachable(error.to_string()))?;
+                let near = SocketPath::new(path).map_err(|error| self.unreachable(error.to_string()))?;
+                let stream = UnixStream::connect(near.path())
+                    .await
+                    .map_err(|error| self.unreachable(error.to_string()))?;
                 client::talk(&name, stream, message, &mut sink).await
             }
         };
         match head {
-            Ok(head) => Ok(Answer { status: head.status, headers: head.headers, body }),
+            Ok(head) => Ok(Answer { status: head.status, reason: head.reason, headers: head.headers, body }),
             Err(_) if is_too_large => {
                 Err(ClientError::Answer(format!("{name} answered with more than {most} bytes")))
             }
@@ -189,15 +188,4 @@ impl Tls {
             format!("{}:{}", self.host, self.port)
         }
     }
-}
-
-/// Connects to a socket, also one whose path is longer than a socket's may be.
-async fn socket(path: &Path) -> io::Result<UnixStream> {
-    if path.as_os_str().len() <= LONGEST_SOCKET_PATH {
-        return UnixStream::connect(path).await;
-    }
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let directory = rustix::fs::open(directory, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let near = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    UnixStream::connect(Path::new(&near).join(path.file_name().unwrap_or(OsStr::new("")))).await
 }

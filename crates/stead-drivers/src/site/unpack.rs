@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use stead_model::site::{FileKind, Keyring, Parcel};
+use stead_model::SiteKey;
+use stead_model::site::{FileKind, Keyring, Parcel, Site, SiteFile};
 use stead_model::token::RingError;
 
 use super::keyring::{KeyringError, change_keyring};
@@ -52,6 +53,39 @@ pub fn unpack(parcel: &Parcel, directory: &Path) -> Result<(), UnpackError> {
     let given = parcel.to_site().keyring.value;
     change_keyring(directory, directory, |site| Ok::<_, RingError>(merged(&given, &site.keyring.value)))?;
     Ok(())
+}
+
+/// Removes the site in `directory` but for what was revoked there: a token that was refused stays refused.
+pub(crate) fn clear(directory: &Path) -> Result<(), UnpackError> {
+    let without_keys = |site: &Site| {
+        let revoked = site.keyring.value.revoked.clone();
+        Ok::<_, RingError>(Keyring { keys: Vec::new(), revoked })
+    };
+    let (_, kept) = change_keyring(directory, directory, without_keys)?;
+    if kept.revoked.is_empty() {
+        return fs::remove_dir_all(directory).map_err(failed(directory));
+    }
+    for entry in fs::read_dir(directory).map_err(failed(directory))?.flatten() {
+        let path = entry.path();
+        let removed = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
+            Ok(_) if entry.file_name() == FileKind::Keyring.place() => Ok(()),
+            Ok(_) => fs::remove_file(&path),
+            Err(error) => Err(error),
+        };
+        removed.map_err(failed(&path))?;
+    }
+    Ok(())
+}
+
+/// Returns the name of the site that was unpacked in `directory`, if one was.
+pub(crate) fn unpacked_name(directory: &Path) -> Option<SiteKey> {
+    let name = FileKind::Site.place();
+    let content = fs::read(directory.join(name)).ok()?;
+    let file =
+        SiteFile { kind: FileKind::Site, stem: String::new(), name: name.to_owned(), content: Ok(content) };
+    let settings = Site::read(vec![file]).settings;
+    (!settings.is_broken()).then_some(settings.value.name)
 }
 
 /// Returns the public keys of everybody above the site in `directory`; none if nobody handed it down.
@@ -114,7 +148,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::os::unix::fs::PermissionsExt;
 
-    use stead_model::SiteKey;
     use stead_model::token::revoke_token;
 
     use super::super::load::{Manifests, load};
@@ -144,10 +177,38 @@ mod tests {
         assert_eq!(found.site.keyring.value.keys[0].key.to_hex(), "cd".repeat(32));
         assert_eq!(found.site.keyring.value.revoked.len(), 1, "what was refused stays refused");
         assert_eq!(keys_above(&site).unwrap(), ["ssh-ed25519 AAAA above"]);
-        for path in [site.join("keyring.yaml"), site.join("specs/a.yaml"), site.join(AUTHORIZED_KEYS)] {
+        assert_eq!(unpacked_name(&site), None, "nobody said");
+        unpack(&parcel(&[("site.yaml", "{\"name\": \"harbour\"}")]), &site).unwrap();
+        assert_eq!(unpacked_name(&site), SiteKey::parse("harbour").ok());
+        for path in [site.join("keyring.yaml"), site.join("site.yaml"), site.join(AUTHORIZED_KEYS)] {
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
         }
         assert_eq!(site.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_was_revoked_outlives_the_site() {
+        let dir = tempfile::tempdir().unwrap();
+        let site = dir.path().join("m");
+        let ring = format!("keys: [{{key: '{}', use: mint}}]\n", "ab".repeat(32));
+        let files = [
+            ("site.yaml", "name: harbour\n"),
+            ("specs/a.yaml", "schema_version: 1\n"),
+            ("keyring.yaml", &ring),
+        ];
+        unpack(&parcel(&files), &site).unwrap();
+        change_keyring(&site, &site, |site| Ok(revoke_token(&site.keyring.value, "gone"))).unwrap();
+        clear(&site).unwrap();
+        let left = fs::read_dir(&site).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        assert_eq!(left, ["keyring.yaml"]);
+        let kept = fs::read_to_string(site.join("keyring.yaml")).unwrap();
+        assert!(kept.contains("gone") && !kept.contains(&"ab".repeat(32)), "{kept}");
+        unpack(&parcel(&files), &site).unwrap();
+        let found = load(&site, &site, Manifests::All).unwrap().site.keyring.value;
+        assert_eq!((found.keys.len(), found.revoked.len()), (1, 1));
+        change_keyring(&site, &site, |_| Ok(Keyring::default())).unwrap();
+        clear(&site).unwrap();
+        assert!(!site.exists());
     }
 
     #[test]

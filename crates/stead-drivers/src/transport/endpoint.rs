@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use stead_runner::socket::SocketPath;
 use stead_runner::transport::{Endpoint, TransportError, TransportErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -38,7 +39,7 @@ impl Listener {
                     (Self::Tcp(listener), Endpoint::Tcp(host.clone(), taken))
                 }
                 Endpoint::Unix(path) => {
-                    let listener = UnixListener::bind(path)?;
+                    let listener = UnixListener::bind(SocketPath::new(path)?.path())?;
                     (Self::Unix { listener, _file: SocketFile(path.clone()) }, at.clone())
                 }
             })
@@ -72,7 +73,7 @@ pub(super) async fn connect(to: &Endpoint) -> io::Result<Box<dyn Stream>> {
             stream.set_nodelay(true)?;
             Box::new(stream)
         }
-        Endpoint::Unix(path) => Box::new(UnixStream::connect(path).await?),
+        Endpoint::Unix(path) => Box::new(UnixStream::connect(SocketPath::new(path)?.path()).await?),
     })
 }
 

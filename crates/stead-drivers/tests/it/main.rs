@@ -12,6 +12,7 @@ mod fetched;
 mod file;
 mod intents;
 mod killed;
+mod machines;
 mod managers;
 mod network;
 mod networking;

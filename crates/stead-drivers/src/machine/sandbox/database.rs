@@ -65,10 +65,7 @@ impl Sandbox {
 
     /// Returns the program that restarts it, and the variable by which that knows which one.
     pub(crate) fn restarter(&self) -> (PathBuf, String) {
-        (
-            self.home.programs().join("reboot"),
-            format!("{}={}", super::tree::MARK, self.home.directory().display()),
-        )
+        (self.home.programs().join("reboot"), format!("{}={}", super::MARK, self.home.directory().display()))
     }
 
     /// Takes the lock of its account files; dropping the file lets go.

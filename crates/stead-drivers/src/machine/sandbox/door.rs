@@ -9,15 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::process::Command;
 
+use super::MARK;
 use super::home::Home;
 use super::names::is_account;
-use super::supervisor::Console;
-use super::tree::MARK;
 use crate::disk::Disk;
+use crate::machine::console::Console;
+use crate::machine::local::SYSTEM_PATH;
 use crate::transport::ssh::server::{SshHost, Started};
-
-/// Where programs of this machine are.
-pub(super) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Processes that somebody here waits for: nobody else may.
 pub(super) type Awaited = Arc<Mutex<BTreeSet<u32>>>;
@@ -99,6 +97,13 @@ impl SshHost for Guest {
         awaited.insert(pid);
         let guard = Box::new(Waiting { pid, awaited: Arc::clone(&self.awaited) });
         Ok(Started { child, guard })
+    }
+
+    fn socket(&self, path: &str) -> Option<PathBuf> {
+        let root = self.home.root();
+        // By its place in the machine, or by its place here, as commands of the machine see it.
+        let inside = Path::new(path).strip_prefix(&root).unwrap_or(Path::new(path));
+        Disk::at(&root).ok()?.real_path(&Path::new("/").join(inside)).ok()
     }
 
     fn note(&self, line: &str) {

@@ -29,8 +29,12 @@ esac
 "#;
 
 /// Restarts the machine: its supervisor ends what runs and begins another boot.
+///
+/// It is known by its number and by when it began: the number alone may be somebody else's by now.
 const REBOOT: &str = r#"#!/bin/sh
-read -r pid rest <"$STEAD_SANDBOX/pid" && kill -HUP "$pid"
+read -r pid began rest <"$STEAD_SANDBOX/pid" && read -r stat <"/proc/$pid/stat" || exit 1
+set -- ${stat##*) }
+[ "${20}" = "$began" ] && kill -HUP "$pid"
 "#;
 
 /// Makes the machine's files, below a directory that holds none yet, and plants `program`. `step` is told of each.
@@ -67,7 +71,8 @@ pub(super) fn make(
     }
     step("system");
     let keys = Path::new("etc/stead/keys").join(&spec.user);
-    plant(&root, &keys, 0o600, lines(&spec.authorized_keys).as_bytes()).map_err(failed)?;
+    // Public keys, and whoever checks a login reads them as the account that logs in.
+    plant(&root, &keys, 0o644, lines(&spec.authorized_keys).as_bytes()).map_err(failed)?;
     step("keys");
     for file in &spec.files {
         let path = check_path(&file.path)?;
@@ -125,7 +130,7 @@ fn lines(keys: &[String]) -> String {
 }
 
 /// Returns where a planted file goes, below the root.
-pub(super) fn check_path(path: &str) -> Result<PathBuf, MachineError> {
+pub(in crate::machine) fn check_path(path: &str) -> Result<PathBuf, MachineError> {
     let refuse =
         || MachineError::Invalid(format!("`{}` is not a file's path in a machine", path.escape_debug()));
     let inside = path.strip_prefix('/').map(Path::new).ok_or_else(refuse)?;
@@ -158,6 +163,26 @@ fn plant(root: &Path, path: impl AsRef<Path>, mode: u32, content: &[u8]) -> io::
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reboot_is_for_the_process_that_was_noted() {
+        use std::os::unix::process::ExitStatusExt as _;
+        use std::process::{Command, Stdio};
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let mark = crate::machine::ProcessMark::of(child.id()).unwrap().to_string();
+        let reboot = |line: &str| {
+            fs::write(dir.path().join("pid"), line).unwrap();
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", REBOOT]).env("STEAD_SANDBOX", dir.path()).stderr(Stdio::null());
+            shell.status().unwrap().success()
+        };
+        let stranger = format!("{} 1 boot\n", child.id());
+        assert!(!reboot(&stranger) && !reboot("4194305 1 boot\n"));
+        assert!(child.try_wait().unwrap().is_none(), "one of the same number began at another time");
+        assert!(reboot(&format!("{mark}\n")));
+        assert_eq!(child.wait().unwrap().signal(), Some(1));
+    }
 
     #[test]
     fn a_planted_file_stays_in_its_machine() {

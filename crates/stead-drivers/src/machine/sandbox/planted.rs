@@ -57,7 +57,7 @@ pub(super) fn find(home: &Home, wanted: Option<&str>) -> Option<PathBuf> {
 }
 
 /// Returns the hash of a program, found out once per process as long as it stays the same file.
-fn sha256(program: &Path) -> io::Result<String> {
+pub(in crate::machine) fn sha256(program: &Path) -> io::Result<String> {
     type Known = BTreeMap<(u64, u64, i64, i64), String>;
     static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
 

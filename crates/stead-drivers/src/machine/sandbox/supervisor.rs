@@ -2,16 +2,16 @@
 //!
 //! TERM stops it: what runs in it is asked to go, and it waits for that. HUP restarts it: what runs goes, by force if
 //! need be, and another boot begins. USR1 makes it look again whether its node is to have an agent. It adopts whatever is left without a parent in it, so that everything started in
-//! the sandbox stays its descendant, and ends with the sandbox it runs in.
+//! the sandbox stays its descendant, and ends with the sandbox it runs in. A sandbox that is given a program runs it from
+//! each boot on, and ends with it and as it did.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use stead_model::machine::{MachineExit, SshDoor};
 use stead_runner::clock;
@@ -25,13 +25,11 @@ use super::faults::{self, Phase};
 use super::home::{Door, Home, Sheet};
 use super::keeper::Keeper;
 use super::process::{Handle, ProcessMark, Stat};
+use super::program::Program;
 use super::tree;
+use crate::machine::console::Console;
 use crate::transport::ssh::server::{ServerKey, SshHost, SshServer};
 
-/// A console is begun anew at this size; the one before is kept.
-const ROTATE: u64 = 16 << 20;
-/// What is read of a console at once.
-const PIECE: usize = 32 << 10;
 /// How long what runs may take when the machine restarts.
 const GRACE: Duration = Duration::from_secs(2);
 /// How often ending processes are looked at.
@@ -50,8 +48,8 @@ pub fn supervise(directory: &Path, ticket: &str) -> io::Result<()> {
     rustix::process::setsid().ok();
     rustix::process::set_child_subreaper(Some(getpid()))?;
     let home = Home::at(directory.to_owned());
-    let Some(_alive) = be_the_one(&home, ticket)? else { return Ok(()) };
-    let console = Arc::new(Console::new(home.clone()));
+    let Some(_alive) = home.be_the_one(ticket)? else { return Ok(()) };
+    let console = Arc::new(Console::new((*home).clone()));
     let lived = live(&home, &console);
     if let Err(error) = &lived {
         console.say(&format!("ended: {error}"));
@@ -61,16 +59,6 @@ pub fn supervise(directory: &Path, ticket: &str) -> io::Result<()> {
         home.set_exit(&exit).ok();
     }
     lived
-}
-
-/// Takes the place of the one process of the machine; none if another has it, or this start is not wanted any more.
-fn be_the_one(home: &Home, ticket: &str) -> io::Result<Option<File>> {
-    let alive = File::options().create(true).truncate(false).write(true).open(home.file("alive"))?;
-    if rustix::fs::flock(&alive, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Ok(None);
-    }
-    let wanted = fs::read_to_string(home.file("ticket")).is_ok_and(|wanted| wanted == ticket);
-    Ok(wanted.then_some(alive))
 }
 
 fn live(home: &Home, console: &Arc<Console>) -> io::Result<()> {
@@ -98,10 +86,14 @@ fn live(home: &Home, console: &Arc<Console>) -> io::Result<()> {
         house.run(parent).await
     });
     runtime.shutdown_background();
-    let reason = reason?;
-    console.say(&format!("ended: {reason}"));
-    let exit = MachineExit { code: Some(0), signal: None, at: Some(clock::now()), reason: reason.to_owned() };
+    let exit = reason?;
+    console.say(&format!("ended: {}", exit.reason));
     home.set_exit(&exit)
+}
+
+/// Returns the end of a sandbox that ended well.
+fn well(reason: &str) -> MachineExit {
+    MachineExit { code: Some(0), signal: None, at: Some(clock::now()), reason: reason.to_owned() }
 }
 
 /// Returns the process of the sandbox this one runs in.
@@ -122,6 +114,8 @@ enum End {
     Stop,
     Restart,
     Orphaned,
+    /// Its program ended.
+    Ended(MachineExit),
 }
 
 struct House<'a> {
@@ -167,8 +161,8 @@ impl<'a> House<'a> {
         })
     }
 
-    /// Boots until it is stopped; returns why it ended.
-    async fn run(mut self, parent: Option<Handle>) -> io::Result<&'static str> {
+    /// Boots until it is stopped; returns how it ended.
+    async fn run(mut self, parent: Option<Handle>) -> io::Result<MachineExit> {
         let orphaned = async {
             match parent {
                 Some(parent) => parent.ended().await.unwrap_or(()),
@@ -191,11 +185,11 @@ impl<'a> House<'a> {
                     // What a driver sees of it while it goes down.
                     fs::write(self.home.file("stopping"), "")?;
                     tokio::select! {
-                        () = self.ask_all_to_go(None) => return Ok("stopped"),
+                        () = self.ask_all_to_go(None) => return Ok(well("stopped")),
                         () = &mut orphaned => {}
                     }
                     self.ask_all_to_go(Some(Duration::ZERO)).await;
-                    return Ok("the sandbox it ran in ended");
+                    return Ok(well("the sandbox it ran in ended"));
                 }
                 End::Restart => {
                     fs::remove_file(self.home.file("door.json")).ok();
@@ -203,7 +197,11 @@ impl<'a> House<'a> {
                 }
                 End::Orphaned => {
                     self.ask_all_to_go(Some(Duration::ZERO)).await;
-                    return Ok("the sandbox it ran in ended");
+                    return Ok(well("the sandbox it ran in ended"));
+                }
+                End::Ended(exit) => {
+                    self.ask_all_to_go(Some(GRACE)).await;
+                    return Ok(exit);
                 }
             }
         }
@@ -237,6 +235,7 @@ impl<'a> House<'a> {
         let mut is_up = false;
         let mut connections = JoinSet::new();
         let mut agent = Keeper::new(Arc::clone(&self.guest));
+        let mut program = Program::of(&self.guest);
         let mut bury = false;
         loop {
             tokio::select! {
@@ -246,11 +245,15 @@ impl<'a> House<'a> {
                         Ok(()) => {
                             self.open(listener).await?;
                             agent.look();
+                            if let Some(program) = &mut program {
+                                program.start();
+                            }
                         }
                         Err(why) => self.console.say(&format!("no address: {why}")),
                     }
                 }
                 () = agent.turn() => {}
+                exit = ended(program.as_mut()) => return Ok(End::Ended(exit)),
                 Some(()) = self.look_again.recv(), if is_up => agent.look(),
                 accepted = accept(listener.as_ref()), if is_up => {
                     if accepted.is_err() {
@@ -328,19 +331,28 @@ impl<'a> House<'a> {
     /// Asks everything that runs to go, and waits; after `patience`, if there is one, it is killed.
     async fn ask_all_to_go(&mut self, patience: Option<Duration>) {
         let own = std::process::id();
-        tree::signal_each(tree::descendants(own), Signal::TERM);
+        tree::signal_each(tree::descendants(own).unwrap_or_default(), Signal::TERM).ok();
         let begun = tokio::time::Instant::now();
         loop {
             self.bury_orphans();
-            let left = tree::descendants(own);
-            if left.is_empty() {
-                return;
-            }
-            if patience.is_some_and(|patience| begun.elapsed() >= patience) {
-                tree::signal_each(left, Signal::KILL);
+            match tree::descendants(own) {
+                Ok(left) if left.is_empty() => return,
+                Ok(left) if patience.is_some_and(|patience| begun.elapsed() >= patience) => {
+                    tree::signal_each(left, Signal::KILL).ok();
+                }
+                // What cannot be looked at now is looked at again.
+                Ok(_) | Err(_) => {}
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
+    }
+}
+
+/// Waits for the end of the program, if there is one. Cancel safe.
+async fn ended(program: Option<&mut Program>) -> MachineExit {
+    match program {
+        Some(program) => program.ended().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -360,77 +372,4 @@ async fn come_up(home: &Home, sheet: &Sheet) -> Result<(), String> {
         die();
     }
     struck.error.map_or(Ok(()), Err)
-}
-
-/// What the machine says of itself.
-pub(super) struct Console {
-    home: Home,
-    file: Mutex<()>,
-}
-
-impl Console {
-    fn new(home: Home) -> Self {
-        Self { home, file: Mutex::new(()) }
-    }
-
-    /// Writes a line. A console that cannot be written is no reason to stop.
-    pub(super) fn say(&self, line: &str) {
-        let _one_at_a_time = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = (|| {
-            let path = self.home.console();
-            let mut file = File::options().create(true).append(true).open(&path)?;
-            if file.metadata()?.len() >= ROTATE {
-                let start = console_start(&self.home) + file.metadata()?.len();
-                // Readers find nothing there until they can know where it begins.
-                fs::rename(&path, path.with_extension("log.1"))?;
-                super::home::write_text(&self.home.file("console.start"), &start.to_string(), 0o600)?;
-                file = File::options().create(true).append(true).open(&path)?;
-            }
-            file.write_all(format!("{} {}\n", clock::now(), line.escape_debug()).as_bytes())
-        })();
-        said.unwrap_or(());
-    }
-}
-
-/// Returns the place of the console's first byte.
-pub(super) fn console_start(home: &Home) -> u64 {
-    let text = fs::read_to_string(home.file("console.start")).unwrap_or_default();
-    text.trim().parse().unwrap_or_default()
-}
-
-/// Returns what the console has at `place`, or at the first place after it that it still has, and which that is;
-/// nothing if there is no more.
-pub(super) fn console_piece(home: &Home, place: u64) -> (u64, Vec<u8>) {
-    loop {
-        let start = console_start(home);
-        let place = place.max(start);
-        let mut piece = vec![0; PIECE];
-        let read = (|| {
-            let mut file = File::open(home.console())?;
-            file.seek(SeekFrom::Start(place - start))?;
-            file.read(&mut piece)
-        })();
-        piece.truncate(read.unwrap_or_default());
-        // A console that was begun anew meanwhile had other bytes there.
-        if console_start(home) == start {
-            return (place, piece);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A reader that was left behind goes on where the console now begins, and reads nothing twice.
-    #[test]
-    fn a_console_that_began_anew_is_read_from_its_beginning() {
-        let place = tempfile::tempdir().unwrap();
-        let home = Home::at(place.path().to_owned());
-        fs::write(home.console(), "new lines").unwrap();
-        fs::write(home.file("console.start"), "1000").unwrap();
-        assert_eq!(console_piece(&home, 3), (1000, b"new lines".to_vec()));
-        assert_eq!(console_piece(&home, 1004), (1004, b"lines".to_vec()));
-        assert_eq!(console_piece(&home, 1009).1, Vec::<u8>::new());
-    }
 }

@@ -4,34 +4,49 @@
 //! event that was heard: none is missed, none comes twice.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
+use std::time::Duration;
 
 use stead_model::event::decode;
 use stead_model::node::{ErrandEnd, ErrandNote, NodeChange, NodeStatus};
-use stead_model::{NodeName, RunId, Value};
+use stead_model::report::Warning;
+use stead_model::{MessageId, NodeName, RunId, Value};
 use stead_runner::operation::{OpContext, OpError, Stop};
 use stead_runner::transport::{Reader, Transport};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::time::{sleep, timeout};
 
 use super::super::NodesSurroundings;
+use super::super::line::Line;
 use super::super::push::start;
 use super::super::reach;
+use super::Deputy;
 use crate::errand::COMMAND;
 
 /// The longest line of a run below. Events are bounded by far less.
 const LONGEST_LINE: u64 = 64 << 20;
 /// Connections in a row over which nothing was heard: then something else is wrong.
-const DEAF: u32 = 5;
+const DEAF: u32 = 10;
+
+/// Between two connections, and longer the more were good for nothing.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a run that is not heard is asked to stop.
+const LAST_WORD: Duration = Duration::from_secs(15);
 
 /// What was heard of a run below.
 pub(super) struct Listening {
-    pub(super) node: NodeName,
-    run: RunId,
+    /// Who runs it, for messages.
+    name: String,
+    pub(super) run: RunId,
     /// The hash of the program there.
     program: String,
     /// The number of the last event that was heard.
-    after: u64,
-    asked_to_stop: bool,
+    pub(super) after: u64,
+    /// How many lines were heard, whatever they say.
+    pub(super) lines: u64,
+    pub(super) asked_to_stop: bool,
+    /// The job by which it is asked, until that has ended.
+    pub(super) stop_job: Option<MessageId>,
     /// Whether anything is different there.
     pub(super) changed: bool,
     statuses: BTreeMap<NodeName, NodeStatus>,
@@ -39,20 +54,22 @@ pub(super) struct Listening {
 
 /// What a line says.
 #[derive(Debug, PartialEq)]
-enum Heard {
+pub(super) enum Heard {
     Event(Value),
     Nothing,
     End(ErrandEnd),
 }
 
 impl Listening {
-    pub(super) fn new(node: &NodeName, run: RunId, program: String, after: u64) -> Self {
+    pub(super) fn new(name: &impl fmt::Display, run: RunId, program: String, after: u64) -> Self {
         Self {
-            node: node.clone(),
+            name: name.to_string(),
             run,
             program,
             after,
+            lines: 0,
             asked_to_stop: false,
+            stop_job: None,
             changed: false,
             statuses: BTreeMap::new(),
         }
@@ -69,9 +86,15 @@ impl Listening {
         self.statuses.get(name).is_none_or(|status| *status == NodeStatus::Pending)
     }
 
+    /// Whether it was not asked to stop, and is not being asked.
+    pub(super) fn may_ask_to_stop(&self) -> bool {
+        !self.asked_to_stop && self.stop_job.is_none()
+    }
+
     /// Returns what a line says; an event only if it is the next one.
-    fn hear(&mut self, line: &[u8]) -> Result<Heard, OpError> {
-        let broken = |what: &str| OpError::operation(format!("the run on {} {what}", self.node));
+    pub(super) fn hear(&mut self, line: &[u8]) -> Result<Heard, OpError> {
+        self.lines += 1;
+        let broken = |what: &str| OpError::operation(format!("the run on {} {what}", self.name));
         if !line.starts_with(b"{\"seq\":") {
             return match serde_json::from_slice(line) {
                 Ok(ErrandNote::Waiting {}) => Ok(Heard::Nothing),
@@ -98,39 +121,69 @@ impl Listening {
 }
 
 impl NodesSurroundings {
-    /// Listens until the run ends; `transport` is the first connection.
+    /// Listens until the run ends; `line` is the one over which it was begun. One that is not heard to its end is asked to
+    /// stop.
     pub(super) async fn listen(
         &self,
         cx: &OpContext,
+        deputy: &Deputy<'_>,
         listening: &mut Listening,
-        transport: Arc<dyn Transport>,
+        line: Line,
     ) -> Result<ErrandEnd, OpError> {
-        let mut connection = Some(transport);
+        let heard = self.hear_out(cx, deputy, listening, line).await;
+        if heard.is_err() {
+            self.give_up(deputy, listening).await;
+        }
+        heard
+    }
+
+    async fn hear_out(
+        &self,
+        cx: &OpContext,
+        deputy: &Deputy<'_>,
+        listening: &mut Listening,
+        line: Line,
+    ) -> Result<ErrandEnd, OpError> {
+        let mut opened = Some(line);
         let mut deaf = 0;
         loop {
-            let transport = match connection.take() {
-                Some(transport) => transport,
-                None => self.connect(&listening.node.clone()).await?,
+            let line = match opened.take() {
+                Some(line) => line,
+                None => self.line_to(deputy).await?,
             };
-            let before = listening.after;
-            let lost = match self.listen_over(cx, listening, &*transport).await? {
+            let before = listening.lines;
+            let heard = match &line {
+                Line::Ssh(transport) => self.listen_over(cx, deputy, listening, &**transport).await?,
+                Line::Jobs(client) => self.overhear(cx, deputy, listening, client).await?,
+            };
+            let lost = match heard {
                 Ok(end) => return Ok(end),
                 Err(lost) => lost,
             };
-            deaf = if listening.after > before { 0 } else { deaf + 1 };
+            deaf = if listening.lines > before { 0 } else { deaf + 1 };
             if deaf >= DEAF {
-                return Err(OpError::new(
-                    lost.class,
-                    format!("the run on {} is not heard: {lost}", listening.node),
-                ));
+                return Err(OpError::new(lost.class, format!("the run on {deputy} is not heard: {lost}")));
             }
+            sleep(PAUSE * (deaf + 1)).await;
         }
+    }
+
+    /// Asks a run that is not heard any more to stop: nobody will wait for it.
+    async fn give_up(&self, deputy: &Deputy<'_>, listening: &Listening) {
+        let asking = async {
+            let line = self.line_to(deputy).await?;
+            let argv = [COMMAND, "stop", "--run", listening.run.as_str()];
+            self.ask(&line, deputy.node(), &argv, Vec::new()).await
+        };
+        // It may be as deaf as it is silent.
+        drop(timeout(LAST_WORD, asking).await);
     }
 
     /// Listens over one connection: the end of the run, or why the connection did not last that long.
     async fn listen_over(
         &self,
         cx: &OpContext,
+        deputy: &Deputy<'_>,
         listening: &mut Listening,
         transport: &dyn Transport,
     ) -> Result<Result<ErrandEnd, OpError>, OpError> {
@@ -159,7 +212,7 @@ impl NodesSurroundings {
                 return Ok(Err(OpError::new(stead_model::ErrorClass::Unreachable, lost)));
             }
             match listening.hear(line.trim_ascii_end())? {
-                Heard::Event(event) => self.hand_up(cx, listening, event).await?,
+                Heard::Event(event) => self.hand_up(cx, deputy, listening, event).await?,
                 Heard::Nothing => {}
                 Heard::End(end) => return Ok(Ok(end)),
             }
@@ -174,9 +227,10 @@ async fn next_line(reader: &mut BufReader<&mut Reader>, line: &mut Vec<u8>) -> s
     Ok(line.last() == Some(&b'\n'))
 }
 
-/// Returns which run wrote an event that the run on `node` has, and the event itself, unwrapped.
-pub(super) fn origin(node: &NodeName, event: Value) -> (Vec<NodeName>, Value) {
-    let mut origin = vec![node.clone()];
+/// Returns which run wrote an event that the run on `node` has, and the event itself, unwrapped. None: the run is on
+/// another machine of this level.
+pub(super) fn origin(node: Option<&NodeName>, event: Value) -> (Vec<NodeName>, Value) {
+    let mut origin: Vec<NodeName> = node.cloned().into_iter().collect();
     if event["ev"] != "delegated" {
         return (origin, event);
     }
@@ -185,6 +239,15 @@ pub(super) fn origin(node: &NodeName, event: Value) -> (Vec<NodeName>, Value) {
         fields.remove("origin").and_then(|inner| serde_json::from_value(inner).ok()).unwrap_or_default();
     origin.extend(inner);
     (origin, fields.remove("event").unwrap_or_default())
+}
+
+/// Returns the warning that an event is.
+pub(super) fn warning(event: &Value) -> Option<Warning> {
+    if event["ev"] != "warning" {
+        return None;
+    }
+    let text = |key: &str| event[key].as_str().map(str::to_owned);
+    Some(Warning::new(text("code")?, text("text")?))
 }
 
 /// Returns what an event says of a node. A root of a level below is in the node that runs that level.
@@ -253,10 +316,10 @@ mod tests {
     fn an_event_of_a_deeper_level_is_unwrapped_and_has_its_whole_path() {
         let event = json!({"seq": 9, "ev": "delegated", "task": "crane.children.create", "origin": ["crane"],
             "event": {"seq": 4, "ev": "task_ready", "task": "hook.create"}});
-        let (path, event) = origin(&name("quay"), event);
+        let (path, event) = origin(Some(&name("quay")), event);
         assert_eq!(path, [name("quay"), name("crane")]);
         assert_eq!(event["task"], "hook.create");
-        let (path, _) = origin(&name("quay"), json!({"ev": "task_ready"}));
+        let (path, _) = origin(Some(&name("quay")), json!({"ev": "task_ready"}));
         assert_eq!(path, [name("quay")]);
     }
 }

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,9 @@ pub(crate) trait SshHost: Send + Sync + 'static {
         line: Option<OsString>,
         locale: &BTreeMap<String, String>,
     ) -> io::Result<Started>;
+
+    /// Returns where the socket is that a client calls `path`; none: it is not one of this host's.
+    fn socket(&self, path: &str) -> Option<PathBuf>;
 
     /// Notes something that happened.
     fn note(&self, line: &str);
@@ -184,7 +188,7 @@ impl Connection {
         // A client knows its forward by the address it asked for, not by the one that was taken.
         let place = match &listen {
             Endpoint::Tcp(_, port) => Endpoint::Tcp(address.to_owned(), *port),
-            Endpoint::Unix(path) => Endpoint::Unix(path.clone()),
+            Endpoint::Unix(_) => Endpoint::Unix(address.into()),
         };
         let mut listening = JoinSet::new();
         let carrying = Arc::clone(&self.carrying);
@@ -289,7 +293,10 @@ impl Handler for Connection {
         reply: ChannelOpenHandle,
         _session: &mut Session,
     ) -> Result<(), russh::Error> {
-        self.carry_to(Endpoint::Unix(path.into()), channel, reply);
+        match self.host.socket(path) {
+            Some(path) => self.carry_to(Endpoint::Unix(path), channel, reply),
+            None => reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await,
+        }
         Ok(())
     }
 
@@ -321,7 +328,7 @@ impl Handler for Connection {
     }
 
     async fn streamlocal_forward(&mut self, path: &str, session: &mut Session) -> Result<bool, russh::Error> {
-        let at = Endpoint::Unix(path.into());
+        let Some(at) = self.host.socket(path).map(Endpoint::Unix) else { return Ok(false) };
         Ok(self.listen(&at, path, session.handle()).await.is_some())
     }
 
@@ -330,6 +337,7 @@ impl Handler for Connection {
         path: &str,
         _session: &mut Session,
     ) -> Result<bool, russh::Error> {
-        Ok(self.forwards.remove(path).is_some())
+        let place = self.host.socket(path).map(Endpoint::Unix);
+        Ok(place.is_some_and(|place| self.forwards.remove(&forward_name(&place)).is_some()))
     }
 }

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -15,9 +18,9 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct ProcessMark {
     pub(super) pid: u32,
     /// In clock ticks since this machine booted, from `/proc/PID/stat`.
-    start: u64,
+    pub(super) start: u64,
     /// This machine's boot.
-    boot: String,
+    pub(super) boot: String,
 }
 
 impl fmt::Display for ProcessMark {
@@ -49,11 +52,26 @@ impl ProcessMark {
         boot_id().is_none_or(|boot| boot != self.boot)
     }
 
-    /// Returns a handle on the process, if it lives.
+    /// Returns a handle on the process, if it lives and can be looked at.
     pub(crate) fn open(&self) -> Option<Handle> {
-        let fd = pidfd_open(Pid::from_raw(i32::try_from(self.pid).ok()?)?, PidfdFlags::empty()).ok()?;
+        self.find().ok().flatten()
+    }
+
+    /// Returns a handle on the process, if it lives.
+    ///
+    /// # Errors
+    /// If it cannot be looked at, such as with too many files open: that is no sign of its end.
+    pub(super) fn find(&self) -> io::Result<Option<Handle>> {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::SRCH | Errno::INVAL) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
         // Looked at with the handle in hand: from here the number cannot change its owner unnoticed.
-        (Self::of(self.pid).as_ref() == Some(self)).then_some(Handle(fd))
+        let stat = Stat::look(self.pid)?.filter(|stat| !stat.is_dead);
+        let is_it = stat.is_some_and(|stat| stat.start == self.start) && !self.is_of_another_boot();
+        Ok(is_it.then_some(Handle(fd)))
     }
 }
 
@@ -92,9 +110,18 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// Reads it; nothing if there is no such process.
+    /// Reads it; nothing if there is no such process, or it cannot be looked at.
     pub(super) fn read(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Self::look(pid).ok().flatten()
+    }
+
+    /// Reads it; nothing if there is no such process.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub(super) fn look(pid: u32) -> io::Result<Option<Self>> {
+        let text = of_process(pid, "stat")?;
+        Ok(text.and_then(|text| Self::parse(&String::from_utf8_lossy(&text))))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -110,13 +137,36 @@ impl Stat {
 
 /// Returns this machine's boot.
 pub(super) fn boot_id() -> Option<String> {
-    Some(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(boot) = BOOT.get() {
+        return Some(boot.clone());
+    }
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(BOOT.get_or_init(|| boot.trim().to_owned()).clone())
+}
+
+/// Returns what `/proc` says of a process; nothing if it is gone, or somebody's whom this account may not look at.
+///
+/// # Errors
+/// If nothing can be looked at, such as with too many files open.
+pub(super) fn of_process(pid: u32, file: &str) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(format!("/proc/{pid}/{file}")) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            Ok(None)
+        }
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns every process of this machine.
-pub(super) fn all() -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub(super) fn all() -> io::Result<Vec<u32>> {
+    let entries = fs::read_dir("/proc")?.collect::<io::Result<Vec<_>>>()?;
+    Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ struct Note {
 ///
 /// # Errors
 /// If the program cannot be read. A note that cannot be read or written costs only time.
-pub(super) fn of(program: &Path, place: &Path) -> io::Result<String> {
+pub(crate) fn of(program: &Path, place: &Path) -> io::Result<String> {
     let mut file = File::open(program)?;
     let state = FileState::of(&file)?;
     let note = place.join(NOTE);

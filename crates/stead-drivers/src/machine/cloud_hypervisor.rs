@@ -1,0 +1,236 @@
+//! Virtual machines by Cloud Hypervisor: one process per machine, driven over HTTP on its socket.
+//!
+//! ```text
+//!   CloudHypervisorDriver ──▶ ROOT/UUID/  machine.json  pid  console.log  vm.log  events.json  disk.raw  seed.iso
+//!        │ spawns cloud-hypervisor, once per start; PUT vm.create, vm.boot on api.sock
+//!        ▼
+//!   cloud-hypervisor ── serial ─▶ console.log     ── event monitor ─▶ events.json     ── tap ─▶ bridge
+//! ```
+//! The process outlives the driver, and ends with the guest's power-off.
+
+mod api;
+mod config;
+mod control;
+mod events;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stead_model::machine::{
+    Boot, DriveAccess, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope,
+};
+use stead_model::site::address::Cidr;
+use stead_runner::machine::{
+    Capabilities, Changed, ConsoleStream, Ensured, MachineDriver, MachineError, Need, Stopped,
+};
+
+use super::console;
+use super::home::{Home, Kind, Record, Run, canonical};
+use super::local::{self, Local, StepWatch};
+use super::process::ProcessMark;
+use super::vm::network::{self, Networks};
+use super::vm::run::{self, Virtual};
+use super::vm::{self, BootSettings, image};
+use config::{DISK, extra_disk, layer};
+
+static KIND: Kind =
+    Kind { driver: "cloud-hypervisor", noun: "virtual machine", kept: &[], mark: "STEAD_MACHINE" };
+
+/// What a host says of its Cloud Hypervisor.
+#[derive(Clone, Debug)]
+pub struct CloudHypervisorSettings {
+    /// Where machines are kept.
+    pub root_dir: PathBuf,
+    /// The program.
+    pub binary: PathBuf,
+    /// What machines boot.
+    pub boot: BootSettings,
+    /// What boots an image that has no kernel beside it.
+    pub firmware: Option<String>,
+    /// The bridge that machines without cards are plugged into; none: they have no card.
+    pub bridge: Option<String>,
+    /// Addresses of cards; none: the network gives them.
+    pub subnet: Option<Cidr>,
+}
+
+impl CloudHypervisorSettings {
+    /// Returns settings that leave everything to this machine.
+    pub fn new(root_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            root_dir: root_dir.into(),
+            binary: PathBuf::from("cloud-hypervisor"),
+            boot: BootSettings::default(),
+            firmware: None,
+            bridge: None,
+            subnet: None,
+        }
+    }
+
+    fn networks(&self) -> Networks<'_> {
+        Networks { default: self.bridge.as_deref(), has_user: false, subnet: self.subnet }
+    }
+}
+
+/// Makes and keeps virtual machines by Cloud Hypervisor.
+#[derive(Clone)]
+pub struct CloudHypervisorDriver {
+    settings: Arc<CloudHypervisorSettings>,
+    watch: StepWatch,
+}
+
+impl CloudHypervisorDriver {
+    /// Returns the driver of these settings. Touches nothing yet.
+    pub fn new(mut settings: CloudHypervisorSettings) -> Self {
+        settings.root_dir = canonical(&settings.root_dir);
+        Self { settings: Arc::new(settings), watch: Arc::new(|_| {}) }
+    }
+
+    /// Returns this driver with somebody who is told of every step.
+    pub fn watched(self, watch: StepWatch) -> Self {
+        Self { watch, ..self }
+    }
+
+    fn check(&self, spec: &MachineSpec) -> Result<(), MachineError> {
+        if spec.kind != MachineKind::Vm {
+            let why = "Cloud Hypervisor runs virtual machines, not containers";
+            return Err(MachineError::Unsupported(why.to_owned()));
+        }
+        vm::check(spec)?;
+        self.check_boot(spec.boot.as_ref())?;
+        let home = Home::new(&KIND, &self.settings.root_dir, &spec.owner.uuid());
+        network::plan(&home, spec, &self.settings.networks()).map(drop)
+    }
+}
+
+#[async_trait::async_trait]
+impl Local for CloudHypervisorDriver {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn root_dir(&self) -> &Path {
+        &self.settings.root_dir
+    }
+
+    fn watch(&self) -> &StepWatch {
+        &self.watch
+    }
+
+    fn make(&self, home: &Home, spec: &MachineSpec) -> Result<(), MachineError> {
+        let booted = self.settings.boot.resolve(spec.boot.as_ref())?;
+        let mut cards = network::plan(home, spec, &self.settings.networks())?;
+        network::settle(home, &mut cards, self.settings.subnet)?;
+        (self.watch)("cards");
+        match (&booted.image, spec.disk_gb) {
+            (Some(image), size) => image::raw_copy(image, &home.file(DISK), size)?,
+            (None, Some(size)) => image::raw_empty(&home.file(DISK), size)?,
+            (None, None) => {}
+        }
+        (self.watch)("disk");
+        for disk in &spec.disks {
+            image::raw_empty(&home.file(&extra_disk(&disk.name)), disk.size_gb)?;
+        }
+        for (index, drive) in spec.drives.iter().enumerate() {
+            if drive.access == DriveAccess::Private {
+                image::raw_copy(&drive.into(), &home.file(&layer(index)), None)?;
+            }
+        }
+        (self.watch)("disks");
+        vm::plant(home, spec, &cards)?;
+        (self.watch)("seed");
+        Ok(())
+    }
+
+    fn release(&self, home: &Home) -> Result<(), MachineError> {
+        network::remove_taps(home)
+    }
+
+    fn run(&self, home: &Home, _record: &Record, mark: &ProcessMark) -> Run {
+        run::seen(home, mark, &network::cards(home), None)
+    }
+
+    fn exit(&self, home: &Home) -> Option<MachineExit> {
+        home.exit().or_else(|| events::exit(home))
+    }
+}
+
+#[async_trait::async_trait]
+impl Virtual for CloudHypervisorDriver {
+    async fn ask(&self, home: &Home) {
+        // A lost answer is one of a process that ends; another is given again.
+        api::put(home, "vm.power-button", None).await.ok();
+    }
+
+    async fn quit(&self, home: &Home) {
+        for path in ["vm.shutdown", "vmm.shutdown"] {
+            api::put(home, path, None).await.ok();
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl MachineDriver for CloudHypervisorDriver {
+    fn capabilities(&self) -> Capabilities {
+        let mut needs = vec![
+            Need::Program(self.settings.binary.display().to_string()),
+            Need::Program("qemu-img".to_owned()),
+            Need::Kvm,
+        ];
+        if self.settings.bridge.is_some() {
+            needs.extend([Need::Program("ip".to_owned()), Need::Root]);
+        }
+        Capabilities {
+            kinds: vec![MachineKind::Vm],
+            hosts: true,
+            console: true,
+            seed: true,
+            kernel_boot: true,
+            disk_resize: true,
+            networks: true,
+            needs,
+        }
+    }
+
+    fn check_boot(&self, boot: Option<&Boot>) -> Result<(), MachineError> {
+        let booted = self.settings.boot.resolve(boot)?;
+        if booted.kernel.is_none() && booted.firmware.is_none() && self.settings.firmware.is_none() {
+            let why = "an image needs the host's `firmware` or `kernel` to boot it";
+            return Err(MachineError::Invalid(why.to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn ensure_created(&self, spec: &MachineSpec) -> Result<Ensured, MachineError> {
+        self.check(spec)?;
+        local::ensure_created(self, spec).await
+    }
+
+    async fn start(&self, id: &MachineId) -> Result<Changed, MachineError> {
+        control::start(self, &local::home_of(self, id)?).await
+    }
+
+    async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {
+        run::stop(self, &local::home_of(self, id)?, grace).await
+    }
+
+    async fn destroy(&self, id: &MachineId) -> Result<Changed, MachineError> {
+        local::destroy(self, &local::home_of(self, id)?).await
+    }
+
+    async fn inspect(&self, id: &MachineId) -> Result<Option<Machine>, MachineError> {
+        local::inspect(self, &local::home_of(self, id)?)
+    }
+
+    async fn list(&self, scope: &OwnerScope) -> Result<Vec<Machine>, MachineError> {
+        local::list(self, scope)
+    }
+
+    async fn console(&self, id: &MachineId, from: u64) -> Result<ConsoleStream, MachineError> {
+        console::follow(self, &local::home_of(self, id)?, from)
+    }
+
+    async fn wait(&self, id: &MachineId) -> Result<MachineExit, MachineError> {
+        local::wait(self, &local::home_of(self, id)?).await
+    }
+}

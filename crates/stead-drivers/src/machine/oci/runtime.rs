@@ -1,0 +1,226 @@
+//! The program that runs containers, by its command line: `create`, `start`, `state`, `kill`, `delete --force`.
+//!
+//! runc, crun and youki take the same words. They are started where `/sys/fs/cgroup` shows one sort of control groups
+//! only: crun refuses both at once.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use stead_runner::machine::MachineError;
+
+use super::mounts;
+use crate::command::program;
+use crate::machine::home::Home;
+use crate::machine::local::{LOOK_AGAIN, SYSTEM_PATH};
+
+/// Runtimes in the order in which they are looked for.
+pub(super) const KNOWN: [&str; 3] = ["runc", "crun", "youki"];
+/// How long one call may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What the runtime keeps of a machine.
+const STATE: &str = "runtime";
+/// What it says.
+pub(super) const LOG: &str = "runtime.log";
+/// Which runtime a machine was started by.
+const CHOSEN: &str = "runtime.path";
+/// The socket on which it hands over the terminal. Relative: the path of a socket has little room.
+pub(super) const CONSOLE_SOCKET: &str = "console.sock";
+/// The number of the machine's first process.
+pub(super) const PID_FILE: &str = "init.pid";
+/// What runc writes it as, and refuses to find there.
+pub(super) const HALF_PID_FILE: &str = ".init.pid";
+
+/// What `runtime` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RuntimeChoice {
+    /// The first that is there of runc, crun and youki.
+    #[default]
+    Auto,
+    /// This one: a name, or a path.
+    Named(String),
+}
+
+impl RuntimeChoice {
+    /// Returns the choice that `text` says.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "auto" => Self::Auto,
+            other => Self::Named(other.to_owned()),
+        }
+    }
+
+    /// Returns the program.
+    pub(super) fn find(&self) -> Result<PathBuf, MachineError> {
+        let find = |name: &str| program::find(name, Path::new("/"), Some(OsStr::new(SYSTEM_PATH))).ok();
+        let missing = |what: String| MachineError::Unavailable(what);
+        match self {
+            Self::Auto => KNOWN.into_iter().find_map(find).ok_or_else(|| {
+                missing(format!("none of {} is installed (package runc or crun)", KNOWN.join(", ")))
+            }),
+            Self::Named(name) => {
+                find(name).ok_or_else(|| missing(format!("the runtime {name} is not installed")))
+            }
+        }
+    }
+}
+
+/// The runtime of one machine.
+#[derive(Clone, Debug)]
+pub(super) struct Runtime {
+    program: PathBuf,
+    home: PathBuf,
+    id: String,
+}
+
+/// What `state` says, as far as it is read.
+#[derive(Debug, Deserialize)]
+struct State {
+    status: String,
+}
+
+impl Runtime {
+    pub(super) fn new(program: PathBuf, home: &Home, id: &str) -> Self {
+        Self { program, home: home.directory().to_owned(), id: id.to_owned() }
+    }
+
+    /// Returns the runtime that the machine was last started by; none if it never was.
+    pub(super) fn of(home: &Home, id: &str) -> Option<Self> {
+        let program = fs::read_to_string(home.file(CHOSEN)).ok()?;
+        Some(Self::new(PathBuf::from(program.trim()), home, id))
+    }
+
+    /// Keeps which runtime this is, before it has anything to take back.
+    pub(super) fn remember(&self) -> io::Result<()> {
+        let text = self.program.display().to_string();
+        crate::machine::home::write_text(&self.home.join(CHOSEN), &text, 0o600)
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.program.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Whether it knows of the machine.
+    fn has_state(&self) -> bool {
+        self.home.join(STATE).join(&self.id).exists()
+    }
+
+    /// Makes the container, without starting its program, and returns the number of its first process. `output` is what
+    /// it writes to if it has no terminal.
+    pub(super) fn create(&self, terminal: bool, output: &File) -> Result<u32, MachineError> {
+        let mut arguments: Vec<OsString> = vec!["create".into(), "--bundle".into()];
+        arguments.push(self.home.clone().into());
+        arguments.extend(["--pid-file".into(), self.home.join(PID_FILE).into()]);
+        if terminal {
+            arguments.extend(["--console-socket".into(), CONSOLE_SOCKET.into()]);
+        }
+        arguments.push(self.id.clone().into());
+        let given = if terminal { None } else { Some(output) };
+        self.run(&arguments, given)?;
+        let pid = fs::read_to_string(self.home.join(PID_FILE)).ok().and_then(|text| text.trim().parse().ok());
+        pid.ok_or_else(|| MachineError::failed(format!("{} did not say which process it made", self.name())))
+    }
+
+    /// Starts the container's program.
+    pub(super) fn start(&self) -> Result<(), MachineError> {
+        self.run(&["start".into(), self.id.clone().into()], None).map(drop)
+    }
+
+    /// Sends a signal to the container's first process.
+    pub(super) fn kill(&self, signal: &str) -> Result<(), MachineError> {
+        self.run(&["kill".into(), self.id.clone().into(), signal.into()], None).map(drop)
+    }
+
+    /// Returns what the container is doing: `created`, `running`, `stopped`; none if there is none.
+    pub(super) fn state(&self) -> Option<String> {
+        if !self.has_state() {
+            return None;
+        }
+        let said = self.run(&["state".into(), self.id.clone().into()], None).ok()?;
+        serde_json::from_str::<State>(&said).ok().map(|state| state.status)
+    }
+
+    /// Removes the container, by force; one that is not there is removed.
+    pub(super) fn delete(&self) -> Result<(), MachineError> {
+        if !self.has_state() {
+            return Ok(());
+        }
+        self.run(&["delete".into(), "--force".into(), self.id.clone().into()], None).map(drop)
+    }
+
+    /// Runs the runtime to its end and returns what it said. What it complains of is in [`LOG`].
+    fn run(&self, arguments: &[OsString], output: Option<&File>) -> Result<String, MachineError> {
+        let verb = arguments.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+        let failed = |error: io::Error| {
+            MachineError::failed(format!("`{} {verb}` cannot be started: {error}", self.program.display()))
+        };
+        let mut log =
+            File::options().create(true).append(true).read(true).open(self.home.join(LOG)).map_err(failed)?;
+        let from = log.seek(SeekFrom::End(0)).map_err(failed)?;
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(self.home.join(STATE)).args(arguments);
+        command.current_dir(&self.home).stdin(Stdio::null());
+        command.env_clear().env("PATH", SYSTEM_PATH).env(super::MARK, &self.home);
+        // Where it copies itself to: killed meanwhile it leaves a file there.
+        command.env("_LIBCONTAINER_STATEDIR", &self.home);
+        // A container without a terminal writes where its runtime does, so nothing is read from a pipe that stays open.
+        match output {
+            Some(file) => {
+                command.stdout(file.try_clone().map_err(failed)?);
+                command.stderr(file.try_clone().map_err(failed)?);
+            }
+            None => {
+                command.stdout(log.try_clone().map_err(failed)?).stderr(log.try_clone().map_err(failed)?);
+            }
+        }
+        let status = mounts::apart(|| wait(&mut command))?.map_err(failed)?;
+        let mut said = Vec::new();
+        log.seek(SeekFrom::Start(from)).and_then(|_| log.read_to_end(&mut said)).map_err(failed)?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        match status {
+            Some(status) if status.success() => Ok(said),
+            Some(status) => Err(MachineError::Failed {
+                what: format!("`{} {verb}` failed ({status})", self.name()),
+                last_lines: stead_model::tail::last_words(&said).into_iter().map(str::to_owned).collect(),
+            }),
+            None => Err(MachineError::Timeout(format!(
+                "`{} {verb}` did not end within {} s",
+                self.name(),
+                PATIENCE.as_secs()
+            ))),
+        }
+    }
+}
+
+/// Runs a command to its end; none if that takes too long.
+fn wait(command: &mut Command) -> io::Result<Option<std::process::ExitStatus>> {
+    let mut child = command.spawn()?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_that_is_not_there_is_named() {
+        let missing = RuntimeChoice::parse("no-such-runtime").find().unwrap_err();
+        assert_eq!(missing.to_string(), "the runtime no-such-runtime is not installed");
+        assert_eq!(RuntimeChoice::parse("auto"), RuntimeChoice::Auto);
+    }
+}

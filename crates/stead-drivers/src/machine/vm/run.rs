@@ -1,0 +1,254 @@
+//! One run of a virtual machine's process, from its start to its end.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+use stead_model::machine::{MachineExit, MachineState, SshDoor};
+use stead_model::tail::LAST_LINES;
+use stead_runner::clock;
+use stead_runner::machine::{MachineError, Stopped};
+use tokio::process::{Child, Command};
+use tokio::time::{sleep, timeout};
+
+use super::network::{self, Card, Wire};
+use crate::machine::home::{Home, Run, last_lines, write_text};
+use crate::machine::local::{Local, SYSTEM_PATH, blocking, end_all, made};
+use crate::machine::process::{Handle, ProcessMark};
+
+/// What the program that runs the machine says of itself.
+pub(crate) const LOG: &str = "vm.log";
+/// Says which process is up.
+const READY: &str = "ready";
+/// There as long as the machine is asked to stop.
+const STOPPING: &str = "stopping";
+/// Files of the run before.
+const STALE: [&str; 4] = ["pid", READY, STOPPING, "exit.json"];
+/// How often a guest that may not listen yet is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// How long a guest that was asked to stop may take before it counts as one that runs on.
+const GOING: Duration = Duration::from_secs(20);
+/// How long a program that is told to quit may take.
+const QUIT: Duration = Duration::from_secs(2);
+
+/// What is special to a program that runs virtual machines.
+#[async_trait::async_trait]
+pub(crate) trait Virtual: Local {
+    /// Presses the power button.
+    async fn ask(&self, home: &Home);
+
+    /// Tells the program to quit, whatever the guest does.
+    async fn quit(&self, home: &Home);
+}
+
+/// Returns a hold on the machine's process, if it lives.
+pub(crate) fn live(home: &Home) -> Option<Handle> {
+    home.pid().and_then(|(mark, _)| mark.open())
+}
+
+/// Removes what the run before left. Blocks.
+pub(crate) fn clear<L: Local>(driver: &L, home: &Home, also: &[&str]) -> Result<(), MachineError> {
+    // What a driver that died at the wrong moment started, and nobody knows of.
+    end_all(driver, home)?;
+    for stale in STALE.iter().chain(also) {
+        match fs::remove_file(home.file(stale)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(home.failed("start", &error)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the end of a machine that somebody asked to stop without seeing it through. A guest that does not listen
+/// goes on running.
+pub(crate) async fn outlast_stop(home: &Home) -> Result<(), MachineError> {
+    if !home.file(STOPPING).exists() {
+        return Ok(());
+    }
+    if let Some(process) = live(home)
+        && timeout(GOING, process.ended()).await.is_ok()
+    {
+        return Ok(());
+    }
+    match fs::remove_file(home.file(STOPPING)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(home.failed("start", &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Starts the machine's program in its directory, and keeps its mark.
+pub(crate) fn spawn(
+    home: &Home,
+    program: &Path,
+    arguments: &[OsString],
+    stdin: Stdio,
+    stdout: Option<File>,
+) -> io::Result<Child> {
+    let mut log = File::options().create(true).append(true).open(home.file(LOG))?;
+    let words: Vec<String> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    writeln!(log, "{} {} {}", clock::now(), program.display(), words.join(" "))?;
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(home.directory()).stdin(stdin);
+    command.stdout(match stdout {
+        Some(file) => file,
+        None => log.try_clone()?,
+    });
+    command.stderr(log).env_clear().env("PATH", SYSTEM_PATH).env(home.kind().mark, home.directory());
+    // In a group of its own: what interrupts the driver leaves the machine alone.
+    command.process_group(0);
+    let child = command.spawn()?;
+    if let Some(mark) = child.id().and_then(ProcessMark::of) {
+        home.set_pid(&mark, clock::now())?;
+    }
+    Ok(child)
+}
+
+/// Returns the error of a program that could not even be started.
+pub(crate) fn not_started(home: &Home, program: &Path, error: &io::Error) -> MachineError {
+    if error.kind() == io::ErrorKind::NotFound {
+        return MachineError::Unavailable(format!("{} is not installed", program.display()));
+    }
+    home.failed("start", error)
+}
+
+/// Says that the machine's process is up.
+pub(crate) fn set_ready(home: &Home) -> io::Result<()> {
+    let Some((mark, _)) = home.pid() else { return Ok(()) };
+    write_text(&home.file(READY), &mark.to_string(), 0o600)
+}
+
+/// Whether the process with this mark is up.
+pub(crate) fn is_ready(home: &Home, mark: &ProcessMark) -> bool {
+    fs::read_to_string(home.file(READY)).is_ok_and(|text| text == mark.to_string())
+}
+
+/// Whether the machine is asked to stop.
+pub(crate) fn is_stopping(home: &Home) -> bool {
+    home.file(STOPPING).exists()
+}
+
+/// Returns what a live process is doing.
+pub(crate) fn seen(home: &Home, mark: &ProcessMark, cards: &[Card], port: Option<u16>) -> Run {
+    let state = match (is_stopping(home), is_ready(home, mark)) {
+        (true, _) => MachineState::Stopping,
+        (false, true) => MachineState::Running,
+        (false, false) => MachineState::Starting,
+    };
+    let addresses = network::addresses(cards);
+    let door = match (cards.first().map(|card| &card.wire), port) {
+        (Some(Wire::User), Some(port)) => addresses.first().map(|host| (host, port)),
+        (Some(Wire::Tap { .. }), _) => addresses.first().map(|host| (host, 22)),
+        (Some(Wire::User) | None, _) => None,
+    };
+    let ssh = door.zip(super::host_key(home)).map(|((host, port), host_key)| SshDoor {
+        host: host.clone(),
+        port,
+        host_key,
+    });
+    Run { state, addresses, ssh }
+}
+
+/// Keeps how a process ended that died at once, and returns the error that says so.
+pub(crate) fn died(home: &Home, status: Option<ExitStatus>) -> MachineError {
+    let exit = MachineExit {
+        code: status.and_then(|status| status.code()).filter(|code| *code != 0),
+        signal: status.and_then(|status| status.signal()),
+        at: Some(clock::now()),
+        reason: "it died at once".to_owned(),
+    };
+    if let Err(error) = home.set_exit(&exit) {
+        return home.failed("start", &error);
+    }
+    let how = status.map_or_else(String::new, |status| format!(" ({status})"));
+    failed(home, format!("the {}'s process died at once{how}", home.kind().noun))
+}
+
+/// Returns an error with the last lines of the console and of the log.
+pub(crate) fn failed(home: &Home, what: String) -> MachineError {
+    let log = last_lines(&home.file(LOG));
+    let console = home.last_lines();
+    let room = LAST_LINES.saturating_sub(log.len().min(LAST_LINES / 2));
+    let mut lines: Vec<String> = console.into_iter().rev().take(room).collect();
+    lines.reverse();
+    let rest = LAST_LINES - lines.len();
+    lines.extend(log.iter().skip(log.len().saturating_sub(rest)).cloned());
+    MachineError::Failed { what, last_lines: lines }
+}
+
+/// Asks the machine to stop, and forces it once `grace` is over.
+pub(crate) async fn stop<V: Virtual>(
+    driver: &V,
+    home: &Home,
+    grace: Duration,
+) -> Result<Stopped, MachineError> {
+    let unchanged = Stopped { changed: false, forced: false };
+    let Some((held, _)) = made(home).await? else { return Ok(unchanged) };
+    let Some(process) = live(home) else {
+        let (place, ender) = (home.clone(), driver.clone());
+        // What a driver that was killed at the wrong moment started, and nobody knows of, goes too.
+        return blocking(move || {
+            let _held = held;
+            end_all(&ender, &place).map(|()| unchanged)
+        })
+        .await;
+    };
+    let failed = |error: io::Error| home.failed("stop", &error);
+    write_text(&home.file(STOPPING), "", 0o600).map_err(failed)?;
+    let asking = async {
+        loop {
+            driver.ask(home).await;
+            sleep(ASK_AGAIN).await;
+        }
+    };
+    let ended = async {
+        tokio::select! {
+            ended = process.ended() => ended.is_ok(),
+            () = asking => false,
+        }
+    };
+    let forced = !timeout(grace, ended).await.unwrap_or(false);
+    if forced {
+        let exit = MachineExit {
+            code: Some(0),
+            signal: Some(Signal::KILL.as_raw()),
+            at: Some(clock::now()),
+            reason: "it did not stop in time and was forced to".to_owned(),
+        };
+        // Known before it ends: whoever waits for that is told why.
+        home.set_exit(&exit).map_err(failed)?;
+        if let Some(process) = live(home) {
+            let quitting = async {
+                driver.quit(home).await;
+                process.ended().await
+            };
+            // What does not quit is killed.
+            timeout(QUIT, quitting).await.ok();
+        }
+    }
+    let (driver, home) = (driver.clone(), home.clone());
+    blocking(move || {
+        end_all(&driver, &home)?;
+        match fs::remove_file(home.file(STOPPING)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(home.failed("stop", &error)),
+            Ok(()) | Err(_) => {
+                drop(held);
+                Ok(())
+            }
+        }
+    })
+    .await?;
+    Ok(Stopped { changed: true, forced })
+}
+
+/// The run's own facts, kept for whoever drives the machine next.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sheet {
+    /// The port of 127.0.0.1 that leads to SSH.
+    pub(crate) port: Option<u16>,
+}

@@ -1,0 +1,124 @@
+//! Where a state directory keeps what it knows of nodes: one file per pair of manifest and host.
+//!
+//! ```text
+//!  STATE/nodes/HOST/MANIFEST/state.json        nodes of the directory's own site
+//!  STATE/nodes/HOST/MANIFEST@SITE/state.json   nodes of a site that a level above has handed down to STATE/delegated/SITE
+//! ```
+//! Several sites may hand manifests of one name to one machine. `@` is in no name of a manifest, so none is taken for
+//! another's.
+
+use std::path::{Path, PathBuf};
+
+use crate::errand::DELEGATED;
+
+/// The pairs of one site in a state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pairs {
+    state_dir: PathBuf,
+    /// The name of the site, if it was handed down.
+    handed_down: Option<String>,
+}
+
+impl Pairs {
+    /// Returns the pairs in `state_dir` of the site in `site_dir`.
+    pub fn of(state_dir: &Path, site_dir: &Path) -> Self {
+        let given = |site: &Path, state: &Path| -> Option<String> {
+            let below = site.strip_prefix(state.join(DELEGATED)).ok()?;
+            Some(below.components().next()?.as_os_str().to_str()?.to_owned())
+        };
+        let real = || given(&site_dir.canonicalize().ok()?, &state_dir.canonicalize().ok()?);
+        let handed_down = given(site_dir, state_dir).or_else(real);
+        Self { state_dir: state_dir.to_owned(), handed_down }
+    }
+
+    /// Returns where is kept what is known of the nodes of a manifest on a host.
+    pub fn state_file(&self, host: &str, manifest: &str) -> PathBuf {
+        self.hosts().join(host).join(self.mark(manifest)).join("state.json")
+    }
+
+    /// Returns what the lock of a pair is called.
+    pub fn lock(&self, host: &str, manifest: &str) -> String {
+        format!("nodes-{host}-{}", self.mark(manifest))
+    }
+
+    /// Returns host and manifest of the pairs of which something is known, sorted; of this host and manifest, if named.
+    pub fn known(&self, host: Option<&str>, manifest: Option<&str>) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for on in names(&self.hosts()).into_iter().filter(|name| host.is_none_or(|host| host == name)) {
+            let marks = names(&self.hosts().join(&on));
+            let manifests = marks.iter().filter_map(|mark| self.manifest(mark));
+            let wanted = manifests.filter(|name| manifest.is_none_or(|manifest| manifest == *name));
+            let there = wanted.filter(|name| self.state_file(&on, name).is_file());
+            found.extend(there.map(|name| (on.clone(), name.to_owned())));
+        }
+        found
+    }
+
+    fn hosts(&self) -> PathBuf {
+        self.state_dir.join("nodes")
+    }
+
+    fn mark(&self, manifest: &str) -> String {
+        match &self.handed_down {
+            None => manifest.to_owned(),
+            Some(site) => format!("{manifest}@{site}"),
+        }
+    }
+
+    /// Returns the manifest of this site that a directory is for.
+    fn manifest<'m>(&self, mark: &'m str) -> Option<&'m str> {
+        match (mark.split_once('@'), &self.handed_down) {
+            (None, None) => Some(mark),
+            (Some((manifest, of)), Some(site)) if of == site => Some(manifest),
+            (None | Some(_), _) => None,
+        }
+    }
+}
+
+/// Returns what is in a directory, sorted.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_that_were_handed_down_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path();
+        let own = Pairs::of(state, &state.join("site-config"));
+        let [a, b] = ["a", "b"].map(|site| Pairs::of(state, &state.join("delegated").join(site).join("m")));
+        assert_eq!(own.state_file("other", "m"), state.join("nodes/other/m/state.json"));
+        assert_eq!(a.state_file("other", "m"), state.join("nodes/other/m@a/state.json"));
+        assert_eq!(
+            [own.lock("other", "m"), b.lock("other", "m")],
+            ["nodes-other-m", "nodes-other-m@b"].map(str::to_owned)
+        );
+        for file in [own.state_file("other", "m"), own.state_file("local", "n"), a.state_file("other", "x")] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "{}").unwrap();
+        }
+        let pair = |host: &str, manifest: &str| (host.to_owned(), manifest.to_owned());
+        assert_eq!(own.known(None, None), [pair("local", "n"), pair("other", "m")]);
+        assert_eq!(own.known(Some("other"), None), [pair("other", "m")]);
+        assert_eq!(a.known(None, Some("x")), [pair("other", "x")]);
+        assert_eq!(a.known(None, Some("m")), []);
+        assert_eq!(b.known(None, None), []);
+    }
+
+    /// The same directory may be named by two ways.
+    #[test]
+    fn links_do_not_hide_where_a_site_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        std::fs::create_dir_all(state.join("delegated/a/m")).unwrap();
+        std::os::unix::fs::symlink(&state, dir.path().join("link")).unwrap();
+        let found = Pairs::of(&state, &dir.path().join("link/delegated/a/m"));
+        assert_eq!(found, Pairs::of(&state, &state.join("delegated/a/m")));
+    }
+}

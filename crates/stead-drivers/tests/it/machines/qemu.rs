@@ -1,0 +1,259 @@
+//! Virtual machines by QEMU, emulated: this needs neither root nor `/dev/kvm`.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use stead_drivers::machine::qemu::{Accel, QemuDriver, QemuSettings};
+use stead_model::machine::{Boot, MachineId, MachineSpec, MachineState, OwnerScope};
+use stead_runner::machine::{Changed, MachineDriver, MachineError, Need, Stopped};
+use stead_testkit::machine_contract::{self, Yard};
+use stead_testkit::micro_vm::MicroLinux;
+
+use super::yard::{Place, Runs, is_alive, leave_out, node, signal, start};
+
+/// Whether what QEMU needs is installed; else says what is missing.
+fn is_installed() -> bool {
+    let missing: Vec<&str> = [("qemu-system-x86_64", "qemu-system-x86"), ("qemu-img", "qemu-utils")]
+        .into_iter()
+        .filter(|(program, _)| std::process::Command::new(program).arg("--version").output().is_err())
+        .map(|(_, package)| package)
+        .collect();
+    if !missing.is_empty() {
+        leave_out(&format!("not installed: {}", missing.join(", ")));
+    }
+    missing.is_empty()
+}
+
+/// Returns the spec of a Linux guest; else says what is missing.
+fn linux(place: &Place, name: &str, argument: &str) -> Option<MachineSpec> {
+    if !is_installed() {
+        return None;
+    }
+    let guest = MicroLinux::build(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")))
+        .inspect_err(|missing| leave_out(missing))
+        .ok()?;
+    let boot = Boot::Kernel {
+        kernel: guest.kernel.display().to_string(),
+        initrd: Some(guest.initrd.display().to_string()),
+        cmdline: format!("console=ttyS0 panic=-1 quiet loglevel=6 no_timer_check {argument}"),
+    };
+    Some(MachineSpec { boot: Some(boot), memory_mb: Some(128), ..place.spec(node(name)) })
+}
+
+/// Case 26: the contract of machine drivers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn qemu_keeps_the_machine_contract() {
+    if is_installed() {
+        machine_contract::verify(&Place::new(Runs::Qemu)).await;
+    }
+}
+
+/// Case 27: the console shows the kernel's lines, the seed is read, SSH's port leads in, and the guest's power-off
+/// gives the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_linux_guest_says_what_it_does_and_why_it_ended() {
+    let place = Place::new(Runs::Qemu);
+    let Some(spec) = linux(&place, "linux", "") else { return };
+    let driver = place.driver();
+    let machine = start(&*driver, &spec).await;
+    place.until_console(&spec.owner, "micro guest is up");
+    let console = place.console(&spec.owner);
+    assert!(console.contains("Linux version"), "{console}");
+    assert!(console.contains(&format!("seed: instance-id: {}", machine.uuid)), "{console}");
+    let ssh = machine.ssh.clone().unwrap();
+    assert!(ssh.host_key.starts_with("ssh-ed25519 "), "{ssh:?}");
+    let mut said = String::new();
+    // QEMU takes the connection before anybody listens in the guest.
+    for _ in 0..100 {
+        let mut stream = std::net::TcpStream::connect((ssh.host.as_str(), ssh.port)).unwrap();
+        if std::io::Read::read_to_string(&mut stream, &mut said).is_ok_and(|read| read > 0) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(said, "hello from the micro guest\n");
+
+    // Driver killed and restarted: the same process is adopted.
+    let adopted = place.driver().inspect(&machine.id).await.unwrap().unwrap();
+    assert_eq!(adopted, machine);
+    let stopped = place.driver().stop(&machine.id, Duration::from_secs(30)).await.unwrap();
+    assert_eq!(stopped, Stopped { changed: true, forced: false });
+    let exit = driver.wait(&machine.id).await.unwrap();
+    assert_eq!((exit.code, exit.reason.as_str()), (Some(0), "the guest powered off, as it was asked to"));
+    driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// Case 27: a guest that powers off by itself, and one that panics, say so to whoever asks later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn power_off_and_panic_are_told_apart() {
+    let place = Place::new(Runs::Qemu);
+    for (name, reason, state) in [
+        ("off", "the guest powered off", MachineState::Stopped),
+        ("panic", "the guest panicked", MachineState::Failed),
+    ] {
+        let Some(spec) = linux(&place, name, &format!("micro={name}")) else { return };
+        let machine = start(&*place.driver(), &spec).await;
+        let driver = place.driver();
+        let exit = tokio::time::timeout(Duration::from_secs(60), driver.wait(&machine.id));
+        let exit = exit.await.unwrap_or_else(|_| panic!("{}", place.console(&spec.owner))).unwrap();
+        assert_eq!(exit.reason, reason);
+        assert!(exit.at.is_some());
+        assert_eq!(place.driver().inspect(&machine.id).await.unwrap().unwrap().state, state);
+        place.driver().destroy(&machine.id).await.unwrap();
+    }
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// Case 27: without `/dev/kvm` machines are emulated, and that is said once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_kvm_machines_are_emulated_and_that_is_said() {
+    if !is_installed() {
+        return;
+    }
+    let place = Place::new(Runs::Qemu);
+    let settings =
+        QemuSettings { accel: Accel::Auto, kvm_device: place.path("no-kvm"), ..place.qemu_settings() };
+    let driver = QemuDriver::new(settings);
+    assert_eq!(driver.remark(), None, "nobody has looked yet");
+    let machine = start(&driver, &place.spec(node("slow"))).await;
+    assert_eq!(driver.acceleration().await.word(), "tcg");
+    let told = driver.remark().unwrap();
+    assert!(told.contains("tcg") && told.contains("no-kvm"), "{told:?}");
+    place.until_console(&machine.owner, "up");
+    driver.destroy(&machine.id).await.unwrap();
+}
+
+/// A process that does not even answer QEMU's protocol is killed, and the next start is a fresh one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_hangs_is_killed() {
+    if !is_installed() {
+        return;
+    }
+    let place = Place::new(Runs::Qemu);
+    let driver = place.driver();
+    let machine = start(&*driver, &place.spec(node("hung"))).await;
+    signal(machine.pid.unwrap(), Signal::STOP);
+    let stopped = driver.stop(&machine.id, Duration::from_millis(200)).await.unwrap();
+    assert_eq!(stopped, Stopped { changed: true, forced: true });
+    let seen = driver.inspect(&machine.id).await.unwrap().unwrap();
+    assert_eq!(seen.state, MachineState::Stopped);
+    assert_eq!(driver.start(&machine.id).await, Ok(Changed::Yes));
+    driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// Section 9: a console is begun anew at 16 MiB, and nothing that the guest says meanwhile is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_console_is_begun_anew() {
+    if !is_installed() {
+        return;
+    }
+    let place = Place::new(Runs::Qemu);
+    let driver = place.driver();
+    let machine = start(&*driver, &place.spec(node("talks"))).await;
+    place.until_console(&machine.owner, "up\r\n");
+    let console = place.home(&machine.owner).join("console.log");
+    File::options().write(true).open(&console).unwrap().set_len(16 << 20).unwrap();
+    driver.inspect(&machine.id).await.unwrap();
+    assert_eq!(fs::metadata(console.with_extension("log.1")).unwrap().len(), 16 << 20);
+    // As if whoever did this had been killed before the last step.
+    fs::rename(&console, place.home(&machine.owner).join("console.next")).unwrap();
+    driver.inspect(&machine.id).await.unwrap();
+    assert!(console.exists());
+    place.deafen(&machine);
+    // A key that is pressed is let go, too.
+    assert!(place.console(&machine.owner).starts_with("deaf\r\n"), "the new one holds only what came later");
+    driver.stop(&machine.id, Duration::ZERO).await.unwrap();
+    let mut stream = driver.console(&machine.id, 0).await.unwrap();
+    let mut said = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut stream.bytes, &mut said).await.unwrap();
+    assert_eq!(stream.start, 16 << 20);
+    assert!(said.starts_with("deaf\r\n") && !said.contains("up"), "{said}");
+    driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// The first disk is an overlay that names the format of what lies below, and is as large as asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn disks_are_overlays_of_the_size_asked_for() {
+    if !is_installed() {
+        return;
+    }
+    let place = Place::new(Runs::Qemu);
+    let driver = place.driver();
+    let spec = MachineSpec { disk_gb: Some(3), ..place.spec(node("disk")) };
+    let made = driver.ensure_created(&spec).await.unwrap();
+    let disk = place.home(&spec.owner).join("disk.qcow2");
+    let info =
+        std::process::Command::new("qemu-img").args(["info", "--output=json"]).arg(disk).output().unwrap();
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert_eq!(info["virtual-size"], 3_u64 << 30);
+    assert_eq!(info["backing-filename-format"], "raw");
+    driver.destroy(&made.machine.id).await.unwrap();
+
+    let missing = MachineSpec { boot: Some(Boot::Image("debian".to_owned())), ..spec.clone() };
+    assert!(matches!(driver.ensure_created(&missing).await, Err(MachineError::Invalid(_))));
+    let template = MachineSpec { boot: Some(Boot::Template("host".to_owned())), ..spec };
+    assert!(matches!(driver.ensure_created(&template).await, Err(MachineError::Unsupported(_))));
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    if !is_installed() {
+        return;
+    }
+    let place = Place::new(Runs::Qemu);
+    let driver = QemuDriver::new(QemuSettings { binary: place.path("no-qemu"), ..place.qemu_settings() });
+    let made = driver.ensure_created(&place.spec(node("none"))).await.unwrap();
+    let refused = driver.start(&made.machine.id).await;
+    assert!(
+        matches!(&refused, Err(MachineError::Unavailable(why)) if why.contains("no-qemu")),
+        "{refused:?}"
+    );
+    driver.destroy(&made.machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+#[test]
+fn needs_are_named() {
+    let place = Place::new(Runs::Qemu);
+    let needs = |settings: QemuSettings| QemuDriver::new(settings).capabilities().needs;
+    assert!(needs(place.qemu_settings()).contains(&Need::Program("qemu-img".to_owned())));
+    let settings =
+        QemuSettings { accel: Accel::Kvm, bridge: Some("br0".to_owned()), ..place.qemu_settings() };
+    let needs = needs(settings);
+    assert!(needs.contains(&Need::Kvm) && needs.contains(&Need::Root), "{needs:?}");
+}
+
+/// A process that nobody knows the number of is ended by a stop, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_ends_what_a_killed_driver_started() {
+    let place = Place::new(Runs::Qemu);
+    let driver = QemuDriver::new(place.qemu_settings());
+    let machine = start(&driver, &place.spec(node("unknown"))).await;
+    fs::remove_file(place.home(&machine.owner).join("pid")).unwrap();
+    let stopped = driver.stop(&machine.id, Duration::from_secs(1)).await.unwrap();
+    assert!(!stopped.changed, "it was not known to run");
+    assert!(!is_alive(machine.pid.unwrap()));
+    driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// A machine that cannot be looked at for now is neither gone nor nobody's: whoever asks is told so.
+#[tokio::test]
+async fn what_cannot_be_looked_at_is_not_gone() {
+    let place = Place::new(Runs::Qemu);
+    let driver = QemuDriver::new(place.qemu_settings());
+    let owner = node("unreadable");
+    fs::create_dir_all(place.home(&owner).join("machine.json")).unwrap();
+    fs::create_dir_all(place.root_dir().join("lost+found/machine.json")).unwrap();
+    let listed = driver.list(&OwnerScope::All).await;
+    assert!(matches!(listed, Err(MachineError::Unavailable(_))), "{listed:?}");
+    let seen = driver.inspect(&MachineId::new(owner.uuid())).await;
+    assert!(matches!(seen, Err(MachineError::Unavailable(_))), "{seen:?}");
+    fs::remove_dir_all(place.home(&owner)).unwrap();
+    assert_eq!(driver.list(&OwnerScope::All).await.unwrap(), []);
+}
