@@ -15,6 +15,8 @@ use serde::Serialize;
 use stead_model::node::wire::{ErrorBody, WireError};
 use tokio::task::JoinHandle;
 
+use crate::meter::Pulse;
+
 /// How much of a file is read at once.
 const PIECE: u64 = 64 * 1024;
 
@@ -27,6 +29,38 @@ pub(crate) enum AnswerBody {
     Whole(Option<Bytes>),
     /// A part of a file.
     File(Piecewise),
+}
+
+/// A body that is on its way: when it is gone the request has its answer.
+pub(crate) struct Sent {
+    pub(crate) body: AnswerBody,
+    pub(crate) pulse: Arc<Pulse>,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        self.pulse.end_request();
+    }
 }
 
 /// A part of a file that is read as it is sent.

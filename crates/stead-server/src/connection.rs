@@ -17,7 +17,7 @@ use stead_model::site::settings::Limits;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-use crate::answer::{AnswerBody, raw_refusal};
+use crate::answer::{Sent, raw_refusal};
 use crate::handle::{Peer, handle};
 use crate::meter::{Meter, Overdue, Pulse};
 use crate::parking::{self, Parked};
@@ -56,7 +56,7 @@ struct Answering {
 }
 
 impl Service<Request<Incoming>> for Answering {
-    type Response = Response<AnswerBody>;
+    type Response = Response<Sent>;
     type Error = std::convert::Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
@@ -65,8 +65,7 @@ impl Service<Request<Incoming>> for Answering {
         let (server, peer, pulse) = (Arc::clone(&self.server), self.peer, Arc::clone(&self.pulse));
         Box::pin(async move {
             let answer = handle(&server, peer, &pulse, request).await;
-            pulse.end_request();
-            Ok(answer)
+            Ok(answer.map(|body| Sent { body, pulse }))
         })
     }
 }
@@ -77,15 +76,16 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut before = Bytes::new();
+    let mut is_trusted = matches!(peer, Peer::Local { .. });
     loop {
         // On the heap and gone while an agent waits, with all buffers.
-        let conversation = Box::pin(converse(&server, peer, stream, before)).await;
+        let conversation = Box::pin(converse(&server, peer, stream, before, is_trusted)).await;
         let End::Parked(parked) = conversation.end else {
             return part(conversation.stream, &conversation.end, &server).await;
         };
         stream = conversation.stream;
         match parking::wait(&server, peer, *parked, conversation.ahead, &mut stream).await {
-            Some(ahead) => before = ahead,
+            Some(ahead) => (before, is_trusted) = (ahead, true),
             None => return,
         }
     }
@@ -100,12 +100,18 @@ struct Conversation<S> {
 }
 
 /// Answers requests until there are no more, or one takes a while.
-async fn converse<S>(server: &Arc<Server>, peer: Peer, stream: S, before: Bytes) -> Conversation<S>
+async fn converse<S>(
+    server: &Arc<Server>,
+    peer: Peer,
+    stream: S,
+    before: Bytes,
+    is_trusted: bool,
+) -> Conversation<S>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = *server.snapshot().limits();
-    let pulse = Pulse::new(&limits);
+    let pulse = Pulse::new(&limits, is_trusted);
     let answering = Answering { server: Arc::clone(server), peer, pulse: Arc::clone(&pulse) };
     let largest = usize::try_from(limits.header_bytes).unwrap_or(LEAST_BUFFER).saturating_add(1 << 16);
     let mut builder = http1::Builder::new();
@@ -182,17 +188,23 @@ where
             Pin::new(&mut *connection).graceful_shutdown();
         }
         match connection.poll_without_shutdown(cx) {
-            Poll::Ready(Err(error)) if error.is_parse() && !pulse.has_served() => {
+            Poll::Ready(Err(error)) if error.is_parse_too_large() && !pulse.is_answering() => {
+                return Poll::Ready(End::TooLarge);
+            }
+            Poll::Ready(Err(error)) if error.is_parse() && !pulse.is_answering() => {
                 return Poll::Ready(End::Garbled);
             }
             // What else goes wrong is that the client is gone.
             Poll::Ready(Ok(()) | Err(_)) => return Poll::Ready(End::Done),
             Poll::Pending => {}
         }
-        if let Some(parked) = pulse.take_parked() {
+        // What was answered before goes out first: the library's buffers end with it.
+        if !pulse.is_sending()
+            && let Some(parked) = pulse.take_parked()
+        {
             return Poll::Ready(End::Parked(Box::new(parked)));
         }
-        if pulse.is_too_large() {
+        if pulse.is_too_large() && !pulse.is_sending() {
             return Poll::Ready(End::TooLarge);
         }
         let Some((deadline, overdue)) = pulse.deadline(limits) else { return Poll::Pending };

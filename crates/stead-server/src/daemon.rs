@@ -18,9 +18,11 @@ use stead_drivers::site::{LoadError, Manifests, load};
 use stead_model::Diagnostics;
 use stead_runner::clock;
 
+use crate::certificate::CertificateError;
 use crate::lock;
 use crate::place::{ServerFacts, ServerOptions, ServerPlace};
 use crate::report::ServerReport;
+use crate::snapshot::Sources;
 use crate::socket::{self, AskError};
 
 /// How long a server may take to answer before it counts as not answering.
@@ -72,6 +74,17 @@ pub enum ServerError {
         /// Which process.
         pid: i32,
     },
+    /// It goes on with the site as it was.
+    #[error("the server on port {port} goes on without the change: {}", problems.join("; "))]
+    Unchanged {
+        /// Which.
+        port: u16,
+        /// What is wrong with the site.
+        problems: Vec<String>,
+    },
+    /// Its new certificate cannot be made.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
     /// It does not answer.
     #[error("the server at {} does not answer", socket.display())]
     Silent {
@@ -119,16 +132,22 @@ pub struct StatusReport {
 
 /// Makes sure that a server of this site runs and answers, as a process of its own that `program` (`stead`) is.
 ///
-/// One that answers is left as it is, whatever `options` say. One that does not answer is replaced.
+/// One that answers is left as it is, whatever `options` say, but for a new certificate. One that is starting is waited
+/// for; one that does not answer is replaced.
 pub fn ensure(place: &ServerPlace, options: &ServerOptions, program: &Path) -> Result<Started, ServerError> {
     let port = port_of(place, options.port)?;
     let directory = place.directory();
     let mut make = fs::DirBuilder::new();
     make.recursive(true).mode(0o700).create(&directory).map_err(file_error("make", &directory))?;
+    let was_there = holder(place, port)?.is_some();
     if let Some(facts) = answering(place, port)? {
+        let facts = if options.new_certificate { renew(place, options, facts)? } else { facts };
         return Ok(Started::Before(facts));
     }
-    end(place, port)?;
+    // One that has come since is starting: it is waited for below.
+    if was_there {
+        end(place, port)?;
+    }
     match launch(place, options, program) {
         // Another call was quicker: its server is as good.
         Err(refused @ ServerError::Refused { .. }) => {
@@ -136,6 +155,25 @@ pub fn ensure(place: &ServerPlace, options: &ServerOptions, program: &Path) -> R
         }
         launched => launched.map(Started::Now),
     }
+}
+
+/// Gives a server that runs a new certificate. Returns what it then says of itself.
+fn renew(
+    place: &ServerPlace,
+    options: &ServerOptions,
+    before: ServerFacts,
+) -> Result<ServerFacts, ServerError> {
+    let settings = load(&place.site, &place.site, Manifests::None)?.site.settings;
+    let (port, bind) = (before.port, options.bind.unwrap_or(settings.value.server.bind));
+    let options = ServerOptions { certificate: None, ..options.clone() };
+    Sources { place: place.clone(), options, port, bind }.certificate()?;
+    let facts = tell(place, port, Telling::Everything)?.facts;
+    let is_same = facts.fingerprint == before.fingerprint;
+    if is_same {
+        let problems = vec!["it serves with a certificate that it was given".to_owned()];
+        return Err(ServerError::Unchanged { port, problems });
+    }
+    Ok(ServerFacts { replaced_fingerprint: Some(before.fingerprint), ..facts })
 }
 
 /// Stops the server on `port`, or on the site's. Returns whether there was one.
@@ -157,25 +195,99 @@ pub fn status(place: &ServerPlace, port: Option<u16>) -> Result<StatusReport, Se
     Ok(StatusReport {
         running: holder.is_some(),
         pid: holder.flatten(),
-        healthy: report.is_some(),
+        healthy: report.as_ref().is_some_and(|report: &ServerReport| report.problem.is_none()),
         port,
         report,
     })
 }
 
-/// Lets every server that runs for this site read everything again. Returns what each then says of itself.
-pub fn reload(place: &ServerPlace) -> Result<Vec<ServerReport>, ServerError> {
-    let mut reports = Vec::new();
-    for port in ports(place)? {
-        if holder(place, port)?.is_none() {
-            continue;
-        }
-        let socket = place.socket(port);
-        let silent = |source| ServerError::Silent { socket: socket.clone(), source };
-        let body = socket::ask(&socket, "POST", "/v1/server/reload", LONGEST_START).map_err(silent)?;
-        reports.push(serde_json::from_slice(&body).map_err(|_| silent(AskError::NotHttp))?);
+/// Which servers know of a change.
+#[derive(Debug, Default)]
+#[must_use = "a server that does not know of a change goes on without it"]
+pub struct Reloaded {
+    /// The ports of those that do.
+    pub known: Vec<u16>,
+    /// Why others do not.
+    pub failed: Vec<ServerError>,
+}
+
+impl Reloaded {
+    /// Returns the ports if all know of it, else why the first does not.
+    pub fn into_result(self) -> Result<Vec<u16>, ServerError> {
+        let Self { known, failed } = self;
+        failed.into_iter().next().map_or(Ok(known), Err)
     }
-    Ok(reports)
+}
+
+/// What a server is to read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Telling {
+    Everything,
+    /// Everything, but what was spoilt of nodes that nobody asks about stays as it was.
+    Usable,
+    Keys,
+}
+
+/// Lets every server that runs for this site read everything again.
+pub fn reload(place: &ServerPlace) -> Result<Reloaded, ServerError> {
+    tell_all(place, Telling::Everything)
+}
+
+/// Lets every server that runs for this site read everything again for a run, which has looked at all that its nodes need:
+/// other specs and postures that could be used and cannot any more stay as they were.
+pub fn reload_usable(place: &ServerPlace) -> Result<Reloaded, ServerError> {
+    tell_all(place, Telling::Usable)
+}
+
+/// Lets every server that runs for this site read its keys again, and which tokens are revoked.
+pub fn reload_keys(place: &ServerPlace) -> Result<Reloaded, ServerError> {
+    tell_all(place, Telling::Keys)
+}
+
+fn tell_all(place: &ServerPlace, telling: Telling) -> Result<Reloaded, ServerError> {
+    let mut reloaded = Reloaded::default();
+    for port in ports(place)? {
+        // One that is starting may have read what there was before.
+        let told = match answering(place, port) {
+            Ok(Some(_)) => tell(place, port, telling),
+            Ok(None) if matches!(holder(place, port), Ok(None)) => continue,
+            Ok(None) => {
+                let source = AskError::Io(io::ErrorKind::TimedOut.into());
+                Err(ServerError::Silent { socket: place.socket(port), source })
+            }
+            Err(error) => Err(error),
+        };
+        match told {
+            Ok(_) => reloaded.known.push(port),
+            Err(error) => reloaded.failed.push(error),
+        }
+    }
+    Ok(reloaded)
+}
+
+/// Tells one server. It is an error if it goes on with what it has.
+fn tell(place: &ServerPlace, port: u16, telling: Telling) -> Result<ServerReport, ServerError> {
+    let socket = place.socket(port);
+    let target = match telling {
+        Telling::Everything => "/v1/server/reload",
+        Telling::Usable => "/v1/server/usable",
+        Telling::Keys => "/v1/server/keys",
+    };
+    let silent = |source| ServerError::Silent { socket: socket.clone(), source };
+    let body = match socket::ask(&socket, "POST", target, LONGEST_START) {
+        Ok(body) => body,
+        Err(AskError::Refused(why)) => {
+            return Err(ServerError::Unchanged { port, problems: vec![why.message] });
+        }
+        Err(error) => return Err(silent(error)),
+    };
+    let report: ServerReport = serde_json::from_slice(&body).map_err(|_| silent(AskError::NotHttp))?;
+    match (&report.reload, telling) {
+        (Some(reload), Telling::Everything) if !reload.ok => {
+            Err(ServerError::Unchanged { port, problems: reload.problems.clone() })
+        }
+        (Some(_) | None, Telling::Everything | Telling::Usable | Telling::Keys) => Ok(report),
+    }
 }
 
 /// Returns the ports that servers of this site have, or have had.
@@ -186,7 +298,7 @@ fn ports(place: &ServerPlace) -> Result<Vec<u16>, ServerError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(file_error("list", &directory)(error)),
     };
-    let port = |name: &str| name.strip_prefix("server-")?.strip_suffix(".pid")?.parse().ok();
+    let port = |name: &str| name.strip_prefix("server-")?.strip_suffix(".lock")?.parse().ok();
     let mut ports: Vec<u16> = entries.filter_map(|entry| port(entry.ok()?.file_name().to_str()?)).collect();
     ports.sort_unstable();
     Ok(ports)
@@ -225,19 +337,37 @@ fn holder(place: &ServerPlace, port: u16) -> Result<Option<Option<u32>>, ServerE
 
 /// Returns what the server on `port` says of itself, if it answers; one that is just starting is waited for.
 fn answering(place: &ServerPlace, port: u16) -> Result<Option<ServerFacts>, ServerError> {
-    let deadline = clock::instant() + PATIENCE;
+    let begun = clock::instant();
+    // One that has just come to answer has not been silent yet, however long it took to start.
+    let mut silent_since = begun;
     while holder(place, port)?.is_some() {
-        let left = deadline.saturating_duration_since(clock::instant());
+        let now = clock::instant();
+        let until = if is_starting(place, port) {
+            silent_since = now;
+            begun + LONGEST_START
+        } else {
+            silent_since + PATIENCE
+        };
+        let left = until.saturating_duration_since(now);
         if left.is_zero() {
             break;
         }
-        let asked = socket::ask(&place.socket(port), "GET", "/v1/server", left);
+        let asked = socket::ask(&place.socket(port), "GET", "/v1/server", left.min(PATIENCE));
         if let Some(report) = asked.ok().and_then(|body| serde_json::from_slice::<ServerReport>(&body).ok()) {
             return Ok(Some(report.facts));
         }
         thread::sleep(POLL);
     }
     Ok(None)
+}
+
+/// Whether the server that holds the lock has not come to answer yet, and has not had all the time it has for that: it has
+/// written down its process when it took the lock, and that it answers it writes down later.
+fn is_starting(place: &ServerPlace, port: u16) -> bool {
+    let taken = fs::metadata(place.lock(port)).and_then(|lock| lock.modified());
+    // A clock that was set back makes it look young, which costs the same patience once.
+    let is_young = taken.is_ok_and(|taken| taken.elapsed().unwrap_or_default() < LONGEST_START);
+    is_young && !place.pid_file(port).exists()
 }
 
 /// Ends the server on `port`: it is asked to, then made to. Returns whether there was one.
@@ -308,6 +438,9 @@ fn launch(place: &ServerPlace, options: &ServerOptions, program: &Path) -> Resul
     if let Some(log) = &options.log {
         command.arg("--log").arg(log);
     }
+    if options.for_run {
+        command.arg("--for-run");
+    }
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     let mut child = command.spawn().map_err(file_error("start", program))?;
     let Some(answer) = first_document(&mut child) else {
@@ -346,4 +479,64 @@ fn first_document(child: &mut Child) -> Option<Vec<u8>> {
         sender.send(written).ok();
     });
     receiver.recv_timeout(LONGEST_START).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    /// One that holds its lock and has not written down that it answers is starting, not hung: nobody kills it.
+    #[test]
+    fn a_server_that_starts_is_told_from_one_that_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = ServerPlace { site: dir.path().join("site"), state: dir.path().to_owned() };
+        fs::create_dir(place.directory()).unwrap();
+        assert!(!is_starting(&place, 1));
+        let _lock = lock::take(&place.lock(1)).unwrap().unwrap();
+        assert!(is_starting(&place, 1));
+        let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        File::options().write(true).open(place.lock(1)).unwrap().set_modified(long_ago).unwrap();
+        assert!(!is_starting(&place, 1), "it had its time");
+        drop(lock::take(&place.lock(2)).unwrap().unwrap());
+        fs::write(place.pid_file(2), "1").unwrap();
+        assert!(!is_starting(&place, 2), "it has answered");
+        assert_eq!(ports(&place).unwrap(), [1, 2], "also one that has not answered yet is told");
+    }
+
+    /// One server that does not know of a change does not keep it from the others.
+    #[test]
+    fn every_server_is_told_whatever_the_first_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = ServerPlace { site: dir.path().join("site"), state: dir.path().to_owned() };
+        fs::create_dir(place.directory()).unwrap();
+        let mut locks = Vec::new();
+        let mut threads = Vec::new();
+        let bodies = [
+            "HTTP/1.1 500 X\r\n\r\n{\"error\":{\"code\":\"E500\",\"message\":\"no\"}}",
+            "HTTP/1.1 200 OK\r\n\r\n{\"url\":\"u\",\"port\":2,\"pid\":1,\"fingerprint\":\"f\",\"spki_pin\":\"p\",\"socket\":\"s\",\"specs\":0,\"repos\":0,\"uptime_seconds\":1,\"agents\":0,\"reload\":null}",
+        ];
+        for (port, body) in [1, 2].into_iter().zip(bodies) {
+            locks.push(lock::take(&place.lock(port)).unwrap().unwrap());
+            fs::write(place.pid_file(port), "1").unwrap();
+            let listener = std::os::unix::net::UnixListener::bind(place.socket(port)).unwrap();
+            threads.push(thread::spawn(move || {
+                let mut last = false;
+                while !last {
+                    let (mut stream, _) = listener.accept().unwrap();
+                    let mut head = [0; 512];
+                    let count = stream.read(&mut head).unwrap();
+                    last = head[..count].starts_with(b"POST");
+                    // The second question is the one that counts; the first is answered as one who lives.
+                    let said = if last { body } else { bodies[1] };
+                    io::Write::write_all(&mut stream, said.as_bytes()).unwrap();
+                }
+            }));
+        }
+        let reloaded = reload_keys(&place).unwrap();
+        assert_eq!((reloaded.known.as_slice(), reloaded.failed.len()), ([2].as_slice(), 1));
+        assert!(matches!(reloaded.into_result(), Err(ServerError::Unchanged { port: 1, .. })));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
 }

@@ -3,6 +3,8 @@
 mod agents;
 mod files;
 mod operators;
+mod page;
+mod plans;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -67,6 +69,8 @@ impl Refused {
         let retry = self.retry_after.or((self.error.code == WireCode::E105).then_some(1));
         if let Some(seconds) = retry {
             answer = with(answer, header::RETRY_AFTER, HeaderValue::from(seconds));
+            // Who comes too often does not also keep a connection.
+            answer = with(answer, header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(methods) = self.allow {
             let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
@@ -88,6 +92,13 @@ impl Refused {
 pub(crate) struct Noted {
     route: Option<&'static str>,
     claims: Option<Claims>,
+}
+
+impl Noted {
+    /// Returns what the token says that the request came with.
+    pub(crate) const fn claims(&self) -> Option<&Claims> {
+        self.claims.as_ref()
+    }
 }
 
 /// One request on its way.
@@ -165,22 +176,20 @@ impl Asked<'_> {
     }
 
     async fn answer(&mut self, uri: hyper::Uri) -> Result<Answer, Refused> {
-        self.check_size(&uri)?;
-        self.check_anonymous()?;
-        let route = Route::parse(&uri)?;
+        let route = self.route(&uri);
         // It is a part of what was read from the connection, which is freed when nothing holds on to it.
         drop(uri);
-        self.noted.route = Some(route.name());
-        if !route.methods().contains(&self.method) {
-            let error = WireError::new(WireCode::E102, format!("`{}` does not go here", self.method));
-            return Err(Refused { allow: Some(route.methods()), ..error.into() });
+        let needs_token = route.as_ref().is_ok_and(|route| self.needs_token(route));
+        if !needs_token || !self.headers.contains_key(header::AUTHORIZATION) {
+            self.count_anonymous()?;
         }
-        match route {
-            Route::Health => {
-                Ok(answer::json_bytes(StatusCode::OK, Bytes::from_static(b"{\"status\":\"ok\"}")))
-            }
+        match route? {
+            Route::Health => match self.server.store.problem() {
+                None => Ok(answer::json_bytes(StatusCode::OK, Bytes::from_static(b"{\"status\":\"ok\"}"))),
+                Some(_) => Err(WireError::new(WireCode::E500, "nothing can be kept: look at its log").into()),
+            },
             Route::Specs => {
-                if !self.snapshot.site.settings.value.server.public_specs && !self.is_local() {
+                if self.needs_token(&Route::Specs) && !self.is_local() {
                     self.authorize(Endpoint::SpecList, None)?;
                 }
                 Ok(answer::json_bytes(StatusCode::OK, self.snapshot.spec_list.clone()))
@@ -194,18 +203,75 @@ impl Asked<'_> {
             Route::Next { node, after, wait } => self.next(&node, after, wait).await,
             Route::Reports { node, job } => self.report(&node, job).await,
             Route::Token(node) => self.renew(&node),
-            Route::Nodes => self.nodes(),
+            Route::Nodes { after } => self.nodes(after.as_ref()),
             Route::Node { node, after, wait } => self.node(&node, after, wait).await,
             Route::Signals(node) => self.signal(&node).await,
-            Route::Jobs if self.method == Method::POST => self.submit().await,
-            Route::Jobs => self.jobs(),
-            Route::Job(id) if self.method == Method::DELETE => self.cancel(&id).await,
-            Route::Job(id) => self.job(&id),
+            Route::Jobs { .. } if self.method == Method::POST => self.submit().await,
+            Route::Jobs { after } => self.jobs(after.as_ref()),
+            Route::Job { id, .. } if self.method == Method::DELETE => self.cancel(&id).await,
+            Route::Job { id, after, wait } => self.job(&id, after, wait).await,
+            Route::JobInput { node, id } => self.job_input(&node, &id).await,
+            Route::Plans if self.method == Method::POST => self.submit_plan().await,
+            Route::Plans => self.plans(),
+            Route::PlanRun(run) if self.method == Method::DELETE => self.cancel_plan(&run).await,
+            Route::PlanRun(run) => self.plan_run(&run),
+            Route::PlanEvents { run, after, wait } => self.plan_events(&run, after, wait).await,
+            Route::Hook(path) => self.hook(&path).await,
+            Route::Page => self.page(),
             Route::Manifests => self.manifests(),
             Route::Manifest(name) => self.manifest(&name),
             Route::Server => self.describe(),
             Route::Reload => self.reload().await,
+            Route::Keys => self.reload_keys().await,
+            Route::Usable => self.reload_usable().await,
         }
+    }
+
+    /// Returns what is asked for, if it may be asked for like this.
+    fn route(&mut self, uri: &hyper::Uri) -> Result<Route, Refused> {
+        self.check_size(uri)?;
+        let route = Route::parse(uri)?;
+        self.noted.route = Some(route.name());
+        if !route.methods().contains(&self.method) {
+            let error = WireError::new(WireCode::E102, format!("`{}` does not go here", self.method));
+            return Err(Refused { allow: Some(route.methods()), ..error.into() });
+        }
+        Ok(route)
+    }
+
+    fn needs_token(&self, route: &Route) -> bool {
+        match route {
+            // A hook is opened by its own secret, not by a token.
+            Route::Health | Route::Hook(_) => false,
+            Route::Specs => !self.snapshot.site.settings.value.server.public_specs,
+            Route::Spec(_)
+            | Route::Repo { .. }
+            | Route::Artifact(_)
+            | Route::Next { .. }
+            | Route::Reports { .. }
+            | Route::Token(_)
+            | Route::Nodes { .. }
+            | Route::Node { .. }
+            | Route::Signals(_)
+            | Route::Jobs { .. }
+            | Route::Job { .. }
+            | Route::JobInput { .. }
+            | Route::Plans
+            | Route::PlanRun(_)
+            | Route::PlanEvents { .. }
+            | Route::Page
+            | Route::Manifests
+            | Route::Manifest(_)
+            | Route::Server
+            | Route::Reload
+            | Route::Keys
+            | Route::Usable => true,
+        }
+    }
+
+    /// Returns the most bytes of a body that may be so much larger if it comes over the socket.
+    fn body_bytes(&self, more: u64) -> u64 {
+        self.limits().body_bytes + if self.is_local() { more } else { 0 }
     }
 
     fn is_local(&self) -> bool {
@@ -220,11 +286,9 @@ impl Asked<'_> {
         if (fields + target) as u64 > self.limits().header_bytes { Err(too_large()) } else { Ok(()) }
     }
 
-    fn check_anonymous(&self) -> Result<(), Refused> {
+    /// Counts a request that no token answers for; one with a token that does not hold counts as a failure.
+    fn count_anonymous(&self) -> Result<(), Refused> {
         let Peer::Remote(address) = self.peer else { return Ok(()) };
-        if self.headers.contains_key(header::AUTHORIZATION) {
-            return Ok(());
-        }
         let most = self.limits().anonymous_per_second;
         let taken =
             self.server.anonymous.take(counted(address), most, Duration::from_secs(1), clock::instant());
@@ -248,6 +312,7 @@ impl Asked<'_> {
         let verified = token.and_then(|token| self.snapshot.verify(&token, now));
         let claims = verified.map_err(|error| self.failed(error))?;
         self.noted.claims = Some(claims.clone());
+        self.pulse.trust();
         let limit = self.limits().token_per_second;
         if limit > 0 {
             let who = claims.jti().unwrap_or(&claims.node).to_owned();

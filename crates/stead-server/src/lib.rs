@@ -20,20 +20,25 @@
 //! | `server-PORT.lock` | held by the server as long as it lives |
 //! | `server-PORT.pid`, `server-PORT.sock` | there once it is bound and answers |
 //! | `server-PORT.journal`, `server-PORT.outputs/` | signals, jobs, reports; what jobs wrote |
+//! | `server-PORT.inputs/` | what jobs that have not ended read; it may be secret |
 //! | `server-PORT.repos/` | bare clones |
+//! | `server-PORT.plans/` | submitted plans: their runs, triggers, what must not happen twice |
 //! | `server-PORT.log`, `audit.log` | requests; what operators did |
 
 mod answer;
 mod artifacts;
+mod audit;
 mod certificate;
 mod connection;
 mod daemon;
 mod handle;
+mod keys;
 mod lock;
 mod log;
 mod meter;
 mod parking;
 mod place;
+mod plans;
 mod rates;
 mod report;
 mod repos;
@@ -45,8 +50,11 @@ mod socket;
 mod store;
 
 pub use certificate::{Certificate, CertificateError};
-pub use daemon::{ServerError, Started, StatusReport, ensure, reload, status, stop};
+pub use daemon::{
+    Reloaded, ServerError, Started, StatusReport, ensure, reload, reload_keys, reload_usable, status, stop,
+};
 pub use place::{ServerFacts, ServerOptions, ServerPlace};
+pub use plans::{PlanEnd, PlanHead, TakenPlan};
 pub use report::{ReloadReport, ServerReport};
 pub use repos::ReposError;
 pub use serve::{Attachment, ServeError, serve};

@@ -21,6 +21,20 @@ pub(crate) fn take(path: &Path) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
+/// Takes the lock for a moment in which nobody else may have it, without saying who has it; none if another holds it.
+pub(crate) fn hold(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    }
+    // Who had it before does not have it now.
+    file.set_len(0)?;
+    Ok(Some(file))
+}
+
 /// Returns the process that holds the lock, if one does; the inner is none if it has not said who it is.
 pub(crate) fn holder(path: &Path) -> io::Result<Option<Option<u32>>> {
     let mut file = match OpenOptions::new().read(true).open(path) {
@@ -63,7 +77,11 @@ mod tests {
         let lock = take(&path).unwrap();
         assert!(lock.is_some() && take(&path).unwrap().is_none());
         assert_eq!(holder(&path).unwrap(), Some(Some(std::process::id())));
+        assert!(hold(&path).unwrap().is_none());
         drop(lock);
+        let held = hold(&path).unwrap();
+        assert_eq!(holder(&path).unwrap(), Some(None), "and not the one before");
+        drop(held);
         assert_eq!(holder(&path).unwrap(), None, "what is left of a server that has ended is no server");
     }
 }

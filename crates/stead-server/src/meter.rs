@@ -1,8 +1,9 @@
 //! A stream that knows what its client is at, so that a slow one can be told from a patient one.
 //!
 //! ```text
-//! Idle ── a byte ──▶ Head ── the request is understood ──▶ Busy ── it is answered ──▶ Idle
+//! Idle ── a byte ──▶ Head ── the request is understood ──▶ Busy ── its answer has ended ──▶ Idle
 //! ```
+//! An answer is on its way until its last byte was handed on: meanwhile only a client that takes nothing is late.
 
 use std::io;
 use std::pin::Pin;
@@ -45,14 +46,19 @@ pub(crate) struct Pulse {
     head_bytes: AtomicU64,
     head_limit: u64,
     is_too_large: AtomicBool,
-    has_served: AtomicBool,
+    /// Whether the client has shown that it may be here: it may then take its time between requests.
+    is_trusted: AtomicBool,
+    /// Whether a request was understood whose answer is not handed on to the last byte.
+    is_answering: AtomicBool,
+    /// Whether something was written that is not handed on.
+    is_sending: AtomicBool,
     /// Since when the client takes nothing, in milliseconds after `start`; 0 if it does.
     stalled: AtomicU64,
     parked: Mutex<Option<Parked>>,
 }
 
 impl Pulse {
-    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: &Limits, is_trusted: bool) -> Arc<Self> {
         Arc::new(Self {
             start: clock::instant(),
             phase: AtomicU8::new(PHASE_IDLE),
@@ -60,7 +66,9 @@ impl Pulse {
             head_bytes: AtomicU64::new(0),
             head_limit: limits.header_bytes,
             is_too_large: AtomicBool::new(false),
-            has_served: AtomicBool::new(false),
+            is_trusted: AtomicBool::new(is_trusted),
+            is_answering: AtomicBool::new(false),
+            is_sending: AtomicBool::new(false),
             stalled: AtomicU64::new(0),
             parked: Mutex::new(None),
         })
@@ -81,11 +89,16 @@ impl Pulse {
 
     /// A request was understood.
     pub(crate) fn begin_request(&self) {
-        self.has_served.store(true, Ordering::Relaxed);
+        self.is_answering.store(true, Ordering::Relaxed);
         self.enter(PHASE_BUSY);
     }
 
-    /// It is answered.
+    /// The client has a token that holds.
+    pub(crate) fn trust(&self) {
+        self.is_trusted.store(true, Ordering::Relaxed);
+    }
+
+    /// Its answer has ended; parts of it may not be handed on yet.
     pub(crate) fn end_request(&self) {
         self.head_bytes.store(0, Ordering::Relaxed);
         self.enter(PHASE_IDLE);
@@ -106,9 +119,27 @@ impl Pulse {
         self.is_too_large.load(Ordering::Relaxed)
     }
 
-    /// Whether a request was understood on this connection.
-    pub(crate) fn has_served(&self) -> bool {
-        self.has_served.load(Ordering::Relaxed)
+    /// Whether a request was understood and its answer is on its way.
+    pub(crate) fn is_answering(&self) -> bool {
+        self.is_answering.load(Ordering::Relaxed)
+    }
+
+    /// Whether something was written that is not handed on.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.is_sending.load(Ordering::Relaxed)
+    }
+
+    /// Everything that was written is handed on.
+    fn has_sent(&self) {
+        if self.phase() == PHASE_BUSY {
+            self.is_sending.store(false, Ordering::Relaxed);
+            return;
+        }
+        self.is_answering.store(false, Ordering::Relaxed);
+        if self.is_sending.swap(false, Ordering::Relaxed) {
+            // From here on the client has its time.
+            self.since.store(self.elapsed(), Ordering::Relaxed);
+        }
     }
 
     /// Returns by when something has to happen, and what it means if it does not.
@@ -118,12 +149,17 @@ impl Pulse {
         if stalled > 0 {
             return Some((after(stalled, Duration::from_secs(limits.body_seconds)), Overdue::Answer));
         }
+        if self.is_sending() {
+            return None;
+        }
         let since = self.since.load(Ordering::Relaxed);
         let head = Duration::from_secs(limits.header_seconds);
         match self.phase() {
             PHASE_HEAD => Some((after(since, head), Overdue::Head)),
-            PHASE_IDLE if self.has_served() => Some((after(since, IDLE), Overdue::Idle)),
-            PHASE_IDLE => Some((after(since, head), Overdue::Head)),
+            PHASE_IDLE if self.is_trusted.load(Ordering::Relaxed) => {
+                Some((after(since, IDLE), Overdue::Idle))
+            }
+            PHASE_IDLE => Some((after(since, head), Overdue::Idle)),
             _ => None,
         }
     }
@@ -195,7 +231,7 @@ impl<S: AsyncWrite + Unpin> Meter<S> {
     /// Whether what is written answers no request: the HTTP library says by itself that it understood none.
     /// The connection's task says it in our words.
     fn swallows(&self) -> bool {
-        !self.pulse.has_served()
+        !self.pulse.is_answering()
     }
 }
 
@@ -204,6 +240,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Meter<S> {
         if self.swallows() {
             return Poll::Ready(Ok(bytes.len()));
         }
+        self.pulse.is_sending.store(true, Ordering::Relaxed);
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.note(polled)
     }
@@ -216,6 +253,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Meter<S> {
         if self.swallows() {
             return Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()));
         }
+        self.pulse.is_sending.store(true, Ordering::Relaxed);
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
         self.note(polled)
     }
@@ -226,10 +264,88 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Meter<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_flush(cx);
+        if matches!(polled, Poll::Ready(Ok(()))) {
+            self.pulse.has_sent();
+        }
         self.note(polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { header_seconds: 5, body_seconds: 30, ..Limits::default() }
+    }
+
+    fn overdue(pulse: &Pulse) -> Option<Overdue> {
+        pulse.deadline(&limits()).map(|(_, overdue)| overdue)
+    }
+
+    /// While an answer is sent a client that takes it is never late, whatever it has sent ahead; one that does not is.
+    #[tokio::test]
+    async fn an_answer_on_its_way_is_not_cut_off() {
+        let (mut client, server) = tokio::io::duplex(16);
+        let pulse = Pulse::new(&limits(), false);
+        let mut meter = Meter::new(server, Bytes::new(), Arc::clone(&pulse));
+        client.write_all(b"GET / HTTP/1.1").await.unwrap();
+        meter.read_exact(&mut [0; 14]).await.unwrap();
+        assert_eq!(overdue(&pulse), Some(Overdue::Head));
+        pulse.begin_request();
+        assert_eq!(overdue(&pulse), None);
+        meter.write_all(b"head").await.unwrap();
+        client.write_all(b"GET /half").await.unwrap();
+        meter.read_exact(&mut [0; 9]).await.unwrap();
+        assert_eq!(overdue(&pulse), None, "half a request that comes ahead of its time starts no clock");
+        pulse.end_request();
+        meter.write_all(b"tail").await.unwrap();
+        assert_eq!(overdue(&pulse), None, "its tail is not handed on yet");
+        assert!(pulse.is_answering());
+        meter.flush().await.unwrap();
+        assert_eq!((overdue(&pulse), pulse.is_answering()), (Some(Overdue::Idle), false));
+
+        pulse.begin_request();
+        let stuck = tokio::time::timeout(Duration::from_millis(10), meter.write_all(&[0; 64])).await;
+        assert!(stuck.is_err(), "there is no room");
+        assert_eq!(overdue(&pulse), Some(Overdue::Answer));
+        client.read_exact(&mut [0; 16]).await.unwrap();
+        meter.write_all(b"x").await.unwrap();
+        assert_eq!(overdue(&pulse), None, "it takes it again");
+    }
+
+    /// Who was told nothing wrong is told nothing: a connection without a byte of a request just ends.
+    #[test]
+    fn silence_is_not_a_slow_request() {
+        let fresh = Pulse::new(&limits(), false);
+        let (until, overdue) = fresh.deadline(&limits()).unwrap();
+        assert_eq!((until, overdue), (fresh.start + Duration::from_secs(5), Overdue::Idle));
+        let trusted = Pulse::new(&limits(), true);
+        assert_eq!(trusted.deadline(&limits()), Some((trusted.start + IDLE, Overdue::Idle)));
+    }
+
+    /// What the HTTP library says by itself reaches nobody, also after a request was served.
+    #[tokio::test]
+    async fn only_answers_go_out() {
+        let (mut client, server) = tokio::io::duplex(64);
+        let pulse = Pulse::new(&limits(), false);
+        let mut meter = Meter::new(server, Bytes::new(), Arc::clone(&pulse));
+        for _ in 0..2 {
+            meter.write_all(b"library").await.unwrap();
+            pulse.begin_request();
+            meter.write_all(b"ours").await.unwrap();
+            pulse.end_request();
+            meter.flush().await.unwrap();
+        }
+        drop(meter);
+        let mut all = String::new();
+        client.read_to_string(&mut all).await.unwrap();
+        assert_eq!(all, "oursours");
     }
 }

@@ -6,14 +6,15 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use stead_model::NodeName;
 use stead_model::node::wire::{Signal, WireError};
-use stead_model::{MessageId, NodeName};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::answer::raw_refusal;
 use crate::handle::{Noted, Peer, note};
 use crate::server::Server;
+use crate::store::Taken;
 
 /// What a client may send before it is answered; more is left where it is.
 const MOST_AHEAD: usize = 4096;
@@ -23,7 +24,7 @@ pub(crate) struct Parked {
     /// Of which node.
     pub(crate) node: NodeName,
     /// What it has taken down already.
-    pub(crate) after: Option<MessageId>,
+    pub(crate) taken: Taken,
     /// For how long it waits.
     pub(crate) wait: Duration,
     /// What the log says of it.
@@ -40,7 +41,9 @@ pub(crate) async fn wait<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Option<Bytes> {
     let mut ahead = BytesMut::from(before.as_ref());
     drop(before);
-    let next = server.store.next(&parked.node, parked.after.as_ref(), parked.wait);
+    // Its token may be revoked or expire while it waits.
+    let may_know = || parked.noted.claims().map_or(Ok(()), |claims| server.verify_again(claims));
+    let next = server.store.next(&parked.node, parked.taken, parked.wait, may_know);
     let result = tokio::select! {
         result = next => result,
         () = until_gone(stream, &mut ahead) => return None,

@@ -1,9 +1,12 @@
 //! Where a server keeps its files, and what it is started with.
 
+use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::lock;
 
 /// Of which site a server is, and where its files are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +54,40 @@ impl ServerPlace {
         self.of_port(port, "outputs")
     }
 
+    pub(crate) fn inputs(&self, port: u16) -> PathBuf {
+        self.of_port(port, "inputs")
+    }
+
+    pub(crate) fn plans(&self, port: u16) -> PathBuf {
+        self.of_port(port, "plans")
+    }
+
+    /// Returns what nobody does any more: plans and runs of servers at other ports that do not run.
+    pub(crate) fn plans_of_others(&self, port: u16) -> Vec<String> {
+        let named = fs::read_dir(self.directory()).into_iter().flatten().flatten();
+        let ports = named.filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            name.strip_prefix("server-")?.strip_suffix(".plans")?.parse::<u16>().ok()
+        });
+        let mut left: Vec<u16> = ports.filter(|other| *other != port).collect();
+        left.sort_unstable();
+        let holds_any = |directory: PathBuf, is_idle: &dyn Fn(&Path) -> bool| {
+            let mut found = fs::read_dir(directory).into_iter().flatten().flatten();
+            found.any(|entry| !is_idle(&entry.path()))
+        };
+        left.retain(|other| {
+            let plans = self.plans(*other);
+            let is_served = !matches!(lock::holder(&self.lock(*other)), Ok(None));
+            !is_served
+                && (holds_any(plans.join("armed"), &|_| false)
+                    || holds_any(plans.join("runs"), &|run| run.join("end.json").exists()))
+        });
+        let told = |other: &u16| {
+            format!("plans of a server at port {other} are armed or unfinished there, and it does not run")
+        };
+        left.iter().map(told).collect()
+    }
+
     pub(crate) fn repos(&self, port: u16) -> PathBuf {
         self.of_port(port, "repos")
     }
@@ -78,6 +115,8 @@ pub struct ServerOptions {
     pub new_certificate: bool,
     /// Where to say what it was asked.
     pub log: Option<PathBuf>,
+    /// Whether a run needs it: then the run that removes the last node of it stops it.
+    pub for_run: bool,
 }
 
 /// What clients need to know of a server that runs.

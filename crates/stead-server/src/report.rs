@@ -15,8 +15,17 @@ pub struct ServerReport {
     pub uptime_seconds: u64,
     /// How many agents are connected.
     pub agents: usize,
+    /// Whether a run started it, and stops it when nothing needs it any more.
+    #[serde(default)]
+    pub for_run: bool,
     /// How the last reload went, if there was one.
     pub reload: Option<ReloadReport>,
+    /// What of its plans cannot be used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unusable_plans: Vec<String>,
+    /// Why nothing can be kept, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// How a reload went.

@@ -5,14 +5,24 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use stead_model::SiteKey;
+use stead_runner::clock;
 
 /// The branch of what is not committed.
 const WORKING: &str = "refs/heads/_working";
+
+/// How long all clones of a site may take: less than a server has to start.
+const LONGEST: Duration = Duration::from_secs(100);
+/// How often is looked whether Git has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Why a repository cannot be cloned.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +65,11 @@ impl Repos {
         fs::create_dir_all(directory).map_err(failed)?;
         let home = tempfile::tempdir_in(directory).map_err(failed)?;
         let mut clones = BTreeMap::new();
+        let deadline = clock::instant() + LONGEST;
         for (name, path) in repos {
             let to = home.path().join(format!("{name}.git"));
-            Cloning { name, from: path, to: &to, index: &home.path().join(format!("{name}.index")) }.run()?;
+            let index = home.path().join(format!("{name}.index"));
+            Cloning { name, from: path, to: &to, index: &index, deadline }.run()?;
             clones.insert(name.clone(), to);
         }
         Ok(Self { clones, _directory: Some(home) })
@@ -103,6 +115,7 @@ struct Cloning<'a> {
     from: &'a Path,
     to: &'a Path,
     index: &'a Path,
+    deadline: Instant,
 }
 
 impl Cloning<'_> {
@@ -164,8 +177,8 @@ impl Cloning<'_> {
     }
 
     /// Returns what a command of Git says.
-    fn say(&self, mut command: Command) -> Result<String, ReposError> {
-        let output = command.output();
+    fn say(&self, command: Command) -> Result<String, ReposError> {
+        let output = finish(command, self.deadline);
         let output =
             output.map_err(|source| ReposError::Io { name: self.name.clone(), what: "run git", source })?;
         if output.status.success() {
@@ -176,6 +189,44 @@ impl Cloning<'_> {
     }
 }
 
+/// Runs a command to its end; one that has not ended by then is killed with all it started.
+fn finish(mut command: Command, deadline: Instant) -> io::Result<Output> {
+    let mut child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if clock::instant() < deadline => thread::sleep(LOOK_AGAIN),
+            None => {
+                end(&mut child)?;
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not end"));
+            }
+        }
+    };
+    let read = |stream: JoinHandle<Vec<u8>>| stream.join().unwrap_or_default();
+    Ok(Output { status, stdout: read(stdout), stderr: read(stderr) })
+}
+
+/// Reads a stream to its end, beside what else is done.
+fn drain(stream: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut stream) = stream {
+            // What was read of a stream that breaks off is what there is.
+            stream.read_to_end(&mut bytes).ok();
+        }
+        bytes
+    })
+}
+
+fn end(child: &mut Child) -> io::Result<()> {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended in between.
+        kill_process_group(group, Signal::KILL).ok();
+    }
+    child.wait().map(drop)
+}
+
 /// Returns the command `git`, which asks nobody anything.
 fn git() -> Command {
     let mut command = Command::new("git");
@@ -184,4 +235,25 @@ fn git() -> Command {
     }
     command.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C").stdin(Stdio::null());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What hangs is killed, with what it has started: a reload that waits for it would hold up all that come after.
+    #[test]
+    fn a_command_that_does_not_end_is_ended() {
+        let mut hanging = Command::new("sh");
+        hanging.args(["-c", "sleep 1000 & wait"]);
+        let ended = finish(hanging, clock::instant() + Duration::from_millis(50));
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let mut quick = Command::new("sh");
+        quick.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let ended = finish(quick, clock::instant() + LONGEST).unwrap();
+        assert_eq!(
+            (ended.status.code(), &*ended.stdout, &*ended.stderr),
+            (Some(3), &b"out\n"[..], &b"err\n"[..])
+        );
+    }
 }

@@ -3,7 +3,7 @@
 use hyper::{Method, Uri};
 use stead_model::node::wire::{LONGEST_WAIT_SECONDS, WireCode, WireError};
 use stead_model::plan::Digest;
-use stead_model::{MessageId, NodeName, SiteKey};
+use stead_model::{MessageId, NodeName, RunId, SiteKey};
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,21 +19,33 @@ pub(crate) enum Route {
     /// A program or image by hash.
     Artifact(Digest),
     /// What an agent is to do.
-    Next { node: NodeName, after: Option<MessageId>, wait: u64 },
+    Next { node: NodeName, after: Option<u64>, wait: u64 },
     /// What a node reports; the query may name the job it is about.
     Reports { node: NodeName, job: Option<MessageId> },
     /// A new token for a node.
     Token(NodeName),
-    /// All nodes.
-    Nodes,
+    /// Nodes by name, after one of them.
+    Nodes { after: Option<NodeName> },
     /// One node.
     Node { node: NodeName, after: u64, wait: Option<u64> },
     /// A signal for a node.
     Signals(NodeName),
-    /// All jobs, or a new one.
-    Jobs,
-    /// One job.
-    Job(MessageId),
+    /// Jobs after one of them, or a new one.
+    Jobs { after: Option<MessageId> },
+    /// One job; who waits wants it when it has ended or has written more than `after` bytes.
+    Job { id: MessageId, after: u64, wait: u64 },
+    /// What a job of a node reads.
+    JobInput { node: NodeName, id: MessageId },
+    /// All runs of submitted plans, or a new one.
+    Plans,
+    /// One of them.
+    PlanRun(RunId),
+    /// What happens in it.
+    PlanEvents { run: RunId, after: u64, wait: u64 },
+    /// A hook that fires a trigger.
+    Hook(String),
+    /// The page for people.
+    Page,
     /// All manifests.
     Manifests,
     /// One manifest.
@@ -42,6 +54,10 @@ pub(crate) enum Route {
     Server,
     /// Reading everything again.
     Reload,
+    /// Reading the keys again.
+    Keys,
+    /// Read everything again for a run: what was spoilt of others stays as it was.
+    Usable,
 }
 
 impl Route {
@@ -53,16 +69,24 @@ impl Route {
             | Self::Spec(_)
             | Self::Repo { .. }
             | Self::Artifact(_)
-            | Self::Nodes
+            | Self::Nodes { .. }
             | Self::Node { .. }
+            | Self::PlanEvents { .. }
+            | Self::Page
             | Self::Manifests
             | Self::Manifest(_)
             | Self::Server => &[Method::GET, Method::HEAD],
             // Asking without reading the answer would lose a signal.
-            Self::Next { .. } => &[Method::GET],
-            Self::Reports { .. } | Self::Token(_) | Self::Signals(_) | Self::Reload => &[Method::POST],
-            Self::Jobs => &[Method::GET, Method::HEAD, Method::POST],
-            Self::Job(_) => &[Method::GET, Method::HEAD, Method::DELETE],
+            Self::Next { .. } | Self::JobInput { .. } => &[Method::GET],
+            Self::Reports { .. }
+            | Self::Token(_)
+            | Self::Signals(_)
+            | Self::Hook(_)
+            | Self::Reload
+            | Self::Keys
+            | Self::Usable => &[Method::POST],
+            Self::Jobs { .. } | Self::Plans => &[Method::GET, Method::HEAD, Method::POST],
+            Self::Job { .. } | Self::PlanRun(_) => &[Method::GET, Method::HEAD, Method::DELETE],
         }
     }
 
@@ -77,15 +101,23 @@ impl Route {
             Self::Next { .. } => "next",
             Self::Reports { .. } => "report",
             Self::Token(_) => "token",
-            Self::Nodes => "nodes",
+            Self::Nodes { .. } => "nodes",
             Self::Node { .. } => "node",
             Self::Signals(_) => "signal",
-            Self::Jobs => "jobs",
-            Self::Job(_) => "job",
+            Self::Jobs { .. } => "jobs",
+            Self::Job { .. } => "job",
+            Self::JobInput { .. } => "job input",
+            Self::Plans => "plans",
+            Self::PlanRun(_) => "plan",
+            Self::PlanEvents { .. } => "plan events",
+            Self::Hook(_) => "hook",
+            Self::Page => "page",
             Self::Manifests => "manifests",
             Self::Manifest(_) => "manifest",
             Self::Server => "server",
             Self::Reload => "reload",
+            Self::Keys => "keys",
+            Self::Usable => "usable",
         }
     }
 
@@ -111,7 +143,7 @@ impl Route {
             ["v1", "artifacts", "sha256", hex] => {
                 Self::Artifact(Digest::parse(hex).ok_or_else(|| bad_path("the hash"))?)
             }
-            ["v1", "nodes"] => Self::Nodes,
+            ["v1", "nodes"] => Self::Nodes { after: query.node("after")? },
             ["v1", "nodes", node] => Self::Node {
                 node: name(node)?,
                 after: query.number("after", u64::MAX)?.unwrap_or(0),
@@ -119,7 +151,7 @@ impl Route {
             },
             ["v1", "nodes", node, "next"] => Self::Next {
                 node: name(node)?,
-                after: query.message("after")?,
+                after: query.place("after")?,
                 wait: query.number("wait", LONGEST_WAIT_SECONDS)?.unwrap_or(0),
             },
             ["v1", "nodes", node, "reports"] => {
@@ -127,14 +159,32 @@ impl Route {
             }
             ["v1", "nodes", node, "token"] => Self::Token(name(node)?),
             ["v1", "nodes", node, "signals"] => Self::Signals(name(node)?),
-            ["v1", "jobs"] => Self::Jobs,
-            ["v1", "jobs", id] => Self::Job(MessageId::parse(id).map_err(|_| bad_path("the job's id"))?),
+            ["v1", "jobs"] => Self::Jobs { after: query.message("after")? },
+            ["v1", "nodes", node, "jobs", id, "input"] => {
+                Self::JobInput { node: name(node)?, id: message(id)? }
+            }
+            ["v1", "jobs", id] => Self::Job {
+                id: message(id)?,
+                after: query.number("after", u64::MAX)?.unwrap_or(0),
+                wait: query.number("wait", LONGEST_WAIT_SECONDS)?.unwrap_or(0),
+            },
+            ["v1", "plans"] => Self::Plans,
+            ["v1", "plans", id] => Self::PlanRun(run(id)?),
+            ["v1", "plans", id, "events"] => Self::PlanEvents {
+                run: run(id)?,
+                after: query.number("after", u64::MAX)?.unwrap_or(0),
+                wait: query.number("wait", LONGEST_WAIT_SECONDS)?.unwrap_or(0),
+            },
+            ["v1", "hooks", path @ ..] if !path.is_empty() => Self::Hook(format!("/{}", path.join("/"))),
+            ["ui"] => Self::Page,
             ["v1", "manifests"] => Self::Manifests,
             ["v1", "manifests", key] => {
                 Self::Manifest(SiteKey::parse(key).map_err(|_| bad_path("the manifest's name"))?)
             }
             ["v1", "server"] => Self::Server,
             ["v1", "server", "reload"] => Self::Reload,
+            ["v1", "server", "keys"] => Self::Keys,
+            ["v1", "server", "usable"] => Self::Usable,
             _ => return bad("there is no such endpoint"),
         };
         query.end()?;
@@ -152,6 +202,14 @@ fn bad_path(what: &str) -> WireError {
 
 fn name(text: &str) -> Result<NodeName, WireError> {
     NodeName::parse(text).map_err(|_| bad_path("the node's name"))
+}
+
+fn run(text: &str) -> Result<RunId, WireError> {
+    RunId::parse(text).map_err(|_| bad_path("the run's id"))
+}
+
+fn message(text: &str) -> Result<MessageId, WireError> {
+    MessageId::parse(text).map_err(|_| bad_path("the job's id"))
 }
 
 /// Returns the repository that a path is of, and the path in it.
@@ -232,6 +290,20 @@ impl Query {
         id.map_err(|_| bad_path(&format!("`{key}`")))
     }
 
+    fn node(&mut self, key: &str) -> Result<Option<NodeName>, WireError> {
+        self.take(key).map(|text| name(&text)).transpose()
+    }
+
+    /// Returns the place of a message; 0 is before all of them.
+    fn place(&mut self, key: &str) -> Result<Option<u64>, WireError> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        if text == "0" {
+            return Ok(Some(0));
+        }
+        let id = MessageId::parse(&text).map_err(|_| bad_path(&format!("`{key}`")))?;
+        Ok(Some(id.sequence()))
+    }
+
     fn end(self) -> Result<(), WireError> {
         match self.0.first() {
             None => Ok(()),
@@ -274,9 +346,11 @@ mod tests {
             "/v1/artifacts/sha256/..",
             "/v1/artifacts/md5/x",
             "/v1/jobs/x",
-            "/ui",
-            "/v1/plans",
-            "/v1/hooks/x",
+            "/ui/x",
+            "/v1/plans/..",
+            "/v1/plans/a%2fb",
+            "/v1/plans/x/events?wait=99",
+            "/v1/hooks",
             "/v1/manifests/..",
             "/spec/edge?x=1",
         ] {
@@ -290,7 +364,8 @@ mod tests {
     #[test]
     fn queries_are_numbers_within_bounds() {
         let next = |query: &str| Route::parse(&format!("/v1/nodes/edge/next{query}").parse().unwrap());
-        assert!(matches!(next("?wait=55&after=s3"), Ok(Route::Next { wait: 55, after: Some(_), .. })));
+        assert!(matches!(next("?wait=55&after=s3"), Ok(Route::Next { wait: 55, after: Some(3), .. })));
+        assert!(matches!(next("?after=0"), Ok(Route::Next { after: Some(0), .. })));
         assert!(matches!(next(""), Ok(Route::Next { wait: 0, after: None, .. })));
         for query in [
             "?wait=56",

@@ -1,31 +1,37 @@
 //! The server's process: binds, says that it is ready, and answers until it is told to stop.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, json};
 use stead_drivers::site::{Manifests, load};
+use stead_runner::clock;
+use stead_runner::socket::SocketPath;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::audit::Audit;
 use crate::certificate::CertificateError;
 use crate::connection;
 use crate::daemon::kept_port;
 use crate::handle::Peer;
+use crate::keys;
 use crate::lock;
 use crate::log::{Destination, Log};
 use crate::place::{ServerFacts, ServerOptions, ServerPlace};
+use crate::plans::Plans;
+use crate::rates::counted;
 use crate::repos::Repos;
 use crate::server::{Parts, Server};
 use crate::snapshot::{SnapshotError, Sources};
-use crate::socket::near;
 use crate::store::{JournalError, Store};
 
 /// How long connections may take to end once the server stops: it ends within a second.
@@ -33,6 +39,12 @@ const LEAVE: Duration = Duration::from_millis(500);
 
 /// How long is waited when no connection can be taken.
 const BREATHER: Duration = Duration::from_millis(50);
+
+/// How often is looked whether the keyring has changed, for those who could not tell this server.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What Linux sends to a process whose file would grow beyond its limit: the write fails, which is enough.
+const SIGXFSZ: i32 = 25;
 
 /// Who the server belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +164,9 @@ async fn run(
     let Some(lock) = lock else { return Err(ServeError::Running { port }) };
     // Held until the process has ended: who waits for the lock waits for all of it.
     std::mem::forget(lock);
+    let pid_file = place.pid_file(port);
+    // That of a server before it: until this one answers there is none, which tells that it is starting.
+    fs::remove_file(&pid_file).ok();
     if wanted == 0 {
         let kept = place.kept_port();
         fs::write(&kept, format!("{port}\n")).map_err(failed("write", &kept))?;
@@ -160,12 +175,24 @@ async fn run(
     Repos::tidy(&repos).map_err(failed("tidy", &repos))?;
     let sources = Sources { place: place.clone(), options: options.clone(), port, bind };
     let chosen = sources.certificate()?;
+    let keyring = keys::stamp(&place.site);
     let snapshot = sources.read(chosen.certificate)?;
     let (stop, stopping) = watch::channel(false);
-    let store = Store::open(place, port, stopping.clone())?;
-    let log = open_log(place, options, attachment, port)?;
+    let program = std::env::current_exe().map_err(ServeError::Process)?;
+    let plans_directory = place.plans(port);
+    let plans = Plans::open(place, port, program).map_err(failed("use", &plans_directory))?;
+    let log = Arc::new(open_log(place, options, attachment, port)?);
+    let tell = {
+        let log = Arc::clone(&log);
+        move |what: &str| log.say("journal", Map::from_iter([("problem".to_owned(), json!(what))]))
+    };
+    let store = Store::open(place, port, stopping.clone(), Arc::new(tell))?;
+    let revoked = store.revoke(snapshot.keys().revoked()).await;
+    revoked
+        .map_err(|error| io::Error::other(error.message))
+        .map_err(failed("write", &place.journal(port)))?;
     let audit_file = place.audit();
-    let audit = Log::open(&Destination::File(audit_file.clone())).map_err(failed("write", &audit_file))?;
+    let audit = Audit::open(&audit_file).map_err(failed("write", &audit_file))?;
     let facts = ServerFacts {
         url: format!("https://{}", SocketAddr::new(own_address(bind), port)),
         port,
@@ -186,11 +213,17 @@ async fn run(
         "start",
         Map::from_iter([("port".to_owned(), json!(port)), ("pid".to_owned(), json!(facts.pid))]),
     );
-    let parts = Parts { sources, snapshot, store, log, audit, stopping, facts: facts.clone() };
+    let parts = Parts { sources, snapshot, store, plans, log, audit, stopping, facts: facts.clone() };
     let server = Server::new(parts);
-    let pid_file = place.pid_file(port);
-    let mut serving =
-        Serving { server, listener, socket, tasks: JoinSet::new(), connections: Arc::default() };
+    let mut serving = Serving {
+        server,
+        listener,
+        socket,
+        tasks: JoinSet::new(),
+        connections: Connections::default(),
+        said_full: None,
+        keyring,
+    };
     write_pid(&pid_file).map_err(failed("write", &pid_file))?;
     ready(&facts);
     serving.run(signals).await;
@@ -256,7 +289,7 @@ fn listen_locally(path: &Path) -> io::Result<UnixListener> {
             Ok(()) | Err(_) => {}
         }
     }
-    let listener = near(&new, |new| UnixListener::bind(new))?;
+    let listener = UnixListener::bind(SocketPath::new(&new)?.path())?;
     fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
     fs::rename(&new, path)?;
     Ok(listener)
@@ -283,6 +316,7 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    _file_size: Signal,
 }
 
 impl Signals {
@@ -291,6 +325,7 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            _file_size: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
 }
@@ -300,8 +335,52 @@ enum Input {
     Remote(io::Result<(TcpStream, SocketAddr)>),
     Local(io::Result<UnixStream>),
     Ended,
+    Look,
     Reload,
     Stop,
+}
+
+/// The connections over TLS, by who has them.
+#[derive(Clone, Default)]
+struct Connections(Arc<Mutex<Counts>>);
+
+#[derive(Default)]
+struct Counts {
+    all: u64,
+    by_address: HashMap<IpAddr, u64>,
+}
+
+/// One of them, as long as it lasts.
+struct Connection {
+    counts: Connections,
+    address: IpAddr,
+}
+
+impl Connections {
+    /// Takes one of `most` for `address`, which may have three of four: nobody has them all.
+    fn take(&self, address: IpAddr, most: u64) -> Option<Connection> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = counts.by_address.get(&address).copied().unwrap_or(0);
+        if counts.all >= most || own >= most - most / 4 {
+            return None;
+        }
+        counts.all += 1;
+        counts.by_address.insert(address, own + 1);
+        drop(counts);
+        Some(Connection { counts: self.clone(), address })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.all = counts.all.saturating_sub(1);
+        let left = counts.by_address.get(&self.address).map_or(0, |own| own.saturating_sub(1));
+        match left {
+            0 => counts.by_address.remove(&self.address),
+            left => counts.by_address.insert(self.address, left),
+        };
+    }
 }
 
 struct Serving {
@@ -309,19 +388,28 @@ struct Serving {
     listener: TcpListener,
     socket: UnixListener,
     tasks: JoinSet<()>,
-    /// One for this, and one for every connection over TLS.
-    connections: Arc<()>,
+    connections: Connections,
+    /// When a connection was last refused and the log told so.
+    said_full: Option<Instant>,
+    /// The keyring as it was when it was last read.
+    keyring: Option<keys::Stamp>,
 }
 
 impl Serving {
     async fn run(&mut self, mut signals: Signals) {
         let server = Arc::clone(&self.server);
         self.tasks.spawn(async move { server.index().await });
+        let server = Arc::clone(&self.server);
+        self.tasks.spawn(async move { server.plans.work(&server).await });
+        let site = self.server.sources.place.site.clone();
+        let mut look = tokio::time::interval(LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let input = tokio::select! {
                 accepted = self.listener.accept() => Input::Remote(accepted),
                 accepted = self.socket.accept() => Input::Local(accepted.map(|(stream, _)| stream)),
                 Some(_) = self.tasks.join_next() => Input::Ended,
+                _ = look.tick() => Input::Look,
                 _ = signals.hangup.recv() => Input::Reload,
                 _ = signals.terminate.recv() => Input::Stop,
                 _ = signals.interrupt.recv() => Input::Stop,
@@ -334,6 +422,14 @@ impl Serving {
                     tokio::time::sleep(BREATHER).await;
                 }
                 Input::Ended => {}
+                Input::Look => {
+                    let now = keys::stamp(&site);
+                    if std::mem::replace(&mut self.keyring, now) != now {
+                        let server = Arc::clone(&self.server);
+                        // Why it cannot be used is in the log.
+                        self.tasks.spawn(async move { drop(server.reload_keys().await) });
+                    }
+                }
                 Input::Reload => {
                     let server = Arc::clone(&self.server);
                     self.tasks.spawn(async move { server.reload().await });
@@ -346,11 +442,12 @@ impl Serving {
     fn take(&mut self, stream: TcpStream, peer: SocketAddr) {
         let snapshot = self.server.snapshot();
         let most = snapshot.limits().connections;
-        if Arc::strong_count(&self.connections) as u64 > most {
+        let Some(counted) = self.connections.take(counted(peer.ip()), most) else {
             // One more would be one too many: it is closed at once.
+            self.say_full(peer.ip());
             return;
-        }
-        let (server, counted) = (Arc::clone(&self.server), Arc::clone(&self.connections));
+        };
+        let server = Arc::clone(&self.server);
         let patience = Duration::from_secs(snapshot.limits().header_seconds);
         self.tasks.spawn(async move {
             let _counted = counted;
@@ -367,6 +464,15 @@ impl Serving {
         });
     }
 
+    /// Says that there are too many connections, now and then.
+    fn say_full(&mut self, peer: IpAddr) {
+        let now = clock::instant();
+        if self.said_full.is_none_or(|said| now.duration_since(said) >= LOOK) {
+            self.said_full = Some(now);
+            self.server.log.say("full", Map::from_iter([("peer".to_owned(), json!(peer))]));
+        }
+    }
+
     fn take_local(&mut self, stream: UnixStream) {
         let Ok(credentials) = stream.peer_cred() else { return };
         let server = Arc::clone(&self.server);
@@ -376,8 +482,31 @@ impl Serving {
 
     /// Lets connections end, for a moment.
     async fn leave(&mut self) {
-        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let all = async {
+            while self.tasks.join_next().await.is_some() {}
+            self.server.finish().await;
+        };
         tokio::time::timeout(LEAVE, all).await.ok();
         self.tasks.abort_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_all_connections() {
+        let connections = Connections::default();
+        let [greedy, other] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse::<IpAddr>().unwrap());
+        let mut taken: Vec<Connection> = (0..20).filter_map(|_| connections.take(greedy, 8)).collect();
+        assert_eq!(taken.len(), 6);
+        let others: Vec<Connection> = (0..20).filter_map(|_| connections.take(other, 8)).collect();
+        assert_eq!(others.len(), 2);
+        taken.pop();
+        assert!(connections.take(other, 8).is_some(), "one that has ended is free for anybody");
+        drop((taken, others));
+        let counts = connections.0.lock().unwrap();
+        assert_eq!((counts.all, counts.by_address.len()), (0, 0));
     }
 }

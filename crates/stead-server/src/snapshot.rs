@@ -4,19 +4,20 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use stead_drivers::site::{Manifests, load};
 use stead_model::node::wire::{WireCode, WireError};
-use stead_model::site::ResolvedSpec;
 use stead_model::site::settings::Limits;
-use stead_model::token::{Claims, LiveRing, RingError, check_spec, verify};
+use stead_model::site::{Folder, ResolvedSpec};
+use stead_model::token::{Claims, LiveRing, Refusal, RingError, check_spec, verify, verify_again};
 use stead_model::{Diagnostics, NodeName, Site, SiteKey, canonical_json};
 use tokio_rustls::TlsAcceptor;
 
 use crate::certificate::{Certificate, CertificateError, Subject};
+use crate::keys::Keys;
 use crate::place::{ServerOptions, ServerPlace};
 use crate::repos::{Repos, ReposError};
 
@@ -46,7 +47,7 @@ pub(crate) struct Snapshot {
     pub(crate) tls: TlsAcceptor,
     /// Files that cannot be used, and why.
     pub(crate) broken: Vec<(String, String)>,
-    ring: Mutex<(i64, Arc<Result<LiveRing, RingError>>)>,
+    keys: RwLock<Arc<Keys>>,
     ready: RwLock<HashMap<(SiteKey, NodeName), Arc<ReadySpec>>>,
 }
 
@@ -86,6 +87,15 @@ pub(crate) struct Sources {
     pub(crate) bind: IpAddr,
 }
 
+/// What becomes of files that could be used and cannot any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spoilt {
+    /// Everything stays as it was.
+    Refused,
+    /// Specs and postures among them stay as they were, and everything else is as it is now.
+    Kept,
+}
+
 /// A certificate, and the fingerprint of the one it replaces.
 pub(crate) struct Chosen {
     pub(crate) certificate: Certificate,
@@ -113,15 +123,28 @@ impl Sources {
         Ok(Chosen { certificate, replaced: Some(before.fingerprint().to_owned()) })
     }
 
-    /// Reads everything again; what `before` could use must still be usable.
-    pub(crate) fn reload(&self, before: &Snapshot) -> Result<Snapshot, SnapshotError> {
+    /// Reads everything again. Returns it with what is wrong with files that `before` could use and that are used as they
+    /// were.
+    pub(crate) fn reload(
+        &self,
+        before: &Snapshot,
+        spoilt: Spoilt,
+    ) -> Result<(Snapshot, Vec<String>), SnapshotError> {
         let options = ServerOptions { new_certificate: false, ..self.options.clone() };
         let certificate = Self { options, ..self.clone() }.certificate()?.certificate;
-        let snapshot = self.read(certificate)?;
+        let mut snapshot = self.read(certificate)?;
         let known: BTreeSet<&String> = before.broken.iter().map(|(file, _)| file).collect();
-        let newly = snapshot.broken.iter().filter(|(file, _)| !known.contains(file));
-        let problems: Vec<String> = newly.map(|(_, problem)| problem.clone()).collect();
-        if problems.is_empty() { Ok(snapshot) } else { Err(SnapshotError::Broken(problems)) }
+        let newly = snapshot.broken.iter().filter(|(file, _)| !known.contains(file)).cloned();
+        let newly: Vec<(String, String)> = newly.collect();
+        let (kept, refused): (Vec<_>, Vec<_>) = newly.into_iter().partition(|(file, _)| match spoilt {
+            Spoilt::Refused => false,
+            Spoilt::Kept => snapshot.keep(file, &before.site),
+        });
+        let problems = |list: Vec<(String, String)>| list.into_iter().map(|(_, problem)| problem).collect();
+        match refused.is_empty() {
+            true => Ok((snapshot, problems(kept))),
+            false => Err(SnapshotError::Broken(problems(refused))),
+        }
     }
 
     /// Reads the site. A file that cannot be used makes only its own answers fail, but `site.yaml` must hold.
@@ -144,14 +167,24 @@ impl Sources {
         Ok(Snapshot {
             spec_list: json!({"specs": names}).to_string().into(),
             broken: broken(&site),
+            keys: RwLock::new(Arc::new(Keys::of(&site))),
             site,
             repos,
             certificate,
             tls: TlsAcceptor::from(Arc::new(config)),
-            ring: Mutex::new((i64::MIN, Arc::new(Err(RingError::NoKey)))),
             ready: RwLock::default(),
         })
     }
+}
+
+const SPECS: &str = "specs";
+const POSTURES: &str = "postures";
+const STRAYS: &str = "names";
+
+/// Puts back what a file of a folder said before; returns whether it was there.
+fn keep<T: Clone>(folder: &mut Folder<T>, name: &str, before: &Folder<T>) -> bool {
+    let known = before.iter().find(|(known, _)| known.as_str() == name);
+    known.is_some_and(|(name, entry)| folder.insert(name.clone(), entry.clone()).is_some())
 }
 
 /// Returns the files that cannot be used, and what is wrong with each.
@@ -165,42 +198,62 @@ fn broken(site: &Site) -> Vec<(String, String)> {
     look("secrets.yaml".to_owned(), &site.secrets.diagnostics);
     look("keyring.yaml".to_owned(), &site.keyring.diagnostics);
     for (name, entry) in &site.specs {
-        look(format!("specs/{name}"), &entry.diagnostics);
+        look(format!("{SPECS}/{name}"), &entry.diagnostics);
     }
     for (name, entry) in &site.postures {
-        look(format!("postures/{name}"), &entry.diagnostics);
+        look(format!("{POSTURES}/{name}"), &entry.diagnostics);
     }
-    look("names".to_owned(), &site.strays);
+    look(STRAYS.to_owned(), &site.strays);
     broken
 }
 
 impl Snapshot {
+    /// Uses a file as it was `before`, if it was there; returns whether others are none the worse for it.
+    fn keep(&mut self, file: &str, before: &Site) -> bool {
+        let was_there = match file.split_once('/') {
+            Some((SPECS, name)) => keep(&mut self.site.specs, name, &before.specs),
+            Some((POSTURES, name)) => keep(&mut self.site.postures, name, &before.postures),
+            // Nobody refers to a file without a usable name; everybody needs secrets and keys.
+            Some(_) | None => return file == STRAYS,
+        };
+        if was_there {
+            self.broken.retain(|(broken, _)| broken != file);
+        }
+        true
+    }
+
     /// Returns what one client may cost.
     pub(crate) fn limits(&self) -> &Limits {
         &self.site.settings.value.server.limits
     }
 
-    /// Returns the keys that are live at `now`, which change only with the seconds.
+    /// Returns what tokens are checked with.
+    pub(crate) fn keys(&self) -> Arc<Keys> {
+        Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces what tokens are checked with.
+    pub(crate) fn set_keys(&self, keys: Keys) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(keys);
+    }
+
+    /// Returns the keys that are live at `now`.
     pub(crate) fn ring(&self, now: i64) -> Arc<Result<LiveRing, RingError>> {
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        if ring.0 != now {
-            *ring = (now, Arc::new(LiveRing::of(&self.site, now)));
-        }
-        Arc::clone(&ring.1)
+        self.keys().ring(now)
     }
 
     /// Checks 2 to 8 of a token.
     pub(crate) fn verify(&self, token: &str, now: i64) -> Result<Claims, WireError> {
         let ring = self.ring(now);
         let accept_v1 = self.site.settings.value.server.accept_v1;
-        verify(token, ring.as_ref().as_ref(), accept_v1, now).map_err(|refusal| {
-            // What is wrong with the keys is for the log of the server's operator, not for the world.
-            let error = WireError::from(refusal);
-            if error.code == WireCode::E500 {
-                return WireError::new(error.code, "there is no usable key to check tokens with");
-            }
-            error
-        })
+        verify(token, ring.as_ref().as_ref(), accept_v1, now).map_err(to_wire)
+    }
+
+    /// Checks what has held of a token before, and may hold no longer.
+    pub(crate) fn verify_again(&self, claims: &Claims, now: i64) -> Result<(), WireError> {
+        let ring = self.ring(now);
+        let accept_v1 = self.site.settings.value.server.accept_v1;
+        verify_again(claims, ring.as_ref().as_ref(), accept_v1, now).map_err(to_wire)
     }
 
     /// Check 11: returns what the token's node becomes.
@@ -221,6 +274,15 @@ impl Snapshot {
         }
         Ok(ready)
     }
+}
+
+/// What is wrong with the keys is for the log of the server's operator, not for the world.
+fn to_wire(refusal: Refusal) -> WireError {
+    let error = WireError::from(refusal);
+    if error.code == WireCode::E500 {
+        return WireError::new(error.code, "there is no usable key to check tokens with");
+    }
+    error
 }
 
 fn ready(spec: &ResolvedSpec) -> ReadySpec {

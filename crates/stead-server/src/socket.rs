@@ -1,14 +1,13 @@
 //! Asks a server over its socket: one request, one answer, within a time.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use stead_model::node::wire::{ErrorBody, WireError};
 use stead_runner::clock;
+use stead_runner::socket::SocketPath;
 
 /// The longest answer that is read.
 const LONGEST: u64 = 4 << 20;
@@ -27,19 +26,6 @@ pub enum AskError {
     Refused(WireError),
 }
 
-/// A socket's address holds about a hundred bytes; no path that is longer fits.
-const LONGEST_PATH: usize = 100;
-
-/// Calls `act` with a path of a socket's file that is short, however long the one of its directory is.
-pub(crate) fn near<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
-    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return act(path) };
-    if path.as_os_str().len() <= LONGEST_PATH {
-        return act(path);
-    }
-    let directory = File::open(directory)?;
-    act(&Path::new(&format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
-}
-
 /// Returns the body of the answer to a request without one.
 pub(crate) fn ask(
     socket: &Path,
@@ -48,7 +34,7 @@ pub(crate) fn ask(
     patience: Duration,
 ) -> Result<Vec<u8>, AskError> {
     let deadline = clock::instant() + patience;
-    let mut stream = near(socket, |near| UnixStream::connect(near))?;
+    let mut stream = UnixStream::connect(SocketPath::new(socket)?.path())?;
     stream.set_write_timeout(Some(patience.max(Duration::from_millis(1))))?;
     let head = format!(
         "{method} {target} HTTP/1.1\r\nHost: stead\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

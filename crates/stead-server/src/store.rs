@@ -3,12 +3,13 @@
 //! [`state`] decides and remembers, [`journal`] keeps. Every change is journaled in the order it was made, and nobody is
 //! told of one that is not on disk.
 
+mod inputs;
 mod journal;
 mod outputs;
 mod record;
 mod state;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,20 +17,30 @@ use stead_model::node::wire::{
     AgentState, Job, JobRequest, NodeReport, NodeStatus, Signal, SignalRequest, StoredReport, WireCode,
     WireError,
 };
+use stead_model::token::Revoked;
 use stead_model::{MessageId, NodeName};
 use stead_runner::clock;
 use tokio::sync::{Notify, watch};
 
+use inputs::Inputs;
 pub use journal::JournalError;
+pub(crate) use journal::Tell;
 use journal::{Journal, Ticket, to_lines};
 use outputs::Outputs;
 use record::Record;
+pub(crate) use state::Taken;
 use state::{NodeRecord, State};
 
 use crate::place::ServerPlace;
 
-/// A journal is rewritten when it is this much larger than what it stands for.
-const REWRITE_BYTES: u64 = 16 << 20;
+/// A journal of this size is rewritten at the start.
+const START_BYTES: u64 = 1 << 20;
+
+/// How long nothing is taken in after a change could not be kept.
+const REST: Duration = Duration::from_secs(1);
+
+/// The most of a list that is one answer: clients read twice as much.
+const PAGE_BYTES: usize = 8 << 20;
 
 /// How long after its last poll an agent counts as connected.
 const CONNECTED: Duration = Duration::from_secs(15);
@@ -39,15 +50,41 @@ pub(crate) struct Store {
     inner: Mutex<Inner>,
     journal: Journal,
     outputs: Outputs,
+    inputs: Inputs,
+    /// A job has gone on.
+    job_news: Notify,
     stopping: watch::Receiver<bool>,
 }
 
 struct Inner {
     state: State,
     presence: HashMap<NodeName, Presence>,
-    /// Bytes of the journal, and of it when it was last rewritten.
-    size: u64,
-    least: u64,
+    /// What jobs that run have written so far, as far as they tell. Lost with the server: they tell it again.
+    live: HashMap<MessageId, String>,
+    /// A change could not be kept: until then no other is tried.
+    rests_until: Option<Instant>,
+}
+
+/// A part of a list, and after what the next one begins if there is more.
+pub(crate) struct Page<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) next: Option<String>,
+}
+
+impl<T: serde::Serialize> Page<T> {
+    /// Takes as many as fit one answer; at least one.
+    fn of(all: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Self {
+        let (mut items, mut size) = (Vec::new(), 0);
+        for item in all {
+            size += serde_json::to_vec(&item).map_or(0, |text| text.len() + 1);
+            if size > PAGE_BYTES && !items.is_empty() {
+                let next = items.last().map(&name);
+                return Self { items, next };
+            }
+            items.push(item);
+        }
+        Self { items, next: None }
+    }
 }
 
 /// What is known of a node's agent while the server runs.
@@ -75,48 +112,90 @@ impl Store {
         place: &ServerPlace,
         port: u16,
         stopping: watch::Receiver<bool>,
+        tell: Tell,
     ) -> Result<Self, JournalError> {
         let mut state = State::default();
-        let (journal, size) = Journal::open(&place.journal(port), |record| state.apply(&record))?;
+        let journal = Journal::open(&place.journal(port), |record| state.apply(&record), tell)?;
+        if journal.size() == 0 {
+            // Agents know the last id they were given by a journal that may have been before this one.
+            let next = u64::try_from(clock::now().as_micros() / 1_000).unwrap_or(1);
+            let first = Record::Counter { next };
+            state.apply(&first);
+            drop(journal.append(to_lines(&[first])));
+        }
         let outputs = Outputs::open(place.outputs(port), state.jobs().map(|job| &job.id))?;
+        let inputs = Inputs::open(place.inputs(port), state.readers())?;
         state.forgotten.clear();
-        let mut inner = Inner { state, presence: HashMap::new(), size, least: 0 };
-        if size > REWRITE_BYTES / 16 {
+        state.read_all.clear();
+        let inner = Inner { state, presence: HashMap::new(), live: HashMap::new(), rests_until: None };
+        if journal.size() > START_BYTES {
             inner.rewrite(&journal);
         }
-        Ok(Self { inner: Mutex::new(inner), journal, outputs, stopping })
+        Ok(Self { inner: Mutex::new(inner), journal, outputs, inputs, job_news: Notify::new(), stopping })
     }
 
+    /// Returns what is remembered. What could not be kept is not: nobody was told of it, and nobody is.
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.journal.has_failed() && !inner.is_resting() {
+            inner.rests_until = Some(clock::instant() + REST);
+            let mut state = State::default();
+            // One that cannot be read is refused at every change, and tried again later.
+            if self.journal.recover(|record| state.apply(&record)).is_ok() {
+                state.forgotten.clear();
+                state.read_all.clear();
+                inner.state = state;
+            }
+        }
+        inner
+    }
+
+    /// Returns why nothing can be kept, if that is so.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.journal.problem()
     }
 
     /// Takes changes in and sees to it that they are kept.
-    fn commit(&self, inner: &mut Inner, records: &[Record]) -> Ticket {
+    fn commit(&self, inner: &mut Inner, records: &[Record]) -> Result<Ticket, WireError> {
+        if inner.is_resting() || self.journal.has_failed() {
+            return Err(unkept());
+        }
         for record in records {
             inner.state.apply(record);
         }
-        let lines = to_lines(records);
-        inner.size += lines.len() as u64;
-        let ticket = self.journal.append(lines);
-        if inner.size > inner.least * 2 + REWRITE_BYTES {
+        let ticket = self.journal.append(to_lines(records));
+        if self.journal.is_large() {
             inner.rewrite(&self.journal);
         }
-        self.outputs.remove(&std::mem::take(&mut inner.state.forgotten));
-        ticket
+        let outputs = std::mem::take(&mut inner.state.forgotten).into_iter().map(|id| self.outputs.file(&id));
+        let inputs = std::mem::take(&mut inner.state.read_all).into_iter().map(|id| self.inputs.file(&id));
+        self.journal.remove(outputs.chain(inputs).collect());
+        Ok(ticket)
     }
 
     async fn kept(ticket: Ticket) -> Result<(), WireError> {
-        let failed = |_| WireError::new(WireCode::E500, "it cannot be kept: look at the disk of the server");
-        ticket.wait().await.map_err(failed)
+        ticket.wait().await.map_err(|_| unkept())
+    }
+
+    /// Takes in which tokens are revoked. What waits for a node whose tokens are, or was given to it, is not for the
+    /// machine that has the next ones.
+    pub(crate) async fn revoke(&self, revoked: &Revoked) -> Result<(), WireError> {
+        let ticket = {
+            let mut inner = self.lock();
+            let records = inner.state.revoke(revoked.nodes(), clock::now());
+            self.commit(&mut inner, &records)?
+        };
+        Self::kept(ticket).await?;
+        self.job_news.notify_waiters();
+        Ok(())
     }
 
     /// Lets jobs expire whose agent did not come.
     fn expire(&self, inner: &mut Inner) {
         let expired = inner.state.expired(clock::now());
         if !expired.is_empty() {
-            // Nobody waits for it: a crash before it is on disk makes the next start find the same.
-            drop(self.commit(inner, &expired));
+            // Nobody waits for it: if it is not kept, the next who looks finds the same.
+            self.commit(inner, &expired).ok();
         }
     }
 
@@ -128,8 +207,8 @@ impl Store {
     ) -> Result<MessageId, WireError> {
         let (id, ticket) = {
             let mut inner = self.lock();
-            let (id, record) = inner.state.signal(node, request)?;
-            (id, self.commit(&mut inner, &[record]))
+            let (id, record) = inner.state.signal(node, request, clock::now())?;
+            (id, self.commit(&mut inner, &[record])?)
         };
         Self::kept(ticket).await?;
         self.wake(node);
@@ -138,11 +217,17 @@ impl Store {
 
     /// Queues a job.
     pub(crate) async fn submit(&self, request: &JobRequest, by: &str) -> Result<MessageId, WireError> {
+        let input = match &request.input {
+            Some(input) => Some(self.inputs.write(input).await?),
+            None => None,
+        };
         let (id, ticket) = {
             let mut inner = self.lock();
             self.expire(&mut inner);
             let (id, record) = inner.state.submit(request, by, clock::now())?;
-            (id, self.commit(&mut inner, &[record]))
+            // Before the journal says that there is such a job.
+            input.map(|input| self.inputs.name(input, &id)).transpose()?;
+            (id, self.commit(&mut inner, &[record])?)
         };
         Self::kept(ticket).await?;
         self.wake(&request.node);
@@ -155,22 +240,69 @@ impl Store {
         }
     }
 
-    /// Returns all jobs, oldest first, without what they wrote.
-    pub(crate) fn jobs(&self) -> Vec<Job> {
-        let mut inner = self.lock();
-        self.expire(&mut inner);
-        inner.state.jobs().cloned().collect()
-    }
-
-    /// Returns a job with what it wrote.
-    pub(crate) fn job(&self, id: &MessageId) -> Result<Job, WireError> {
-        let mut job = {
+    /// Returns jobs after one of them, oldest first, without what they wrote.
+    pub(crate) fn jobs(&self, after: Option<&MessageId>) -> Page<Job> {
+        let jobs = {
             let mut inner = self.lock();
             self.expire(&mut inner);
-            inner.state.job(id)?.clone()
+            // What they are asked to run may be long: it is written down without holding others up.
+            inner.state.clone()
         };
-        if job.state.is_final() {
-            (job.stdout, job.stderr) = self.outputs.read(id);
+        let after = after.map_or(0, MessageId::sequence);
+        Page::of(jobs.jobs_after(after).cloned(), |job| job.id.to_string())
+    }
+
+    /// Returns what a job of `node` reads; the node has been given it.
+    pub(crate) async fn input(&self, node: &NodeName, id: &MessageId) -> Result<Vec<u8>, WireError> {
+        if !self.lock().state.reads(node, id) {
+            let message = format!("there is no job {id} of this node that reads something");
+            return Err(WireError::new(WireCode::E200, message));
+        }
+        self.inputs.read(id).await
+    }
+
+    /// Returns a job as soon as it has ended or has written more than `after` bytes, or the time is over.
+    pub(crate) async fn follow_job(
+        &self,
+        id: &MessageId,
+        after: u64,
+        wait: Duration,
+    ) -> Result<Job, WireError> {
+        let deadline = tokio::time::Instant::now() + wait;
+        let mut stopping = self.stopping.clone();
+        loop {
+            let told = self.job_news.notified();
+            tokio::pin!(told);
+            told.as_mut().enable();
+            let job = self.job(id)?;
+            if job.state.is_final() || job.stdout.len() as u64 > after || *stopping.borrow() {
+                return Ok(job);
+            }
+            tokio::select! {
+                () = &mut told => {}
+                () = tokio::time::sleep_until(deadline) => return Ok(job),
+                _ = stopping.wait_for(|stopping| *stopping) => {}
+            }
+        }
+    }
+
+    /// Returns a job with what it wrote; of one that runs, as far as it has told.
+    pub(crate) fn job(&self, id: &MessageId) -> Result<Job, WireError> {
+        let (mut job, written) = {
+            let mut inner = self.lock();
+            self.expire(&mut inner);
+            let mut job = inner.state.job(id)?.clone();
+            job.stdout = inner.live.get(id).cloned().unwrap_or_default();
+            (job, inner.state.written(id))
+        };
+        if job.state.is_final() && written > 0 {
+            match self.outputs.read(id) {
+                Some(output) => (job.stdout, job.stderr) = output,
+                None => {
+                    job.truncated = true;
+                    job.error.get_or_insert_with(|| "what it wrote is not there any more".to_owned());
+                }
+            }
         }
         Ok(job)
     }
@@ -180,12 +312,19 @@ impl Store {
         let (job, ticket) = {
             let mut inner = self.lock();
             self.expire(&mut inner);
-            let record = inner.state.cancel(id, clock::now())?;
-            let ticket = self.commit(&mut inner, &[record]);
+            let node = inner.state.job(id)?.node.clone();
+            let presence = inner.presence.get(&node);
+            let agent = match presence.is_some_and(|presence| presence.is_connected(clock::instant())) {
+                true => AgentState::Connected,
+                false => AgentState::Stale,
+            };
+            let record = inner.state.cancel(id, agent, clock::now())?;
+            let ticket = self.commit(&mut inner, record.as_slice())?;
             (inner.state.job(id)?.clone(), ticket)
         };
         Self::kept(ticket).await?;
         self.wake(&job.node);
+        self.job_news.notify_waiters();
         Ok(job)
     }
 
@@ -196,6 +335,9 @@ impl Store {
 
     /// Takes a report.
     pub(crate) async fn report(&self, node: &NodeName, report: NodeReport) -> Result<(), WireError> {
+        if self.take_progress(node, &report) {
+            return Ok(());
+        }
         if let Some(id) =
             report.id.as_ref().filter(|_| !report.stdout.is_empty() || !report.stderr.is_empty())
             && self.has_job(node, id)
@@ -206,24 +348,50 @@ impl Store {
         let ticket = {
             let mut inner = self.lock();
             let records = inner.state.report(node, &report, clock::now())?;
-            self.commit(&mut inner, &records)
+            self.commit(&mut inner, &records)?
         };
         Self::kept(ticket).await?;
+        self.end_progress(&report);
         if let Some(presence) = self.lock().presence.get(node) {
             presence.news.notify_waiters();
         }
         Ok(())
     }
 
+    /// Keeps what a job has written so far, if that is all `report` says. It is not journaled: the job's end has it all.
+    fn take_progress(&self, node: &NodeName, report: &NodeReport) -> bool {
+        let mut inner = self.lock();
+        let is_progress = inner.state.is_progress(node, report);
+        if let (true, Some(id)) = (is_progress, &report.id)
+            && inner.state.has_job(node, id)
+        {
+            inner.live.insert(id.clone(), report.stdout.clone());
+            self.job_news.notify_waiters();
+        }
+        is_progress
+    }
+
+    /// Lets go of what was kept of a job that has ended.
+    fn end_progress(&self, report: &NodeReport) {
+        if let Some(id) = &report.id {
+            let mut inner = self.lock();
+            if inner.state.job(id).is_ok_and(|job| job.state.is_final()) {
+                inner.live.remove(id);
+            }
+        }
+        self.job_news.notify_waiters();
+    }
+
     /// Waits for what an agent is to be told, and returns it; nothing if the time is over, a newer poll has come or the
-    /// server stops. Dropped in between, nothing is delivered.
+    /// server stops. Whether it may still be told is asked (`may_know`) whenever there may be something. Dropped in
+    /// between, nothing is delivered.
     pub(crate) async fn next(
         &self,
         node: &NodeName,
-        after: Option<&MessageId>,
+        taken: Taken,
         wait: Duration,
+        may_know: impl Fn() -> Result<(), WireError> + Send + Sync,
     ) -> Result<Option<Signal>, WireError> {
-        let after = after.map(MessageId::sequence);
         let poll = Poll::begin(self, node);
         let deadline = tokio::time::Instant::now() + wait;
         let mut stopping = self.stopping.clone();
@@ -232,10 +400,9 @@ impl Store {
             tokio::pin!(woken);
             // From here on no wake-up is missed.
             woken.as_mut().enable();
-            if let Some((signal, ticket)) = self.take(&poll, after) {
-                if let Some(ticket) = ticket {
-                    Self::kept(ticket).await?;
-                }
+            may_know()?;
+            if let Some((signal, ticket)) = self.take(&poll, taken)? {
+                Self::kept(ticket).await?;
                 return Ok(Some(signal));
             }
             if poll.is_superseded() {
@@ -250,15 +417,21 @@ impl Store {
         }
     }
 
-    fn take(&self, poll: &Poll<'_>, after: Option<u64>) -> Option<(Signal, Option<Ticket>)> {
+    fn take(&self, poll: &Poll<'_>, taken: Taken) -> Result<Option<(Signal, Ticket)>, WireError> {
         if poll.is_superseded() {
-            return None;
+            return Ok(None);
         }
+        let now = clock::now();
         let mut inner = self.lock();
         self.expire(&mut inner);
-        let (signal, record) = inner.state.next(poll.node, after)?;
-        let ticket = record.map(|record| self.commit(&mut inner, &[record]));
-        Some((signal, ticket))
+        let outlived = inner.state.outlived(poll.node, taken, now);
+        if !outlived.is_empty() {
+            self.commit(&mut inner, &outlived)?;
+        }
+        let Some((signal, record)) = inner.state.next(poll.node, taken, now) else { return Ok(None) };
+        // Also one that is given again: that there is such a signal has to be on disk.
+        let ticket = self.commit(&mut inner, record.as_slice())?;
+        Ok(Some((signal, ticket)))
     }
 
     /// Returns what is known of a node and its reports after `after`, as soon as there are some or the time is over.
@@ -297,14 +470,14 @@ impl Store {
             return None;
         }
         let empty = NodeRecord::default();
-        Some(status_of(node, record.unwrap_or(&empty), presence, |report| report.seq > after))
+        Some(status_of(node, record.map_or(&empty, |record| record), presence, |report| report.seq > after))
     }
 
-    /// Returns what is known of every node, each with its last report.
-    pub(crate) fn statuses(&self) -> Vec<NodeStatus> {
+    /// Returns what is known of nodes after one of them, by name, each with its last report.
+    pub(crate) fn statuses(&self, after: Option<&NodeName>) -> Page<NodeStatus> {
         let inner = self.lock();
         let mut known: BTreeMap<&NodeName, Option<&NodeRecord>> =
-            inner.state.nodes.iter().map(|(name, record)| (name, Some(record))).collect();
+            inner.state.nodes.iter().map(|(name, record)| (name, Some(&**record))).collect();
         for (name, _) in inner.presence.iter().filter(|(_, presence)| presence.poll > 0) {
             known.entry(name).or_default();
         }
@@ -313,7 +486,18 @@ impl Store {
             let record = record.unwrap_or(&empty);
             status_of(name, record, inner.presence.get(name), |report| report.seq == record.seq)
         };
-        known.into_iter().map(status).collect()
+        let wanted = known.into_iter().filter(|(name, _)| after.is_none_or(|after| *name > after));
+        let statuses: Vec<NodeStatus> = wanted.map(status).collect();
+        drop(inner);
+        Page::of(statuses.into_iter(), |status| status.node.to_string())
+    }
+
+    /// Returns the nodes whose agents are connected.
+    pub(crate) fn connected_nodes(&self) -> BTreeSet<NodeName> {
+        let now = clock::instant();
+        let inner = self.lock();
+        let connected = inner.presence.iter().filter(|(_, presence)| presence.is_connected(now));
+        connected.map(|(node, _)| node.clone()).collect()
     }
 
     /// Returns how many agents are connected.
@@ -325,12 +509,18 @@ impl Store {
 
 impl Inner {
     /// Lets the journal hold what is remembered, and no history.
-    fn rewrite(&mut self, journal: &Journal) {
-        let lines = to_lines(&self.state.to_records());
-        self.size = lines.len() as u64;
-        self.least = self.size;
-        journal.replace(lines);
+    fn rewrite(&self, journal: &Journal) {
+        let state = self.state.clone();
+        journal.rewrite(move || state.to_records());
     }
+
+    fn is_resting(&self) -> bool {
+        self.rests_until.is_some_and(|until| clock::instant() < until)
+    }
+}
+
+fn unkept() -> WireError {
+    WireError::new(WireCode::E500, "it cannot be kept: look at the disk of the server")
 }
 
 fn unheard(node: &NodeName) -> NodeStatus {
@@ -350,12 +540,13 @@ fn status_of(
         (false, true) => AgentState::Stale,
         (false, false) => AgentState::None,
     };
+    let (spec_digest, state_digest) = record.digests();
     NodeStatus {
         node: node.clone(),
         agent,
         last_seen: record.heard,
-        spec_digest: record.spec_digest.clone(),
-        state_digest: record.state_digest.clone(),
+        spec_digest,
+        state_digest,
         seq: record.seq,
         reports: record.reports.iter().filter(|report| is_wanted(report)).cloned().collect(),
     }
@@ -396,3 +587,6 @@ impl Drop for Poll<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! What agents ask for: what to do next, to be heard, a new token.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -14,25 +15,32 @@ use stead_runner::clock;
 use super::{Asked, Refused};
 use crate::answer::{self, Answer};
 use crate::parking::Parked;
+use crate::store::Taken;
 
 impl Asked<'_> {
     pub(super) async fn next(
         &mut self,
         node: &NodeName,
-        after: Option<MessageId>,
+        after: Option<u64>,
         wait: u64,
     ) -> Result<Answer, Refused> {
-        self.authorize(Endpoint::Node, Some(node.as_str()))?;
+        let claims = self.authorize(Endpoint::Node, Some(node.as_str()))?;
+        let taken = match after {
+            None => Taken::Unsaid,
+            Some(0) => Taken::NothingSince(Timestamp::from_micros(claims.iat.saturating_mul(1_000_000))),
+            Some(after) => Taken::UpTo(after),
+        };
+        let may_know = || self.server.verify_again(&claims);
         let wait = Duration::from_secs(wait);
-        let mut waiting = self.server.store.next(node, after.as_ref(), Duration::ZERO).await?;
+        let mut waiting = self.server.store.next(node, taken, Duration::ZERO, may_know).await?;
         if waiting.is_none() && !wait.is_zero() {
             if self.is_kept_alive && self.body.is_end_stream() {
                 let noted = self.noted.clone();
-                self.pulse.park(Parked { node: node.clone(), after, wait, noted });
+                self.pulse.park(Parked { node: node.clone(), taken, wait, noted });
                 // The connection's task takes over, and drops this.
                 return std::future::pending().await;
             }
-            waiting = self.server.store.next(node, after.as_ref(), wait).await?;
+            waiting = self.server.store.next(node, taken, wait, may_know).await?;
         }
         Ok(match waiting {
             Some(signal) => answer::json(StatusCode::OK, &signal),
@@ -49,8 +57,16 @@ impl Asked<'_> {
         let is_of_job = job.is_some_and(|job| self.server.store.has_job(node, &job));
         let most = self.limits().body_bytes + if is_of_job { JOB_REPORT_BYTES } else { 0 };
         let report = NodeReport::parse(&self.read_body(most).await?)?;
-        self.server.store.report(node, report).await?;
+        let (server, node) = (Arc::clone(self.server), node.clone());
+        self.server.see_through(async move { server.store.report(&node, report).await }).await??;
         Ok(answer::empty(StatusCode::ACCEPTED))
+    }
+
+    /// Answers with what a job that the node was given reads.
+    pub(super) async fn job_input(&mut self, node: &NodeName, id: &MessageId) -> Result<Answer, Refused> {
+        self.authorize(Endpoint::Node, Some(node.as_str()))?;
+        let input = self.server.store.input(node, id).await?;
+        Ok(answer::bytes(StatusCode::OK, "application/octet-stream", input.into()))
     }
 
     /// Answers with a token that says the same and lives longer, and with how the server is known from now on.

@@ -1,25 +1,37 @@
 //! What operators ask for: nodes, signals, jobs, manifests, the server itself.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use serde::Serialize;
 use serde_json::{Value, json};
 use stead_engine::nodes::{Checked, ForHost, check_manifest};
-use stead_model::node::wire::{JobRequest, JobState, SignalRequest, WireCode, WireError};
+use stead_model::node::wire::{JOB_REQUEST_BYTES, JobRequest, SignalRequest, WireCode, WireError};
 use stead_model::site::{Entry, Manifest};
 use stead_model::{MessageId, NodeName, Severity, SiteKey};
 
 use super::{Asked, Refused};
 use crate::answer::{self, Answer};
+use crate::store::Page;
+
+/// Answers with a part of a list: `next` says after what to ask for more.
+fn page<T: Serialize>(name: &str, page: Page<T>) -> Answer {
+    let mut document = json!({name: page.items});
+    if let (Value::Object(members), Some(next)) = (&mut document, page.next) {
+        members.insert("next".to_owned(), Value::from(next));
+    }
+    answer::json(StatusCode::OK, &document)
+}
 
 fn missing(what: impl Into<String>) -> Refused {
     WireError::new(WireCode::E200, what).into()
 }
 
 impl Asked<'_> {
-    pub(super) fn nodes(&mut self) -> Result<Answer, Refused> {
+    pub(super) fn nodes(&mut self, after: Option<&NodeName>) -> Result<Answer, Refused> {
         self.operator()?;
-        Ok(answer::json(StatusCode::OK, &json!({"nodes": self.server.store.statuses()})))
+        Ok(page("nodes", self.server.store.statuses(after)))
     }
 
     pub(super) async fn node(
@@ -37,42 +49,57 @@ impl Asked<'_> {
     pub(super) async fn signal(&mut self, node: &NodeName) -> Result<Answer, Refused> {
         let by = self.operator()?;
         let request = SignalRequest::parse(&self.read_body(self.limits().body_bytes).await?)?;
-        let id = self.server.store.signal(node, &request).await?;
-        self.server.note(&by, "signal", json!({"node": node, "kind": request.kind, "id": id}));
+        let (server, node) = (Arc::clone(self.server), node.clone());
+        // Also if its operator goes away: what is done is told and noted.
+        let sending = async move {
+            let id = server.store.signal(&node, &request).await?;
+            let known = json!({"node": node, "kind": request.kind, "id": id});
+            server.audit.note(&by, "signal", known).await.map(|()| id)
+        };
+        let id = self.server.see_through(sending).await??;
         Ok(answer::json(StatusCode::ACCEPTED, &json!({"id": id})))
     }
 
     pub(super) async fn submit(&mut self) -> Result<Answer, Refused> {
         let by = self.operator()?;
-        let request = JobRequest::parse(&self.read_body(self.limits().body_bytes).await?)?;
+        let most = self.body_bytes(JOB_REQUEST_BYTES);
+        let request = JobRequest::parse(&self.read_body(most).await?)?;
         let is_known = self.server.store.follow(&request.node, 0, None).await.is_some();
         if !is_known && !self.is_in_a_manifest(&request.node) {
             return Err(missing(format!("nothing is known of node {}", request.node)));
         }
-        let id = self.server.store.submit(&request, &by).await?;
-        // Only the program: arguments may hold secrets.
-        let program = request.argv.first();
-        self.server.note(&by, "job", json!({"node": request.node, "id": id, "program": program}));
+        let server = Arc::clone(self.server);
+        let submitting = async move {
+            let id = server.store.submit(&request, &by).await?;
+            // Only the program: arguments may hold secrets.
+            let known = json!({"node": request.node, "id": id, "program": request.argv.first()});
+            server.audit.note(&by, "job", known).await.map(|()| id)
+        };
+        let id = self.server.see_through(submitting).await??;
         Ok(answer::json(StatusCode::ACCEPTED, &json!({"id": id})))
     }
 
-    pub(super) fn jobs(&mut self) -> Result<Answer, Refused> {
+    pub(super) fn jobs(&mut self, after: Option<&MessageId>) -> Result<Answer, Refused> {
         self.operator()?;
-        Ok(answer::json(StatusCode::OK, &json!({"jobs": self.server.store.jobs()})))
+        Ok(page("jobs", self.server.store.jobs(after)))
     }
 
-    pub(super) fn job(&mut self, id: &MessageId) -> Result<Answer, Refused> {
+    pub(super) async fn job(&mut self, id: &MessageId, after: u64, wait: u64) -> Result<Answer, Refused> {
         self.operator()?;
-        Ok(answer::json(StatusCode::OK, &self.server.store.job(id)?))
+        let job = self.server.store.follow_job(id, after, Duration::from_secs(wait)).await?;
+        Ok(answer::json(StatusCode::OK, &job))
     }
 
     pub(super) async fn cancel(&mut self, id: &MessageId) -> Result<Answer, Refused> {
         let by = self.operator()?;
-        let job = self.server.store.cancel(id).await?;
-        self.server.note(&by, "cancel", json!({"node": job.node, "id": id}));
+        let (server, id) = (Arc::clone(self.server), id.clone());
+        let cancelling = async move {
+            let job = server.store.cancel(&id).await?;
+            server.audit.note(&by, "cancel", json!({"node": job.node, "id": id})).await.map(|()| job)
+        };
+        let job = self.server.see_through(cancelling).await??;
         // One that may run is over when its agent says so.
-        let is_over = job.state == JobState::Cancelled;
-        let status = if is_over { StatusCode::OK } else { StatusCode::ACCEPTED };
+        let status = if job.state.is_final() { StatusCode::OK } else { StatusCode::ACCEPTED };
         Ok(answer::json(status, &job))
     }
 
@@ -148,8 +175,35 @@ impl Asked<'_> {
 
     pub(super) async fn reload(&mut self) -> Result<Answer, Refused> {
         let by = self.operator()?;
-        self.server.note(&by, "reload", json!({}));
-        self.server.reload().await;
-        Ok(answer::json(StatusCode::OK, &self.server.report()))
+        let server = Arc::clone(self.server);
+        let reloading = async move {
+            server.audit.note(&by, "reload", json!({})).await?;
+            server.reload().await;
+            Ok::<_, WireError>(server.report())
+        };
+        let report = self.server.see_through(reloading).await??;
+        Ok(answer::json(StatusCode::OK, &report))
+    }
+
+    pub(super) async fn reload_usable(&mut self) -> Result<Answer, Refused> {
+        let by = self.operator()?;
+        let server = Arc::clone(self.server);
+        let reloading = async move {
+            server.audit.note(&by, "reload", json!({})).await?;
+            server.reload_usable().await.map(|()| server.report())
+        };
+        let report = self.server.see_through(reloading).await??;
+        Ok(answer::json(StatusCode::OK, &report))
+    }
+
+    pub(super) async fn reload_keys(&mut self) -> Result<Answer, Refused> {
+        let by = self.operator()?;
+        let server = Arc::clone(self.server);
+        let reloading = async move {
+            server.audit.note(&by, "keys", json!({})).await?;
+            server.reload_keys().await.map(|()| server.report())
+        };
+        let report = self.server.see_through(reloading).await??;
+        Ok(answer::json(StatusCode::OK, &report))
     }
 }

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use stead_model::MessageId;
 use stead_model::node::wire::{NodeReport, WireCode, WireError};
 
-use super::journal::JournalError;
+use super::journal::{JournalError, sync_parent};
 
 /// The directory of what jobs wrote.
 pub(super) struct Outputs(PathBuf);
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Output {
     stdout: String,
     stderr: String,
@@ -50,7 +50,8 @@ impl Outputs {
             let mut file = tempfile::Builder::new().prefix(".new").tempfile_in(&directory)?;
             file.write_all(&content)?;
             file.as_file().sync_all()?;
-            file.persist(path).map(drop).map_err(|error| error.error)
+            file.persist(&path).map_err(|error| error.error)?;
+            sync_parent(&path)
         });
         match written.await {
             Ok(Ok(())) => Ok(()),
@@ -60,18 +61,15 @@ impl Outputs {
         }
     }
 
-    /// Returns what a job wrote: standard output, and standard error.
-    pub(super) fn read(&self, id: &MessageId) -> (String, String) {
-        let content = fs::read(self.0.join(id.as_str())).unwrap_or_default();
-        let output: Output = serde_json::from_slice(&content).unwrap_or_default();
-        (output.stdout, output.stderr)
+    /// Returns what a job wrote: standard output, and standard error; none if it is not there or damaged.
+    pub(super) fn read(&self, id: &MessageId) -> Option<(String, String)> {
+        let content = fs::read(self.0.join(id.as_str())).ok()?;
+        let output: Output = serde_json::from_slice(&content).ok()?;
+        Some((output.stdout, output.stderr))
     }
 
-    /// Removes what jobs wrote that are no longer kept.
-    pub(super) fn remove(&self, ids: &[MessageId]) {
-        for id in ids {
-            // The next start tries again.
-            fs::remove_file(self.0.join(id.as_str())).ok();
-        }
+    /// Returns where lies what a job wrote.
+    pub(super) fn file(&self, id: &MessageId) -> PathBuf {
+        self.0.join(id.as_str())
     }
 }

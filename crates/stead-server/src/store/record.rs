@@ -13,7 +13,15 @@ pub(crate) enum Record {
     /// Ids go on from here: what had smaller ones may be forgotten.
     Counter { next: u64 },
     /// An operator has sent a signal.
-    Signal { id: MessageId, node: NodeName, kind: SignalKind, payload: Value },
+    Signal {
+        id: MessageId,
+        node: NodeName,
+        kind: SignalKind,
+        payload: Value,
+        /// When; the beginning of time in journals that do not say.
+        #[serde(default = "long_ago")]
+        at: Timestamp,
+    },
     /// An operator has submitted a job.
     Job {
         id: MessageId,
@@ -22,11 +30,25 @@ pub(crate) enum Record {
         ttl: u64,
         timeout: Option<u64>,
         idempotent: bool,
+        #[serde(default)]
+        live: bool,
+        /// Whether it reads something, which is kept elsewhere.
+        #[serde(default)]
+        input: bool,
         by: String,
         at: Timestamp,
     },
     /// An agent was given a signal or job.
-    Delivered { id: MessageId, node: NodeName },
+    Delivered {
+        id: MessageId,
+        node: NodeName,
+        /// When; the beginning of time in journals that do not say.
+        #[serde(default = "long_ago")]
+        at: Timestamp,
+    },
+    /// The tokens of a node that were made before this are revoked: what waits is for a machine that is gone. None if the
+    /// keyring does not say so any more.
+    Revoked { node: NodeName, before: Option<i64> },
     /// A job has gone on.
     JobChanged {
         id: MessageId,
@@ -44,4 +66,8 @@ pub(crate) enum Record {
     },
     /// A node has reported.
     Report { node: NodeName, report: StoredReport },
+}
+
+fn long_ago() -> Timestamp {
+    Timestamp::from_micros(0)
 }
