@@ -1,0 +1,626 @@
+//! The one task that owns what a publisher knows: it looks, decides with the engine, and starts and ends pipelines.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use stead_engine::fleet::watch::{self as branch, Action, Seen, WatchPolicy};
+use stead_model::GroupName;
+use stead_model::fleet::policy::millis;
+use stead_model::fleet::services::PublisherFile;
+use stead_model::fleet::state::{Outcome, Verdict};
+use stead_model::fleet::{CommitId, Millis};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::artifacts::Artifacts;
+use super::cache::Verified;
+use super::failure::{Cause, FAILED, Failure, SUPERSEDED, Stage};
+use super::git::{Git, GitError, Remote};
+use super::hook::Door;
+use super::kept::{Kept, Place, Rejection};
+use super::look::{Anchor, Found, Inspected, ask, describe, inspect, jittered, report, wall_clock};
+use super::nix::{SCRATCH, placed};
+use super::pipeline::{Patience, Pipeline, Progress, Results};
+use super::{Ending, PublishError, Published, Settings};
+use crate::api::{CallError, Master, PipelineReport, WatcherReport};
+use crate::events::{Ev, Fields};
+
+/// How many messages of a pipeline may wait: it tells little, and waits for its owner.
+const MESSAGES: usize = 64;
+
+/// How soon a master that was away is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Longer than anything takes.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What happened.
+enum Input {
+    Found(Found),
+    Told(Progress),
+    Ended(Results),
+    Look,
+    Stop,
+}
+
+/// The owner.
+pub(super) struct Owner {
+    settings: Settings,
+    file: Arc<PublisherFile>,
+    place: Place,
+    git: Git,
+    artifacts: Option<Artifacts>,
+    verified: Verified,
+    nix_version: Arc<OnceLock<String>>,
+    master: Arc<dyn Master>,
+    patience: Patience,
+    started: Instant,
+    kept: Kept,
+    /// Whether nothing was remembered: the pipeline of the master's own commit may not have ended.
+    is_lost: bool,
+    branch: branch::State,
+    /// The head that was seen last, and what it contains once it was looked into.
+    head: Option<CommitId>,
+    contains: Vec<CommitId>,
+    watcher: WatcherReport,
+    report: watch::Sender<PipelineReport>,
+    looks: JoinSet<Found>,
+    next_look: Instant,
+    pipelines: JoinSet<Results>,
+    progress: Option<mpsc::Receiver<Progress>>,
+    ending: Ending,
+    /// When the pipeline began, and when each group came where it is.
+    clocks: (Instant, BTreeMap<GroupName, Instant>),
+    poke: Arc<Notify>,
+    /// Why nothing more can be remembered.
+    broken: Option<PublishError>,
+}
+
+impl Owner {
+    /// Opens what is kept.
+    pub(super) fn open(mut settings: Settings, master: Arc<dyn Master>) -> Result<Self, PublishError> {
+        settings.file.nix = placed(&settings.file.nix)?;
+        let place = Place::open(&settings.directory)?;
+        // Builds that were killed left what they worked on; nobody else works here.
+        std::fs::remove_dir_all(place.paths().nix_home.join(SCRATCH)).ok();
+        let git = Git::open(&settings.file, place.clone_directory())?;
+        let artifacts = settings.file.artifacts.as_deref().map(Artifacts::open).transpose();
+        let remembered = place.read();
+        let kept = remembered.clone().unwrap_or_default();
+        // A head that was refused is looked into once more: the settings may be others.
+        let branch = branch::State { accepted: kept.accepted.clone(), ..branch::State::default() };
+        let watcher = WatcherReport {
+            reference: settings.file.reference.clone(),
+            state: "ok".to_owned(),
+            rejected: kept.rejected.as_ref().map(|rejection| rejection.head.clone()),
+            ..WatcherReport::default()
+        };
+        let report = PipelineReport { watcher: watcher.clone(), groups: Vec::new() };
+        Ok(Self {
+            file: Arc::new(settings.file.clone()),
+            artifacts: artifacts.map_err(PublishError::Settings)?,
+            settings,
+            place,
+            git,
+            verified: Verified::default(),
+            nix_version: Arc::default(),
+            master,
+            patience: Patience::Daemon,
+            started: Instant::now(),
+            kept,
+            is_lost: remembered.is_none(),
+            branch,
+            head: None,
+            contains: Vec::new(),
+            watcher,
+            report: watch::Sender::new(report),
+            looks: JoinSet::new(),
+            next_look: Instant::now(),
+            pipelines: JoinSet::new(),
+            progress: None,
+            ending: Ending::NothingNew,
+            clocks: (Instant::now(), BTreeMap::new()),
+            poke: Arc::default(),
+            broken: None,
+        })
+    }
+
+    /// Watches and publishes until `shutdown`.
+    pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<(), PublishError> {
+        let mut reporters = JoinSet::new();
+        reporters.spawn(report(Arc::clone(&self.master), self.report.subscribe()));
+        if let Some(hook) = &self.file.webhook {
+            let door = Door::open(hook, Arc::clone(&self.poke), Arc::clone(&self.settings.metrics)).await?;
+            reporters.spawn(door.serve());
+        }
+        if self.kept.work.as_ref().is_some_and(|work| !work.is_done) {
+            self.start();
+        }
+        loop {
+            let input = self.next(&shutdown).await;
+            if matches!(input, Input::Stop) {
+                break;
+            }
+            self.handle(input);
+            self.tell();
+            if let Some(error) = self.broken.take() {
+                self.end_all().await;
+                return Err(error);
+            }
+        }
+        self.end_all().await;
+        reporters.shutdown().await;
+        Ok(())
+    }
+
+    /// Publishes the head and ends.
+    pub(super) async fn once(mut self, shutdown: CancellationToken) -> Result<Published, PublishError> {
+        self.patience = Patience::Once;
+        if let Some(work) = &mut self.kept.work {
+            // What failed is tried again: somebody asks for it.
+            work.is_done &= work.groups.values().all(|row| row.failure.is_none());
+            work.groups.retain(|_, row| row.failure.is_none());
+        }
+        loop {
+            let input = self.next(&shutdown).await;
+            if matches!(input, Input::Stop) {
+                self.end_all().await;
+                // Nothing is known that the master would have to hear.
+                return Ok(Published { ending: Ending::Cancelled, report: self.report.borrow().clone() });
+            }
+            self.handle(input);
+            if let Some(error) = self.broken.take() {
+                self.end_all().await;
+                return Err(error);
+            }
+            if self.looks.is_empty() && self.pipelines.is_empty() && self.settle() {
+                break;
+            }
+        }
+        self.end_all().await;
+        self.tell();
+        let report = self.report.borrow().clone();
+        // Whoever waits for this commit learns of it from the next publisher otherwise.
+        self.master.report_pipeline(report.clone()).await.unwrap_or(());
+        Ok(Published { ending: self.ending, report })
+    }
+
+    /// Whether nothing is left to do; begins what an earlier publisher did not end.
+    fn settle(&mut self) -> bool {
+        let is_unfinished = self.kept.work.as_ref().is_some_and(|work| !work.is_done);
+        if is_unfinished && self.ending == Ending::NothingNew && self.watcher.state == "ok" {
+            self.start();
+            return false;
+        }
+        true
+    }
+
+    async fn end_all(&mut self) {
+        self.looks.shutdown().await;
+        self.pipelines.shutdown().await;
+    }
+
+    fn now(&self) -> Millis {
+        millis(self.started.elapsed())
+    }
+
+    fn policy(&self) -> WatchPolicy {
+        let debounce = match self.patience {
+            Patience::Daemon => millis(self.file.debounce),
+            Patience::Once => 0,
+        };
+        WatchPolicy { debounce, rewrites: self.file.rewrites }
+    }
+
+    /// Waits for what happens next. Cancel safe.
+    async fn next(&mut self, shutdown: &CancellationToken) -> Input {
+        loop {
+            let progress = async {
+                match &mut self.progress {
+                    Some(progress) => progress.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Input::Stop,
+                told = progress => match told {
+                    Some(told) => return Input::Told(told),
+                    None => self.progress = None,
+                },
+                Some(results) = self.pipelines.join_next() => match results {
+                    Ok(results) => return Input::Ended(results),
+                    Err(error) if error.is_cancelled() => {}
+                    Err(error) => return Input::Ended(panicked(&error.to_string())),
+                },
+                Some(found) = self.looks.join_next() => match found {
+                    Ok(found) => return Input::Found(found),
+                    Err(_) => return Input::Look,
+                },
+                () = self.poke.notified(), if self.looks.is_empty() => return Input::Look,
+                () = tokio::time::sleep_until(self.next_look), if self.looks.is_empty() => return Input::Look,
+            }
+        }
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Look => {
+                let git = self.git.clone();
+                self.next_look = Instant::now()
+                    + match self.patience {
+                        Patience::Daemon => jittered(self.file.poll),
+                        // One look is what was asked for.
+                        Patience::Once => NEVER,
+                    };
+                self.looks.spawn(async move { Found::Remote(git.look().await) });
+            }
+            Input::Found(Found::Remote(found)) => self.seen_remote(found),
+            Input::Found(Found::Inspected(found)) => self.inspected(found),
+            Input::Found(Found::Anchor(found)) => self.anchored(found),
+            Input::Told(progress) => self.told(progress),
+            Input::Ended(results) => self.ended(&results),
+            Input::Stop => {}
+        }
+    }
+
+    fn seen_remote(&mut self, found: Result<Remote, GitError>) {
+        if found.is_ok() {
+            // Of one that does not answer the age grows.
+            self.watcher.last_poll = wall_clock();
+            self.settings.metrics.polled();
+        }
+        let seen = match found {
+            Ok(Remote::Head(head)) => {
+                let head = self.settings.commit.clone().unwrap_or(head);
+                if self.head.replace(head.clone()).as_ref() != Some(&head) {
+                    self.note(Ev::HeadSeen, Fields { commit: Some(head.clone()), ..Fields::default() });
+                }
+                self.watcher.head = Some(head.clone());
+                Seen::Head(head)
+            }
+            Ok(Remote::Missing) => Seen::Missing,
+            Err(error) => return self.away(&error),
+        };
+        self.decide(seen);
+    }
+
+    fn away(&mut self, error: &GitError) {
+        self.watch_state("unreachable", Some(error.to_string()));
+        self.ending = Ending::Away;
+        self.decide(Seen::Error);
+    }
+
+    fn watch_state(&mut self, state: &str, error: Option<String>) {
+        if let (Some(events), Some(error)) =
+            (&self.settings.events, error.as_ref().filter(|_| self.watcher.error != error))
+        {
+            events.say(&format!("{state}: {error}"));
+        }
+        self.watcher.state = state.to_owned();
+        self.watcher.error = error;
+    }
+
+    fn inspected(&mut self, found: Result<Inspected, GitError>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return self.away(&error),
+        };
+        if !found.is_contained {
+            let why = format!("{} does not contain commit {}", self.file.reference, found.head);
+            self.watch_state("rewrite-rejected", Some(why));
+            self.ending = Ending::Rejected;
+            return;
+        }
+        self.contains = found.contains;
+        let Inspected { head, is_descendant, signature, .. } = found;
+        self.decide(Seen::Inspected { head, is_descendant, signature });
+    }
+
+    fn anchored(&mut self, found: Result<Anchor, CallError>) {
+        let anchor = match found {
+            Ok(anchor) => anchor,
+            Err(error) => {
+                self.watch_state("waiting-for-master", Some(error.to_string()));
+                self.ending = match error {
+                    CallError::Away(_) | CallError::NotLeader { .. } => Ending::Away,
+                    CallError::Refused { .. } => Ending::Failed,
+                };
+                self.next_look = Instant::now() + ASK_AGAIN.min(self.file.poll);
+                return;
+            }
+        };
+        let newest = anchor.groups.iter().max_by_key(|group| group.generation);
+        let commit = newest.map(|group| group.commit.clone());
+        self.kept.groups.extend(anchor.groups.iter().map(|group| group.group.clone()));
+        self.kept.accepted.clone_from(&commit);
+        self.decide(Seen::Anchor(commit.clone()));
+        self.save();
+        let Some(head) = self.head.clone() else { return };
+        if self.is_lost && commit.as_ref() == Some(&head) {
+            // Which of its groups the master does not have yet, nobody remembers: it does, and takes none twice.
+            self.is_lost = false;
+            self.looks.spawn(inspect(self.git.clone(), head, commit));
+            return;
+        }
+        self.decide(Seen::Head(head));
+    }
+
+    /// Does what the engine decides about what was seen.
+    fn decide(&mut self, seen: Seen) {
+        let was_head = matches!(seen, Seen::Head(_));
+        let (policy, now) = (self.policy(), self.now());
+        match branch::decide(&mut self.branch, seen, policy, now) {
+            Action::None if was_head => self.unchanged(),
+            Action::None => {}
+            Action::Inspect(head) => {
+                let accepted = self.branch.accepted.clone();
+                self.looks.spawn(inspect(self.git.clone(), head, accepted));
+            }
+            Action::Evaluate(head) => self.accept(head),
+            Action::WaitUntil(at) => {
+                self.watch_state("ok", None);
+                let at = self.started + Duration::from_millis(at);
+                self.next_look = self.next_look.min(at);
+            }
+            Action::RejectRewrite { old, new } => {
+                let why = format!(
+                    "{} was rewritten: {new} does not contain {old}, which was accepted; push a commit that does, or set `rewrites: allow`",
+                    self.file.reference
+                );
+                self.reject(new, "rewrite-rejected", why);
+            }
+            Action::RejectSignature(bad) => {
+                let head = self.branch.rejected.clone().unwrap_or_else(|| bad.commit.clone());
+                self.reject(head, "signature-rejected", describe(&bad));
+            }
+            Action::RefMissing => {
+                let why = format!("the repository has no {}; what runs stays", self.file.reference);
+                self.watch_state("ref-missing", Some(why));
+                self.ending = Ending::Away;
+            }
+            Action::Backoff { until } => {
+                self.next_look = self.started + Duration::from_millis(until);
+            }
+            Action::AskMaster => {
+                let master = Arc::clone(&self.master);
+                self.looks.spawn(async move { Found::Anchor(ask(master.as_ref()).await) });
+            }
+        }
+    }
+
+    /// The head is what was accepted or refused last.
+    fn unchanged(&mut self) {
+        let rejected = self.kept.rejected.as_ref();
+        match rejected.filter(|rejection| Some(&rejection.head) == self.head.as_ref()).cloned() {
+            Some(rejection) => {
+                self.ending = Ending::Rejected;
+                self.watch_state(&rejection.state, Some(rejection.error));
+            }
+            None => self.watch_state("ok", None),
+        }
+    }
+
+    fn reject(&mut self, head: CommitId, state: &str, error: String) {
+        self.ending = Ending::Rejected;
+        self.watch_state(state, Some(error.clone()));
+        self.watcher.rejected = Some(head.clone());
+        self.note(
+            Ev::HeadRejected,
+            Fields {
+                commit: Some(head.clone()),
+                code: state.to_owned(),
+                reason: error.clone(),
+                ..Fields::default()
+            },
+        );
+        self.kept.rejected = Some(Rejection { head, state: state.to_owned(), error });
+        self.save();
+    }
+
+    fn accept(&mut self, head: CommitId) {
+        self.watch_state("ok", None);
+        self.watcher.rejected = None;
+        self.is_lost = false;
+        if let Some(work) = self.kept.work.as_ref().filter(|work| !work.is_done) {
+            let (commit, generation) = (Some(work.commit.clone()), work.generation);
+            let (stage, reason) = (SUPERSEDED.to_owned(), format!("by {head}"));
+            self.note(Ev::Pipeline, Fields { commit, generation, stage, reason, ..Fields::default() });
+        }
+        self.kept.accept(head, std::mem::take(&mut self.contains));
+        self.save();
+        self.start();
+    }
+
+    /// Writes down that something happened; a log that cannot be written ends nothing.
+    fn note(&self, ev: Ev, fields: Fields) {
+        if let Some(events) = &self.settings.events {
+            events.write(ev, fields).unwrap_or(());
+        }
+    }
+
+    /// Writes down how far a group is, and how long that took.
+    fn note_stage(&mut self, group: &GroupName, stage: &str, code: &str, reason: &str) {
+        let Some(work) = &self.kept.work else { return };
+        let fields = Fields {
+            commit: Some(work.commit.clone()),
+            generation: work.generation,
+            group: Some(group.clone()),
+            stage: stage.to_owned(),
+            code: code.to_owned(),
+            reason: reason.to_owned(),
+            ..Fields::default()
+        };
+        self.note(Ev::Pipeline, fields);
+        let now = Instant::now();
+        let since = self.clocks.1.insert(group.clone(), now).unwrap_or(self.clocks.0);
+        self.settings.metrics.reached(stage, now - since);
+    }
+
+    /// Starts the pipeline of what is under way; one of an older commit ends.
+    fn start(&mut self) {
+        let Some(work) = &self.kept.work else { return };
+        self.clocks = (Instant::now(), BTreeMap::new());
+        // With it goes what the older one may have ended with just now.
+        self.pipelines = JoinSet::new();
+        let (tell, progress) = mpsc::channel(MESSAGES);
+        self.progress = Some(progress);
+        let waiting = match work.generation {
+            Some(_) => Vec::new(),
+            None => self.kept.waiting().to_vec(),
+        };
+        let pipeline = Pipeline {
+            git: self.git.clone(),
+            file: Arc::clone(&self.file),
+            artifacts: self.artifacts.clone(),
+            verified: self.verified.clone(),
+            nix_version: Arc::clone(&self.nix_version),
+            paths: self.place.paths(),
+            master: Arc::clone(&self.master),
+            name: self.settings.name.clone(),
+            commit: work.commit.clone(),
+            waiting,
+            generation: work.generation,
+            known: self.kept.groups.clone(),
+            ended: work.ended(),
+            patience: self.patience,
+            tell,
+        };
+        self.pipelines.spawn(pipeline.run());
+        self.place.trim_logs();
+    }
+
+    fn told(&mut self, progress: Progress) {
+        match progress {
+            Progress::Reserved { commit, generation } => {
+                self.kept.reserved(&commit, generation);
+                self.settings.metrics.reserved(generation);
+                let (commit, generation) = (Some(commit), Some(generation));
+                self.note(Ev::Reserved, Fields { commit, generation, ..Fields::default() });
+                self.save();
+            }
+            Progress::Reached(group, stage) => {
+                self.note_stage(&group, stage.word(), "", "");
+                let Some(work) = &mut self.kept.work else { return };
+                let row = work.group(&group);
+                row.stage = stage.word().to_owned();
+                row.failure = None;
+            }
+            Progress::Failed(group, failure) => {
+                self.note_stage(&group, FAILED, failure.stage.word(), &failure.error);
+                let paths = self.place.paths();
+                let Some(work) = &mut self.kept.work else { return };
+                let log = paths.log(&work.commit, &group);
+                let row = work.group(&group);
+                row.stage = FAILED.to_owned();
+                row.failure = Some(failure.report(&log));
+                self.save();
+            }
+            Progress::Answered(group, verdict) => {
+                self.settings.metrics.published(self.clocks.0.elapsed());
+                self.note_verdict(&group, &verdict);
+                let Some(work) = &mut self.kept.work else { return };
+                let row = work.group(&group);
+                let stage = match verdict.outcome {
+                    Outcome::Stale => SUPERSEDED,
+                    Outcome::Accepted
+                    | Outcome::Duplicate
+                    | Outcome::Held
+                    | Outcome::Suspended
+                    | Outcome::Conflict
+                    | Outcome::Invalid => Stage::Submitted.word(),
+                };
+                row.stage = stage.to_owned();
+                row.failure = None;
+                self.kept.groups.insert(group);
+                self.save();
+            }
+        }
+    }
+
+    fn note_verdict(&self, group: &GroupName, verdict: &Verdict) {
+        let Some(work) = &self.kept.work else { return };
+        let reasons: Vec<&str> = verdict.problems.iter().map(|problem| problem.message.as_str()).collect();
+        let fields = Fields {
+            commit: Some(work.commit.clone()),
+            generation: work.generation,
+            group: Some(group.clone()),
+            code: format!("{:?}", verdict.outcome).to_lowercase(),
+            reason: reasons.join("; "),
+            ..Fields::default()
+        };
+        self.note(Ev::Verdict, fields);
+    }
+
+    fn ended(&mut self, results: &Results) {
+        while let Some(Ok(told)) = self.progress.as_mut().map(mpsc::Receiver::try_recv) {
+            self.told(told);
+        }
+        let Some(work) = &mut self.kept.work else { return };
+        let is_away = |failure: &Failure| {
+            self.patience == Patience::Once
+                && failure.class == stead_engine::fleet::watch::FailureClass::Transient
+        };
+        work.is_done = !results.values().any(|result| result.as_ref().is_err_and(is_away));
+        self.ending = worst(results);
+        self.save();
+    }
+
+    /// Remembers everything.
+    fn save(&mut self) {
+        if let Err(error) = self.place.write(&self.kept) {
+            self.broken = Some(error);
+        }
+    }
+
+    /// Tells the master, if there is something new.
+    fn tell(&mut self) {
+        let mut report = PipelineReport { watcher: self.watcher.clone(), groups: Vec::new() };
+        if let Some(work) = &self.kept.work {
+            report.groups = work.groups.values().cloned().collect();
+            report.groups.iter_mut().for_each(|row| row.contains.clone_from(&work.contains));
+        }
+        self.report.send_if_modified(|told| {
+            let is_new = *told != report;
+            *told = report;
+            is_new
+        });
+    }
+}
+
+/// Returns what became of a commit, the worst of its groups.
+fn worst(results: &Results) -> Ending {
+    let endings = results.values().map(|result| match result {
+        Ok(verdict) => match verdict.outcome {
+            Outcome::Accepted | Outcome::Duplicate | Outcome::Suspended => Ending::Published,
+            refused @ (Outcome::Held | Outcome::Stale | Outcome::Conflict | Outcome::Invalid) => {
+                Ending::Refused(refused)
+            }
+        },
+        Err(failure) => match failure.cause {
+            Cause::Work => Ending::Failed,
+            Cause::Invalid => Ending::Invalid,
+            Cause::Away => Ending::Away,
+            Cause::Refused(outcome) => Ending::Refused(outcome),
+        },
+    });
+    // What a new commit has to mend comes before what mends itself.
+    let rank = |ending: &Ending| match ending {
+        Ending::NothingNew => 0,
+        Ending::Published => 1,
+        Ending::Away => 2,
+        Ending::Refused(_) | Ending::Rejected => 3,
+        Ending::Failed => 4,
+        Ending::Invalid => 5,
+        Ending::Cancelled => 6,
+    };
+    endings.max_by_key(rank).unwrap_or(Ending::Published)
+}
+
+fn panicked(error: &str) -> Results {
+    let failure = Failure::permanent(Stage::Evaluated, format!("the pipeline broke: {error}"));
+    Results::from([(GroupName::default_group(), Err(failure))])
+}

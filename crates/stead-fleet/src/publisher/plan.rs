@@ -1,0 +1,405 @@
+//! What a commit would do, before anybody merges it: evaluated as a publisher would, decided as a master would.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use stead_engine::fleet::canon::vm_hash;
+use stead_engine::fleet::plan::{Plan, Proposal, plan as plan_group};
+use stead_model::diagnostic::Source as Text;
+use stead_model::fleet::artifact::StorePath;
+use stead_model::fleet::fleet_file::WorkerEntry;
+use stead_model::fleet::state::{Snapshot, SnapshotGroup, SnapshotPlacement, WorkerState};
+use stead_model::fleet::vm::read_specs;
+use stead_model::fleet::{Artifact, CommitId, FleetFile, InstanceKey, VmSpec};
+use stead_model::{Diagnostics, GroupName};
+
+use super::artifacts::Artifacts;
+use super::failure::{Cause, Failure, Stage};
+use super::git::{Git, GitError};
+use super::nix::{Nix, fill_in, placed};
+use super::site::SiteWork;
+use super::source::{Chosen, Source};
+use super::{PublishError, Settings};
+
+/// What is planned, on what.
+#[derive(Clone, Debug)]
+pub struct PlanRequest {
+    /// What is planned.
+    pub what: Planned,
+    /// Of a list of specs: the commit it stands for.
+    pub commit: Option<CommitId>,
+    /// Of a list of specs: the group of all of them. Of a revision: only this group.
+    pub group: Option<GroupName>,
+    /// Whether images are built, so that bits are compared and not paths alone.
+    pub build: bool,
+    /// The state of the fleet.
+    pub snapshot: Snapshot,
+}
+
+/// What is planned.
+#[derive(Clone, Debug)]
+pub enum Planned {
+    /// A revision of the repository, as git names it.
+    Revision(String),
+    /// A list of VMs in JSON.
+    Specs {
+        /// What to call it in messages.
+        name: String,
+        /// The text.
+        text: String,
+    },
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The repository or a program cannot be used.
+    #[error(transparent)]
+    Settings(#[from] PublishError),
+    /// The revision cannot be evaluated or built.
+    #[error("{error}")]
+    Evaluation {
+        /// What went wrong, with the file and line that the tool gave.
+        error: String,
+    },
+    /// Specs or `fleet.yaml` are invalid.
+    #[error("{error}")]
+    Invalid {
+        /// Everything that is wrong.
+        error: String,
+    },
+}
+
+impl PlanError {
+    /// Returns the exit code of `stead fleet plan`.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Settings(_) | Self::Evaluation { .. } => 1,
+            Self::Invalid { .. } => 3,
+        }
+    }
+}
+
+impl From<Failure> for PlanError {
+    fn from(failure: Failure) -> Self {
+        let error = failure.error;
+        match failure.cause {
+            Cause::Invalid => Self::Invalid { error },
+            Cause::Work | Cause::Away | Cause::Refused(_) => Self::Evaluation { error },
+        }
+    }
+}
+
+impl From<GitError> for PlanError {
+    fn from(error: GitError) -> Self {
+        Self::Evaluation { error: error.to_string() }
+    }
+}
+
+/// The groups of a commit.
+struct Proposed {
+    commit: CommitId,
+    groups: BTreeMap<GroupName, Vec<Arc<VmSpec>>>,
+    /// What `fleet.yaml` would say.
+    fleet: Option<Arc<FleetFile>>,
+    /// Whether bits are known.
+    is_exact: bool,
+}
+
+/// Returns what publishing something right now would do. Nothing is published, put or copied; the revision is read from the
+/// repository of `settings`, which needs not be pushed where that is a path.
+///
+/// # Errors
+/// If it cannot be evaluated, or is invalid.
+pub async fn plan(settings: &Settings, request: PlanRequest) -> Result<Plan, PlanError> {
+    let proposed = match &request.what {
+        Planned::Specs { name, text } => of_specs(name, text, &request)?,
+        Planned::Revision(revision) => of_revision(settings, revision, &request).await?,
+    };
+    let snapshot = match &proposed.fleet {
+        Some(fleet) => under(&request.snapshot, fleet),
+        None => request.snapshot,
+    };
+    let wanted = request.group.unwrap_or_else(GroupName::default_group);
+    let mut found = plan_groups(snapshot, &proposed, &wanted);
+    found.exact &= proposed.is_exact;
+    Ok(found)
+}
+
+fn of_specs(name: &str, text: &str, request: &PlanRequest) -> Result<Proposed, PlanError> {
+    let source = Text { name: name.into(), text: text.into() };
+    let mut problems = Diagnostics::default();
+    let specs = read_specs(&source, &mut problems);
+    if problems.has_errors() {
+        return Err(Failure::invalid(Stage::Evaluated, &problems.sorted()).into());
+    }
+    let mut groups: BTreeMap<GroupName, Vec<Arc<VmSpec>>> = BTreeMap::new();
+    groups.extend(request.group.clone().map(|group| (group, Vec::new())));
+    for mut spec in specs {
+        if let Some(group) = &request.group {
+            spec.group = group.clone();
+        }
+        groups.entry(spec.group.clone()).or_default().push(Arc::new(spec));
+    }
+    if groups.is_empty() {
+        groups.insert(GroupName::default_group(), Vec::new());
+    }
+    let nobody = || CommitId::parse(&"0".repeat(40)).expect("forty digits are a commit");
+    let commit = request.commit.clone().unwrap_or_else(nobody);
+    Ok(Proposed { commit, groups, fleet: None, is_exact: true })
+}
+
+async fn of_revision(
+    settings: &Settings,
+    revision: &str,
+    request: &PlanRequest,
+) -> Result<Proposed, PlanError> {
+    let failed = |source| PublishError::File { what: "make", path: PathBuf::from("a directory"), source };
+    let scratch = tempfile::tempdir().map_err(failed)?;
+    let git = Git::open(&settings.file, scratch.path().join("clone.git"))?.at_hand().await?;
+    let commit = git.resolve(revision).await?;
+    let source = Source::read(&git, &commit, &settings.file).await?;
+    let known: BTreeSet<GroupName> =
+        request.snapshot.groups.iter().map(|group| group.group.clone()).collect();
+    let mut is_exact = true;
+    let mut groups: BTreeMap<GroupName, Vec<VmSpec>> = match source.evaluator {
+        Chosen::Site => {
+            let artifacts = settings.file.artifacts.as_deref().map(Artifacts::open).transpose();
+            let artifacts = artifacts.map_err(PublishError::Settings)?;
+            let mut work = SiteWork::evaluate(&git, &source).await?;
+            work.measure(&source, artifacts.as_ref()).await?;
+            BTreeMap::from([(GroupName::default_group(), work.vms().to_vec())])
+        }
+        Chosen::Nix => {
+            let (log, evaluations) = (scratch.path().join("log"), scratch.path().to_owned());
+            let nix = Nix {
+                settings: placed(&settings.file.nix)?,
+                evaluations,
+                cache_home: scratch.path().join("nix"),
+                flake: git.flake(&commit, &settings.file.subdir),
+                version: Arc::new(OnceLock::new()),
+            };
+            let mut found = BTreeMap::new();
+            for group in nix.groups(&log, &known).await? {
+                let mut vms = nix.vms(&log, &group, &source.fleet, known.contains(&group)).await?;
+                if request.build {
+                    nix.build(&log, &group).await?;
+                    nix.resolve(&log, &mut vms).await?;
+                } else {
+                    is_exact &= !take_known_bits(&mut vms, &request.snapshot);
+                }
+                found.insert(group, vms);
+            }
+            found
+        }
+    };
+    for group in known.iter().filter(|group| **group != GroupName::fleet()) {
+        groups.entry(group.clone()).or_default();
+    }
+    if let Some(only) = &request.group {
+        groups.retain(|group, _| group == only);
+        groups.entry(only.clone()).or_default();
+    }
+    let has_fleet = source.fleet_text.is_some() || known.contains(&GroupName::fleet());
+    let groups =
+        groups.into_iter().map(|(group, vms)| (group, vms.into_iter().map(Arc::new).collect())).collect();
+    Ok(Proposed { commit, groups, fleet: has_fleet.then_some(source.fleet), is_exact })
+}
+
+/// Fills in the bits that the fleet runs of the same paths, and returns whether there are paths at all: they alone are
+/// compared.
+fn take_known_bits(vms: &mut [VmSpec], snapshot: &Snapshot) -> bool {
+    let mut known: BTreeMap<StorePath, String> = BTreeMap::new();
+    for spec in snapshot.groups.iter().flat_map(|group| &group.specs) {
+        for (_, artifact) in spec.artifacts() {
+            if let Artifact::Store { path, nar_hash, .. } = artifact {
+                known.insert(path.clone(), nar_hash.clone());
+            }
+        }
+    }
+    vms.iter_mut().for_each(|vm| fill_in(vm, &known));
+    vms.iter().any(|vm| vm.artifacts().iter().any(|(_, artifact)| artifact.store_path().is_some()))
+}
+
+/// Returns the state of a fleet as it would be under another `fleet.yaml`.
+fn under(snapshot: &Snapshot, fleet: &FleetFile) -> Snapshot {
+    let mut changed = Snapshot { fleet: fleet.clone(), ..snapshot.clone() };
+    for worker in &mut changed.workers {
+        let (old, new) = (snapshot.fleet.worker(&worker.id), fleet.worker(&worker.id));
+        worker.state = state_under(worker.state, &old, &new);
+        worker.labels.retain(|key, value| old.labels.get(key) != Some(value));
+        worker.labels.extend(new.labels);
+        let given = &mut worker.allocatable;
+        given.cpu_milli = given.cpu_milli.saturating_add(old.reserve.cpu_milli);
+        given.mem_mib = given.mem_mib.saturating_add(old.reserve.mem_mib);
+        *given = given.without(new.reserve);
+    }
+    changed
+}
+
+/// Returns the state of a worker: what only the old file says is undone, what a hold or silence says stays.
+fn state_under(state: WorkerState, old: &WorkerEntry, new: &WorkerEntry) -> WorkerState {
+    let is_undone = match state {
+        WorkerState::Unknown | WorkerState::Lost => return state,
+        WorkerState::Ready | WorkerState::Late => false,
+        WorkerState::Cordoned => old.cordon,
+        WorkerState::Draining => old.drain,
+        WorkerState::Suspended => old.suspend,
+    };
+    if new.suspend {
+        WorkerState::Suspended
+    } else if new.drain {
+        WorkerState::Draining
+    } else if new.cordon {
+        WorkerState::Cordoned
+    } else if is_undone {
+        WorkerState::Ready
+    } else {
+        state
+    }
+}
+
+/// Plans one group after the other, each on what the one before would leave; the hashes are those of `wanted`.
+fn plan_groups(snapshot: Snapshot, proposed: &Proposed, wanted: &GroupName) -> Plan {
+    let before: BTreeSet<InstanceKey> =
+        snapshot.placements.iter().map(|placement| placement.instance.clone()).collect();
+    let mut state = snapshot;
+    let mut whole: Option<Plan> = None;
+    let others = proposed.groups.iter().filter(|(group, _)| *group != wanted);
+    for (group, specs) in proposed.groups.get_key_value(wanted).into_iter().chain(others) {
+        let found = plan_group(&state, &Proposal { commit: &proposed.commit, group, specs });
+        advance(&mut state, proposed, group, specs, &found);
+        whole = Some(match whole {
+            None => found,
+            Some(whole) => join(whole, found),
+        });
+    }
+    let mut whole = whole.unwrap_or_else(|| {
+        plan_group(&state, &Proposal { commit: &proposed.commit, group: wanted, specs: &[] })
+    });
+    let moved = whole.moves.iter().map(|change| &change.instance);
+    let replaced = whole.replace.iter().map(|change| &change.instance);
+    let changed: BTreeSet<&InstanceKey> = moved.chain(replaced).chain(&whole.remove).collect();
+    let unchanged = whole.assign.keys().filter(|key| before.contains(*key) && !changed.contains(key)).count();
+    whole.unchanged = u32::try_from(unchanged).unwrap_or(u32::MAX);
+    whole
+}
+
+/// Puts a group in place, as its plan says.
+fn advance(state: &mut Snapshot, proposed: &Proposed, group: &GroupName, specs: &[Arc<VmSpec>], plan: &Plan) {
+    state.groups.retain(|active| active.group != *group);
+    state.groups.push(SnapshotGroup {
+        group: group.clone(),
+        generation: 0,
+        commit: proposed.commit.clone(),
+        specs: specs.iter().map(|spec| VmSpec::clone(spec)).collect(),
+    });
+    let hashes: BTreeMap<_, _> =
+        state.groups.iter().flat_map(|group| &group.specs).map(|spec| (&spec.id, vm_hash(spec))).collect();
+    let volumes: BTreeMap<&InstanceKey, &Vec<String>> =
+        state.placements.iter().map(|placement| (&placement.instance, &placement.volumes)).collect();
+    state.placements = plan
+        .assign
+        .iter()
+        .map(|(instance, worker)| SnapshotPlacement {
+            instance: instance.clone(),
+            worker: worker.clone(),
+            vm_hash: hashes.get(&instance.vm).copied(),
+            volumes: volumes.get(instance).map(|volumes| (*volumes).clone()).unwrap_or_default(),
+        })
+        .collect();
+}
+
+/// Returns both plans as one, of which `first` gives the hashes.
+fn join(first: Plan, next: Plan) -> Plan {
+    fn both<T, K: Ord>(mut first: Vec<T>, next: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+        first.extend(next);
+        first.sort_by_key(|item| key(item));
+        first
+    }
+    Plan {
+        exact: first.exact && next.exact,
+        vms: both(first.vms, next.vms, |vm| vm.id.clone()),
+        assign: next.assign,
+        groups: both(first.groups, next.groups, Clone::clone),
+        add: both(first.add, next.add, Clone::clone),
+        remove: both(first.remove, next.remove, Clone::clone),
+        replace: both(first.replace, next.replace, |change| change.instance.clone()),
+        moves: both(first.moves, next.moves, |change| change.instance.clone()),
+        // The last one knows of everything that has no place.
+        unschedulable: next.unschedulable,
+        held: first.held.or(next.held),
+        ..first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::WorkerName;
+    use stead_model::fleet::state::{Allocatable, WorkerView};
+
+    use super::*;
+
+    fn request(text: &str, group: Option<&str>) -> PlanRequest {
+        let name = WorkerName::parse("w1").unwrap();
+        let allocatable = Allocatable { cpu_milli: 4000, mem_mib: 4096, disk_mib: None };
+        PlanRequest {
+            what: Planned::Specs { name: "specs".to_owned(), text: text.to_owned() },
+            commit: None,
+            group: group.map(|group| GroupName::parse(group).unwrap()),
+            build: false,
+            snapshot: Snapshot { workers: vec![WorkerView::new(name, allocatable)], ..Snapshot::default() },
+        }
+    }
+
+    fn proposed(request: &PlanRequest) -> Proposed {
+        let Planned::Specs { name, text } = &request.what else { panic!("specs") };
+        of_specs(name, text, request).unwrap()
+    }
+
+    /// Groups share the workers: what the first takes the second does not get.
+    #[test]
+    fn groups_are_planned_on_what_is_left() {
+        let vm = |id: &str, group: &str, mem: u32| {
+            format!(
+                r#"{{"id":"{id}","group":"{group}","resources":{{"cpuMilli":100,"memMiB":{mem}}},"runtime":{{"driver":"sandbox"}}}}"#
+            )
+        };
+        let text = format!("[{},{}]", vm("web", "default", 3000), vm("edge", "edge", 3000));
+        let request = request(&text, None);
+        let found = plan_groups(request.snapshot.clone(), &proposed(&request), &GroupName::default_group());
+        let names = |keys: &[InstanceKey]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(&found.add), ["web/0"]);
+        assert_eq!(
+            found.unschedulable.iter().map(|row| row.instance.to_string()).collect::<Vec<_>>(),
+            ["edge/0"]
+        );
+        assert_eq!((found.vms.len(), found.groups.len(), found.unchanged), (2, 2, 0));
+        let again =
+            plan_groups(request.snapshot.clone(), &proposed(&request), &GroupName::parse("edge").unwrap());
+        assert_eq!(names(&again.add), ["edge/0"], "whose hashes are wanted goes first");
+    }
+
+    /// What the old file said of a worker is undone, what a hold or silence says stays.
+    #[test]
+    fn workers_are_what_the_new_file_says() {
+        use WorkerState::{Cordoned, Draining, Late, Lost, Ready, Suspended, Unknown};
+        let nothing = WorkerEntry::default();
+        let cordon = WorkerEntry { cordon: true, ..WorkerEntry::default() };
+        let drain = WorkerEntry { drain: true, ..WorkerEntry::default() };
+        for (state, old, new, expected) in [
+            (Ready, &nothing, &drain, Draining),
+            (Draining, &drain, &nothing, Ready),
+            (Cordoned, &cordon, &nothing, Ready),
+            (Cordoned, &nothing, &nothing, Cordoned),
+            (Cordoned, &cordon, &drain, Draining),
+            (Late, &nothing, &nothing, Late),
+            (Lost, &drain, &cordon, Lost),
+            (Unknown, &nothing, &drain, Unknown),
+            (Suspended, &nothing, &nothing, Suspended),
+        ] {
+            assert_eq!(state_under(state, old, new), expected, "{state:?}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! One look at everything: what is there, what follows, and what is begun.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stead_engine::fleet::reconcile::{
+    self, Closure, ClosureState, Here, Local, LocalState, Step, StopReason,
+};
+use stead_model::fleet::state::Assignment;
+use stead_model::fleet::vm::VmSpec;
+use stead_model::fleet::{InstanceKey, Millis};
+use stead_model::plan::Digest;
+
+use super::runs::{detail_of, spec_now};
+use super::{Agent, Busy, Done, PAUSE, assigned, clock};
+use crate::events::Ev;
+use crate::worker::act::{ActError, Order};
+use crate::worker::facts;
+use crate::worker::observe::{self, Sight};
+
+/// How often the lease is looked at while singletons run: timers stand still while the machine is suspended.
+const LEASE_LOOK: Millis = 1_000;
+/// How long a singleton may take to stop once its lease is over.
+pub(super) const FENCE: Duration = Duration::from_secs(2);
+
+impl Agent {
+    /// Looks at everything, decides and begins what can be done now. What cannot be read or written for now (the disk is
+    /// full, say) is tried again: machines are never left without their agent for that.
+    pub(super) async fn look(&mut self) {
+        loop {
+            self.wake_at = None;
+            self.next_drift = clock::now() + millis(self.settings.file.drift_interval);
+            let Ok(sight) = observe::look(&self.hands).await else {
+                self.wake(clock::now() + PAUSE);
+                return;
+            };
+            let here = self.here(&sight);
+            let now = clock::now();
+            // How full the disk is decides what is placed here: that is told at once.
+            self.needs_full |= here.is_disk_low != self.was_disk_low;
+            self.was_disk_low = here.is_disk_low;
+            self.has_singletons = here.machines.values().any(|machine| machine.is_singleton)
+                || self.applied.iter().flat_map(|applied| &applied.specs).any(|spec| spec.singleton);
+            // Without a word of what is wanted nothing is done but what two agents could not agree on later.
+            let known = self.applied.clone();
+            let reconciled = match &known {
+                Some(applied) => reconcile::reconcile(applied, &here, now),
+                None => reconcile::fence_all(&here, now),
+            };
+            if let Some(wake) = reconciled.wake_at {
+                self.wake(wake);
+            }
+            if self.has_singletons {
+                self.wake(now + LEASE_LOOK);
+            }
+            let applied = known.clone().unwrap_or_default();
+            self.refresh_records(&applied, &sight);
+            let mut again = false;
+            for step in &reconciled.steps {
+                again |= self.begin_step(step, &applied, &sight);
+            }
+            self.watch_runs(&applied, &sight);
+            self.see(&sight, &reconciled, known.as_ref());
+            if !again {
+                if known.is_some() {
+                    self.collect(&applied, &sight);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Brings records up to what is assigned where that is the same to run: what the next agent knows is of them alone.
+    fn refresh_records(&self, applied: &Assignment, sight: &Sight) {
+        for (key, found) in &sight.instances {
+            let spec = spec_now(applied, found);
+            if *spec != *found.record.spec {
+                // Whoever looks next tries again.
+                self.hands.files.update_record(key, |record| record.spec = spec).ok();
+            }
+        }
+    }
+
+    /// Returns what the engine has to know.
+    pub(super) fn here(&self, sight: &Sight) -> Here {
+        let mut machines: BTreeMap<InstanceKey, Local> = BTreeMap::new();
+        for (key, found) in &sight.instances {
+            let record = &found.record;
+            let busy = self.busy.get(key);
+            machines.insert(
+                key.clone(),
+                Local {
+                    vm_hash: record.vm_hash,
+                    is_singleton: record.spec.singleton,
+                    state: busy.map_or(found.state, |busy| busy.state),
+                    attempts: record.attempts,
+                    next_retry: if record.boot_id == self.boot_id { record.next_retry } else { 0 },
+                    is_adopted: self.adopted.contains(key),
+                },
+            );
+        }
+        for assigned in self.applied.iter().flat_map(|applied| &applied.instances) {
+            // Its record comes as the first thing of its start.
+            let Some(busy) = self.busy.get(&assigned.instance) else { continue };
+            machines.entry(assigned.instance.clone()).or_insert(Local {
+                vm_hash: assigned.vm_hash,
+                is_singleton: false,
+                state: busy.state,
+                attempts: 0,
+                next_retry: 0,
+                is_adopted: true,
+            });
+        }
+        let wanted =
+            self.applied.iter().flat_map(|applied| &applied.instances).map(|assigned| assigned.vm_hash);
+        let mut closures: BTreeMap<Digest, Closure> = BTreeMap::new();
+        for hash in wanted.chain(sight.instances.values().map(|found| found.record.vm_hash)) {
+            closures.entry(hash).or_insert_with(|| self.closure(&hash));
+        }
+        Here {
+            machines,
+            foreign: sight.foreign.clone(),
+            closures,
+            is_disk_low: facts::is_disk_low(&self.settings.file, self.hands.files.directory()),
+            lease_until: self.lease_until,
+            unsupported: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn closure(&self, hash: &Digest) -> Closure {
+        let known = self.closures.get(hash).copied();
+        if self.fetching.contains_key(hash) {
+            return Closure { state: ClosureState::Fetching, ..known.unwrap_or_default() };
+        }
+        match known {
+            Some(closure) if closure.state == ClosureState::Fetched => closure,
+            Some(_) | None if self.fetcher.is_rooted(hash).is_some() => {
+                Closure { state: ClosureState::Rooted, ..Closure::default() }
+            }
+            Some(closure) => closure,
+            None => Closure::default(),
+        }
+    }
+
+    /// Begins a step; returns whether it is over already, so that more can be done at once.
+    pub(super) fn begin_step(&mut self, step: &Step, applied: &Assignment, sight: &Sight) -> bool {
+        match step {
+            Step::Adopt(key) => {
+                self.adopted.insert(key.clone());
+                self.write(Ev::Adopted, key, "the agent began anew");
+                true
+            }
+            Step::Count { instance, attempts, next_retry } => {
+                let files = &self.hands.files;
+                let counted = files.update_record(instance, |record| {
+                    record.attempts = *attempts;
+                    record.next_retry = *next_retry;
+                    record.is_counted = true;
+                });
+                if counted.is_err() {
+                    self.wake(clock::now() + PAUSE);
+                    return false;
+                }
+                (self.settings.watch)("count");
+                let (hands, key) = (Arc::clone(&self.hands), instance.clone());
+                // What a killed process left would run on until the next start.
+                self.act(instance, LocalState::Stopping, None, async move { hands.sweep(&key).await });
+                false
+            }
+            Step::Stop { instance, why } => {
+                if let Some(busy) = self.busy.get(instance) {
+                    // What nobody wants is let come up and stopped then; a lease waits neither for that nor for a slow stop.
+                    match why {
+                        StopReason::NotAssigned => {}
+                        StopReason::Fenced if busy.is_fencing() => {}
+                        StopReason::Fenced => busy.abort.abort(),
+                    }
+                    return false;
+                }
+                let grace = grace_of(applied, instance, sight);
+                let (grace, event) = match why {
+                    StopReason::NotAssigned => (grace, (Ev::Stopped, "nobody wants it here".to_owned())),
+                    StopReason::Fenced => {
+                        (grace.min(FENCE), (Ev::Fenced, "no master was heard in time".to_owned()))
+                    }
+                };
+                let (hands, key) = (Arc::clone(&self.hands), instance.clone());
+                let stopping = async move { hands.stop(&key, grace).await };
+                self.act(instance, LocalState::Stopping, Some(event), stopping);
+                false
+            }
+            Step::Clean(key) => {
+                let (hands, cleaned) = (Arc::clone(&self.hands), key.clone());
+                let event = (Ev::Removed, "nobody wants it here".to_owned());
+                self.act(key, LocalState::Stopping, Some(event), async move { hands.clean(&cleaned).await });
+                false
+            }
+            Step::Fetch(hash) => {
+                let Some(spec) = spec_of(applied, hash) else { return false };
+                let (fetcher, hash) = (Arc::clone(&self.fetcher), *hash);
+                let id = self.work.spawn(async move { Done::Fetched(hash, fetcher.fetch(&spec).await) }).id();
+                self.fetching.insert(hash, id);
+                false
+            }
+            Step::Root(hash) => {
+                let Some(spec) = spec_of(applied, hash) else { return false };
+                let (fetcher, hash) = (Arc::clone(&self.fetcher), *hash);
+                let is_built_locally = self.built_locally.contains(&hash);
+                let rooting =
+                    async move { Done::Rooted(hash, fetcher.root(&hash, &spec, is_built_locally).await) };
+                let id = self.work.spawn(rooting).id();
+                self.fetching.insert(hash, id);
+                false
+            }
+            Step::Replace { instance, to, .. } => {
+                let Some(order) = order(applied, instance, to, sight) else { return false };
+                let (hands, grace) = (Arc::clone(&self.hands), grace_of(applied, instance, sight));
+                let event = (Ev::Stopped, format!("it is replaced by {to}"));
+                let retiring = async move { hands.retire(&order, grace).await };
+                self.act(instance, LocalState::Stopping, Some(event), retiring);
+                false
+            }
+            Step::Start { instance, vm_hash } => {
+                let Some(order) = order(applied, instance, vm_hash, sight) else { return false };
+                self.adopted.insert(instance.clone());
+                let hands = Arc::clone(&self.hands);
+                let why = match sight.instances.get(instance).map(|found| (found, detail_of(found))) {
+                    Some((_, why)) if !why.is_empty() => why,
+                    Some((found, _)) if found.record.since > 0 => "it was stopped".to_owned(),
+                    Some(_) | None => "it is assigned".to_owned(),
+                };
+                let event = (Ev::Started, why);
+                self.fetcher.remember(&order.spec.id, order.vm_hash).ok();
+                self.act(
+                    instance,
+                    LocalState::Starting,
+                    Some(event),
+                    async move { hands.start(&order).await },
+                );
+                false
+            }
+        }
+    }
+
+    /// Begins an act, unless one is under way or the last one failed just now.
+    pub(super) fn act(
+        &mut self,
+        key: &InstanceKey,
+        state: LocalState,
+        event: Option<(Ev, String)>,
+        act: impl Future<Output = Result<(), ActError>> + Send + 'static,
+    ) {
+        if self.busy.contains_key(key) {
+            return;
+        }
+        if let Some(paused) = self.paused.get(key).filter(|paused| clock::now() < paused.until) {
+            let until = paused.until;
+            self.wake(until);
+            return;
+        }
+        self.watched.remove(key);
+        let acted = key.clone();
+        let abort = self.work.spawn(async move { Done::Acted(acted, act.await) });
+        self.busy.insert(key.clone(), Busy { state, event, abort });
+    }
+
+    /// Drops closures that nobody needs, while nothing is being fetched.
+    pub(super) fn collect(&mut self, applied: &Assignment, sight: &Sight) {
+        if !self.fetching.is_empty()
+            || self.closures.values().any(|closure| closure.state == ClosureState::Fetched)
+        {
+            return;
+        }
+        let assigned = applied.instances.iter().map(|assigned| assigned.vm_hash);
+        let in_use = assigned.chain(sight.instances.values().map(|found| found.record.vm_hash)).collect();
+        // What could not be dropped is found again.
+        self.fetcher.collect(&in_use, &applied.specs, self.settings.file.keep_previous).ok();
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> Millis {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns how long a stop of an instance may take.
+pub(super) fn grace_of(applied: &Assignment, key: &InstanceKey, sight: &Sight) -> Duration {
+    let seconds = sight.instances.get(key).map_or(0, |found| spec_now(applied, found).stop_seconds);
+    Duration::from_secs(seconds.into())
+}
+
+/// Returns a spec with this hash.
+pub(super) fn spec_of(applied: &Assignment, hash: &Digest) -> Option<Arc<VmSpec>> {
+    let assigned = applied.instances.iter().find(|assigned| assigned.vm_hash == *hash)?;
+    applied.specs.get(assigned.spec as usize).cloned()
+}
+
+/// Returns what an instance is to run: what is assigned, or what it ran before and still may.
+pub(super) fn order(
+    applied: &Assignment,
+    key: &InstanceKey,
+    vm_hash: &Digest,
+    sight: &Sight,
+) -> Option<Order> {
+    let assigned = assigned(applied, key)?;
+    let (spec, generation) = if assigned.vm_hash == *vm_hash {
+        (applied.specs.get(assigned.spec as usize)?, assigned.generation)
+    } else {
+        let found = sight.instances.get(key).filter(|found| found.record.vm_hash == *vm_hash)?;
+        (&found.record.spec, found.record.generation)
+    };
+    Some(Order { key: key.clone(), spec: Arc::clone(spec), vm_hash: *vm_hash, generation })
+}
