@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use stead_model::RunId;
+use stead_model::{RunId, SiteKey};
 
 mod agent;
 mod bundle;
@@ -16,6 +16,7 @@ mod config;
 mod diff;
 mod doctor;
 mod exec;
+mod fleet;
 mod intent;
 mod job;
 mod node_verbs;
@@ -37,17 +38,23 @@ pub use config::{ConfigApplyArgs, ConfigCommand, ConfigConfirmArgs, ConfigFetchA
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
+pub use fleet::{
+    FailOn, FleetCommand, FleetDevArgs, FleetDriverWord, FleetExplainArgs, FleetHoldArgs, FleetMasterArgs,
+    FleetMintArgs, FleetPlanArgs, FleetPublishArgs, FleetReleaseArgs, FleetRevokeArgs, FleetRole,
+    FleetStatusArgs, FleetTokenCommand, FleetTokenListArgs, FleetWaitArgs, FleetWayArgs, FleetWorkerArgs,
+    MasterKeys, PublisherKeys, WorkerKeys,
+};
 pub use intent::IntentArgs;
 pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
 pub use node_verbs::{DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
-    AudienceWord, InitCommand, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs, SiteArgs,
-    TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs,
-    ValidateArgs,
+    AudienceWord, InitCommand, InitFleetArgs, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs,
+    SiteArgs, TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs,
+    TokenVerifyArgs, ValidateArgs,
 };
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
-    PlanShowArgs, Progress, ResumeArgs, VarArgs,
+    PlanShowArgs, PlanSubmitArgs, Progress, ResumeArgs, VarArgs,
 };
 pub use run::{RunCommand, RunManifestArgs};
 pub use server::{ServerCommand, ServerStartArgs, ServerStatusArgs, ServerStopArgs};
@@ -70,11 +77,13 @@ Examples:
   stead exec role:web -- uptime            a command on some hosts
   stead bundle list                        what ran, newest first
   stead diff run base.zip last             what is different
+  stead fleet dev lab                      machines kept as a Git repository says
   stead tui                                all of that on a whole screen
 
 Exit codes:
   0 done   1 the work failed   2 usage   3 invalid input   4 verification failed   5 locked
-  6 confirmation needed   7 unreachable   8 timed out   130 cancelled by a signal";
+  6 confirmation needed   7 unreachable   8 timed out   10 a fleet is converging   11 it is degraded
+  130 cancelled by a signal";
 
 /// Puts machines in their place and keeps them there.
 #[derive(Debug, Parser)]
@@ -178,6 +187,9 @@ pub enum Command {
     /// Start, stop and look at the server that nodes talk to
     #[command(subcommand)]
     Server(ServerCommand),
+    /// Keep machines as a Git commit says: publisher, master, workers
+    #[command(subcommand)]
+    Fleet(FleetCommand),
     /// Write the files to start with
     #[command(subcommand)]
     Init(InitCommand),
@@ -199,6 +211,9 @@ pub enum Command {
     /// Be the process of a sandbox; started by its driver
     #[command(hide = true)]
     Sandbox(SandboxArgs),
+    /// Be a process of a container; started by its driver
+    #[command(hide = true, subcommand)]
+    Container(ContainerCommand),
     /// Do for the level above what it asks with the nodes in this machine; started by it
     #[command(hide = true, subcommand, name = stead_drivers::errand::COMMAND)]
     Errand(ErrandCommand),
@@ -219,9 +234,24 @@ pub enum ErrandCommand {
         /// The number of the last event that is known
         #[arg(long, value_name = "SEQ", default_value_t = 0)]
         after: u64,
+        /// Stop after so many bytes of events, between two of them
+        #[arg(long, value_name = "BYTES")]
+        most: Option<u64>,
     },
     /// Ask an errand to stop
     Stop(ErrandArgs),
+    /// Print what the nodes of a manifest in this machine do
+    Status {
+        /// The site that handed it down
+        #[arg(long, value_name = "NAME", value_parser = nodes::site_key)]
+        of_site: SiteKey,
+        /// The manifest
+        #[arg(long, value_name = "NAME", value_parser = nodes::site_key)]
+        manifest: SiteKey,
+        /// What this machine is called above
+        #[arg(long, value_name = "HOST")]
+        host: String,
+    },
 }
 
 /// Which errand.
@@ -232,10 +262,21 @@ pub struct ErrandArgs {
     pub run: RunId,
 }
 
-/// Arguments of `stead sandbox`.
+/// Processes of a container.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ContainerCommand {
+    /// Be the process that keeps a container
+    Keep(SandboxArgs),
+    /// Be the first process in a container
+    Init,
+    /// Stop the container this runs in, and have it start again
+    Restart,
+}
+
+/// Arguments of `stead sandbox` and of `stead container keep`.
 #[derive(Clone, Debug, Args)]
 pub struct SandboxArgs {
-    /// The sandbox's directory
+    /// The machine's directory
     #[arg(long, value_name = "DIR")]
     pub machine: PathBuf,
     /// Which start this is
@@ -295,6 +336,14 @@ pub enum SchemaCommand {
     Posture,
     /// Print the JSON Schema of manifests
     Manifest,
+    /// Print the JSON Schema of fleet.yaml
+    Fleet,
+    /// Print the JSON Schema of publisher.yaml
+    Publisher,
+    /// Print the JSON Schema of master.yaml
+    Master,
+    /// Print the JSON Schema of worker.yaml
+    Worker,
     /// Print operations: parameters, result and effect
     Operation {
         /// One operation, such as command.exec [default: all]
@@ -417,6 +466,7 @@ impl Command {
             | Self::Config(_)
             | Self::Token(_)
             | Self::Server(_)
+            | Self::Fleet(_)
             | Self::Init(_)
             | Self::Schema(_)
             | Self::Completions(_)
@@ -424,6 +474,7 @@ impl Command {
             | Self::Executor(_)
             | Self::Supervise
             | Self::Sandbox(_)
+            | Self::Container(_)
             | Self::Errand(_) => None,
         }
     }
@@ -434,7 +485,8 @@ impl Command {
             Self::Plan(PlanArgs { command }) => match command {
                 PlanCommand::Run(args) => args.output.json,
                 PlanCommand::Show(args) => args.json,
-                PlanCommand::Graph(_) => false,
+                PlanCommand::Submit(args) => args.json,
+                PlanCommand::Graph(_) | PlanCommand::Keep { .. } => false,
             },
             Self::Run(RunCommand::Manifest(args)) => args.json,
             Self::Steps(command) => match command {
@@ -472,6 +524,7 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
+            Self::Fleet(command) => command.wants_json(),
             Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
             Self::Status(args) => args.json,
@@ -495,6 +548,7 @@ impl Command {
                 ServerCommand::Status(args) => args.json,
             },
             Self::Init(InitCommand::Nodes(args)) => args.json,
+            Self::Init(InitCommand::Fleet(args)) => args.json,
             Self::Tui(_)
             | Self::Schema(_)
             | Self::Completions(_)
@@ -502,6 +556,7 @@ impl Command {
             | Self::Executor(_)
             | Self::Supervise
             | Self::Sandbox(_)
+            | Self::Container(_)
             | Self::Errand(_) => false,
         }
     }

@@ -14,15 +14,18 @@ pub(crate) mod agent;
 pub(crate) mod bundle;
 mod completions;
 mod config;
+mod container;
 mod diff;
 mod doctor;
 mod errand;
 mod exec;
 mod executor;
+mod fleet;
 mod init;
 mod intent;
 mod job;
 mod man;
+mod manifest;
 mod nodes;
 mod plan;
 pub(crate) mod reach;
@@ -46,6 +49,8 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             PlanCommand::Run(args) => plan::run::run(&args, settings, output),
             PlanCommand::Show(args) => plan::show::run(&args, settings, output),
             PlanCommand::Graph(args) => plan::graph::run(&args, settings, output),
+            PlanCommand::Submit(args) => plan::submit::run(&args, settings, output),
+            PlanCommand::Keep { submission } => plan::keep::run(&submission, settings, output),
         },
         Command::Run(RunCommand::Manifest(args)) => run::manifest::run(&args, settings, output),
         Command::Steps(command) => match command {
@@ -110,13 +115,16 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             ServerCommand::Stop(args) => server::stop::run(&args, settings, output),
             ServerCommand::Status(args) => server::status::run(&args, settings, output),
         },
-        Command::Init(InitCommand::Nodes(args)) => init::run(&args, settings, output),
+        Command::Fleet(command) => fleet::run(&command, settings, output),
+        Command::Init(InitCommand::Nodes(args)) => init::nodes::run(&args, settings, output),
+        Command::Init(InitCommand::Fleet(args)) => init::fleet::run(&args, settings, output),
         Command::Schema(command) => schema::run(&command, output),
         Command::Completions(args) => completions::run(&args, output),
         Command::Man(args) => man::run(&args, output),
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
         Command::Sandbox(args) => sandbox::run(&args),
+        Command::Container(command) => container::run(&command),
         Command::Errand(command) => errand::run(&command, settings, output),
     }
 }

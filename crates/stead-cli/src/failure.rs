@@ -50,7 +50,7 @@ impl FailureKind {
     /// Returns the kind whose exit code is `code`, for errors of libraries that know their code.
     pub const fn of(code: ExitCode) -> Self {
         match code {
-            ExitCode::Success | ExitCode::Failed => Self::Work,
+            ExitCode::Success | ExitCode::Failed | ExitCode::Converging | ExitCode::Degraded => Self::Work,
             ExitCode::Usage => Self::Usage,
             ExitCode::Invalid => Self::Invalid,
             ExitCode::Verification => Self::Verification,

@@ -38,9 +38,9 @@ pub struct ConfigConfirmArgs {
 /// Arguments of `stead config observe`.
 #[derive(Clone, Debug, Args)]
 pub struct ConfigObserveArgs {
-    /// The resolved spec to look by: a file, or `-` for standard input
+    /// The resolved spec to look by: a file, or `-` for standard input; without it only peers are told
     #[arg(long, value_name = "SPEC")]
-    pub spec: String,
+    pub spec: Option<String>,
     /// Whether this is reached from here
     #[arg(long, value_name = "HOST:PORT")]
     pub reach: Vec<String>,

@@ -92,6 +92,9 @@ pub struct StatusArgs {
     /// The host: NAME or USER@NAME [default: all]
     #[arg(short = 'H', long, value_name = "HOST")]
     pub host: Option<String>,
+    /// Which nodes.
+    #[command(flatten)]
+    pub select: SelectArgs,
     /// Where the site is.
     #[command(flatten)]
     pub site: SiteArgs,
@@ -128,6 +131,12 @@ pub struct DriftArgs {
     /// Which nodes; none: all that are known.
     #[command(flatten)]
     pub pair: PairArgs,
+    /// A manifest elsewhere; `-` reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["manifest", "manifest_json"], requires = "host")]
+    pub manifest_file: Option<PathBuf>,
+    /// A manifest as text; `-` reads standard input
+    #[arg(long, value_name = "JSON", conflicts_with = "manifest", requires = "host")]
+    pub manifest_json: Option<String>,
     /// Only these nodes: names and globs, repeated or separated by commas
     #[arg(long, value_name = "NODES")]
     pub only: Vec<String>,

@@ -253,6 +253,25 @@ pub enum InitCommand {
     /// Write a site directory that works; overwrites nothing
     #[command(after_long_help = INIT_EXAMPLES)]
     Nodes(InitNodesArgs),
+    /// Write a fleet that works, with its first commit
+    #[command(after_long_help = INIT_FLEET_EXAMPLES)]
+    Fleet(InitFleetArgs),
+}
+
+const INIT_FLEET_EXAMPLES: &str = "\
+Examples:
+  stead init fleet                            ./fleet
+  stead init fleet lab && stead fleet dev lab";
+
+/// Arguments of `stead init fleet`.
+#[derive(Clone, Debug, Args)]
+pub struct InitFleetArgs {
+    /// The directory to write
+    #[arg(value_name = "DIR", default_value = "fleet")]
+    pub directory: PathBuf,
+    /// Print one JSON document
+    #[arg(long, alias = "json-output")]
+    pub json: bool,
 }
 
 const INIT_EXAMPLES: &str = "\
@@ -311,7 +330,7 @@ fn token_id(text: &str) -> Result<String, String> {
     }
 }
 
-fn site_key(text: &str) -> Result<SiteKey, String> {
+pub(super) fn site_key(text: &str) -> Result<SiteKey, String> {
     SiteKey::parse(text).map_err(|error| error.to_string())
 }
 

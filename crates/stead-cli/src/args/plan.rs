@@ -7,8 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use stead_engine::compile::VarFlag;
 use stead_model::RunId;
 
-use super::StepValueArgs;
 use super::value::{self, PlanSource, Sink};
+use super::{OperatorArgs, StepValueArgs};
 
 /// Arguments of `stead plan`.
 #[derive(Debug, Args)]
@@ -30,7 +30,26 @@ pub enum PlanCommand {
     /// Draw a plan as a graph; reaches no target
     #[command(after_long_help = GRAPH_EXAMPLES)]
     Graph(PlanGraphArgs),
+    /// Have a site's server run a plan
+    #[command(after_long_help = SUBMIT_EXAMPLES)]
+    Submit(Box<PlanSubmitArgs>),
+    /// Be the process of a submitted plan; started by the server
+    #[command(hide = true)]
+    Keep {
+        /// The submission's directory
+        #[arg(long, value_name = "DIR")]
+        submission: PathBuf,
+    },
 }
+
+const SUBMIT_EXAMPLES: &str = "\
+Examples:
+  stead plan submit site.yaml                          prints the run's id
+  stead plan submit site.yaml --wait                   exits as the run does
+  stead plan submit site.yaml --server https://deploy.example:44443 --token-file token
+
+Exit codes:
+  0 taken   1 refused   3 invalid   6 a task asks and --yes is missing   7 the server is away";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -101,6 +120,32 @@ pub struct PlanRunArgs {
     /// How the run is shown.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// Arguments of `stead plan submit`.
+#[derive(Clone, Debug, Args)]
+pub struct PlanSubmitArgs {
+    /// The plan file; `-` reads standard input
+    #[arg(value_name = "FILE", value_parser = value::plan_source)]
+    pub file: PlanSource,
+    /// Values for the plan's variables.
+    #[command(flatten)]
+    pub vars: VarArgs,
+    /// Which server.
+    #[command(flatten)]
+    pub operator: OperatorArgs,
+    /// Answer yes to every `confirm`
+    #[arg(long)]
+    pub yes: bool,
+    /// Wait for the end of the run, and exit as it does
+    #[arg(long)]
+    pub wait: bool,
+    /// Submitted again with the same key it is the same run [default: a new one]
+    #[arg(long, value_name = "KEY", value_parser = value::key)]
+    pub key: Option<String>,
+    /// Print one JSON document: the run, or with --wait its report
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `stead plan show`.

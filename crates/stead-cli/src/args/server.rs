@@ -71,6 +71,9 @@ pub struct ServerStartArgs {
     /// Be the process that was started for the background
     #[arg(long, hide = true, requires = "foreground")]
     pub detached: bool,
+    /// Be stopped by the run that removes the last node that needs it
+    #[arg(long, hide = true, requires = "detached")]
+    pub for_run: bool,
     /// Where the site is.
     #[command(flatten)]
     pub site: SiteArgs,

@@ -79,6 +79,13 @@ pub(super) fn limit(text: &str) -> Result<Duration, String> {
     if text == "0" { Ok(Duration::ZERO) } else { duration(text) }
 }
 
+pub(super) fn key(text: &str) -> Result<String, String> {
+    match stead_model::plan::is_key(text) {
+        true => Ok(text.to_owned()),
+        false => Err("a key has 1 to 128 visible characters".to_owned()),
+    }
+}
+
 pub(super) fn run_id(text: &str) -> Result<RunId, String> {
     RunId::parse(text).map_err(|error| error.to_string())
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use stead_bundle::diff::Target;
 use stead_bundle::{LoadError, ResolveError};
 
+use crate::args::SiteArgs;
+use crate::commands::site;
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
@@ -15,9 +17,17 @@ pub(super) mod replay;
 pub(super) mod report;
 pub(super) mod verify;
 
-/// Returns the directories that hold runs: `runs` here, and the state directory's.
+/// Returns the directories that hold runs: `runs` here, the state directory's, and that of the site there is from here.
 pub(crate) fn run_directories(settings: &Settings) -> Vec<PathBuf> {
-    vec![settings.current_dir.join("runs"), settings.state_dir.runs()]
+    let mut all = vec![settings.current_dir.join("runs"), settings.state_dir.runs()];
+    // Runs of nodes are kept with their site, which commands over nodes find from here too.
+    if let Ok(site) = site::find(&SiteArgs::default(), settings) {
+        let runs = settings.state_dir.from(&site.path).runs();
+        if !all.contains(&runs) {
+            all.push(runs);
+        }
+    }
+    all
 }
 
 /// Returns the bundle that PATH names: a directory or file, else a run id, a part of one, or `last`.

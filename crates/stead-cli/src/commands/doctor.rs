@@ -27,7 +27,7 @@ pub(super) fn run(args: &DoctorArgs, settings: &Settings, output: &mut Output) -
     let mut checks = doctor::state_directory(&settings.state_dir.path);
     match args.driver {
         None => checks.extend(doctor::programs(&programs)),
-        Some(driver) => checks.extend(doctor::driver(name(driver), &programs)),
+        Some(driver) => checks.extend(reach::block_on(doctor::driver(name(driver), &programs))?),
     }
     if let Some(text) = &args.target {
         let hosts = hosts(text, args, settings)?;

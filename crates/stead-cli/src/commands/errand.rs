@@ -1,26 +1,28 @@
 //! `stead errand`: what a level above asks of this machine, which hosts the nodes below.
 
 use std::io::{Read, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
-use stead_drivers::errand::{self, Begun, ErrandError, Errands};
+use stead_drivers::errand::{self, Begun, ErrandError, Errands, Wanted};
 use stead_model::ExitCode;
-use stead_model::node::{Errand, path};
+use stead_model::node::{Errand, ErrandBegun, path};
+use stead_model::site::FileKind;
 use stead_model::site::parcel::{MAX_BYTES, ParcelError};
 
-use crate::args::ErrandCommand;
+use crate::args::{ErrandCommand, ManifestArgs, SelectArgs, SiteArgs, StatusArgs};
+use crate::commands::nodes;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
-use crate::settings::{Layer, Settings};
+use crate::settings::{Layer, Settings, StateDir};
 
 pub(super) fn run(
     command: &ErrandCommand,
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let errands = errands(settings);
+    let errands = Errands::of(state_dir(settings));
     let program = || std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error));
     match command {
         ErrandCommand::Begin => {
@@ -28,27 +30,50 @@ pub(super) fn run(
             let begun = errands.begin(&read()?, &program).map_err(failure)?;
             // Programs that were brought are in directories named after them.
             let sha256 = program.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
-            let document = json!({"lost": begun == Begun::Lost, "sha256": sha256.unwrap_or_default()});
-            output.out.print(&render_json::document(&document));
+            let (lost, busy) = match begun {
+                Begun::Going => (false, None),
+                Begun::Lost => (true, None),
+                Begun::Busy(other) => (false, Some(other)),
+            };
+            let answer = ErrandBegun { lost, busy, sha256: sha256.unwrap_or_default().into_owned() };
+            output.out.print(&render_json::document(&json!(answer)));
         }
         ErrandCommand::Keep(args) => errand::keep(&errands, &args.run, &program()?).map_err(failure)?,
-        ErrandCommand::Follow { errand, after } => {
+        ErrandCommand::Follow { errand, after, most } => {
             let mut out = std::io::stdout().lock();
-            let followed = errand::follow(&errands, &errand.run, *after, &mut out);
+            let wanted = Wanted { after: *after, most: *most };
+            let followed = errand::follow(&errands, &errand.run, wanted, &mut out);
             followed.and_then(|()| out.flush().map_err(ErrandError::Unheard)).map_err(failure)?;
         }
         ErrandCommand::Stop(args) => errands.stop(&args.run).map_err(failure)?,
+        ErrandCommand::Status { of_site, manifest, host } => {
+            let site = errands.site(of_site, manifest);
+            if !site.join(FileKind::Site.place()).is_file() {
+                // Nothing was ever handed down, or all of it has gone.
+                output.out.print(&render_json::document(&json!({"nodes": []})));
+                return Ok(ExitCode::Success);
+            }
+            let asked = StatusArgs {
+                manifest: ManifestArgs { manifest: Some(manifest.to_string()), ..ManifestArgs::default() },
+                host: Some(host.clone()),
+                select: SelectArgs::default(),
+                site: SiteArgs { site: Some(site) },
+                json: true,
+            };
+            let state_dir = StateDir { path: state_dir(settings), layer: Layer::Flag };
+            return nodes::status::run(&asked, &Settings { state_dir, ..settings.clone() }, output);
+        }
     }
     Ok(ExitCode::Success)
 }
 
-/// Returns the errands of this machine: of the directory that was named, or of the node's own.
-fn errands(settings: &Settings) -> Errands {
+/// Returns the state directory of this machine: the one that was named, or the node's own.
+fn state_dir(settings: &Settings) -> PathBuf {
     if settings.state_dir.layer == Layer::Flag {
-        return Errands::of(&settings.state_dir.path);
+        return settings.state_dir.path.clone();
     }
-    let root = settings.environment.get("STEAD_ROOT").map_or_else(|| Path::new("/").to_owned(), Into::into);
-    Errands::of(root.join(path::STATE.trim_start_matches('/')))
+    let root: PathBuf = settings.environment.get("STEAD_ROOT").map_or_else(|| "/".into(), Into::into);
+    root.join(path::STATE.trim_start_matches('/'))
 }
 
 /// Returns the errand on standard input.
@@ -62,7 +87,9 @@ fn read() -> Result<Errand, Failure> {
 
 fn failure(error: ErrandError) -> Failure {
     let kind = match &error {
-        ErrandError::Malformed(_) | ErrandError::Unknown(_) => FailureKind::Invalid,
+        ErrandError::Malformed(_) | ErrandError::OtherSite { .. } | ErrandError::Unknown(_) => {
+            FailureKind::Invalid
+        }
         ErrandError::Unheard(_) => FailureKind::Output,
         ErrandError::Site(_) | ErrandError::File { .. } | ErrandError::NotBegun(_) => FailureKind::Work,
     };

@@ -9,17 +9,18 @@ mod results;
 use serde_json::{Map, Value};
 use stead_engine::compile::single::{single, typed};
 use stead_engine::compile::{Catalogue, CompiledPlan, VarFlag};
-use stead_engine::target::TargetExpr;
+use stead_engine::target::{HostSet, TargetExpr};
 use stead_model::inventory::{Host, Inventory};
 use stead_model::{Diagnostic, Diagnostics, ExitCode, OperationName, Severity, diagnostic};
 use stead_runner::operation::Registry;
 use stead_runner::{CheckedPlan, Runner};
 
 use crate::args::ExecArgs;
-use crate::commands::nodes;
+use crate::commands::nodes::hosts::{ALL, Reached};
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::Shown;
 use crate::commands::plan::source;
+use crate::commands::{nodes, site};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint};
 use crate::reach;
@@ -36,11 +37,8 @@ struct Task {
 }
 
 pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
-    let (mut inventory, wanted) = if args.nodes.manifest.is_some() || args.nodes.host.is_some() {
-        nodes::hosts::inventory(&args.nodes, &args.target, settings)?
-    } else {
-        (source::inventory(&args.inventory, &settings.current_dir, settings)?.0, args.target.clone())
-    };
+    let Reached { mut inventory, targets: wanted, notes } = reached(args, settings)?;
+    notes.iter().for_each(|note| output.err.print_line(note));
     let limit = source::limit(&args.inventory)?;
     if args.list {
         return list::run(args, &inventory, &limit, output);
@@ -72,6 +70,32 @@ pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> 
         if dry_run { runner.dry_run(plan).await } else { runner.run(plan).await }
     })?;
     Ok(results::show(&report, task.asked, args, &written, settings, output))
+}
+
+/// Returns the hosts there are: of the inventory, and nodes where those are asked for or the inventory has no such host.
+fn reached(args: &ExecArgs, settings: &Settings) -> Result<Reached, Failure> {
+    if args.nodes.manifest.is_some() || args.nodes.host.is_some() {
+        return nodes::hosts::inventory(&args.nodes, &args.target, settings);
+    }
+    let (mut inventory, files) = source::inventory(&args.inventory, &settings.current_dir, settings)?;
+    let hosts = HostSet::from(&inventory);
+    let is_unknown = |target: &&String| match TargetExpr::parse(target) {
+        Ok(_) if *target == ALL => files.is_empty(),
+        Ok(expr) => !expr.unknown_hosts(&hosts).is_empty() || !expr.unmatched(&hosts).is_empty(),
+        Err(_) => false,
+    };
+    let (unknown, targets): (Vec<&String>, Vec<&String>) = args.target.iter().partition(is_unknown);
+    let has_site = || site::find(&args.nodes.site, settings).is_ok();
+    if args.list || unknown.is_empty() || !has_site() {
+        return Ok(Reached { inventory, targets: args.target.clone(), notes: Vec::new() });
+    }
+    let unknown: Vec<String> = unknown.into_iter().cloned().collect();
+    let known = nodes::hosts::inventory(&args.nodes, &unknown, settings)?;
+    let all = known.targets.into_iter().chain(targets.into_iter().cloned()).collect();
+    for (name, host) in known.inventory.hosts {
+        inventory.hosts.entry(name).or_insert(host);
+    }
+    Ok(Reached { inventory, targets: all, notes: known.notes })
 }
 
 /// Returns the operation that the flags ask for.

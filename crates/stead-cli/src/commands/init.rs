@@ -1,48 +1,19 @@
-//! `stead init nodes`: a site directory that works.
+//! `stead init`: files that work.
 
-use std::path::PathBuf;
+pub(super) mod fleet;
+pub(super) mod nodes;
 
-use serde_json::json;
-use stead_drivers::site::{StartError, new_signing_key, start};
-use stead_model::ExitCode;
-use stead_model::site::starter::{Persona, starter};
+use std::path::Path;
 
-use crate::args::{InitNodesArgs, PersonaWord};
+use stead_drivers::site::{StartError, start};
+use stead_model::site::starter::StarterFile;
+
 use crate::failure::{Failure, FailureKind};
-use crate::output::Output;
-use crate::render::json as render_json;
-use crate::settings::Settings;
 
-pub(super) fn run(
-    args: &InitNodesArgs,
-    settings: &Settings,
-    output: &mut Output,
-) -> Result<ExitCode, Failure> {
-    let persona = match args.persona {
-        PersonaWord::Homelab => Persona::Homelab,
-        PersonaWord::Managed => Persona::Managed,
-        PersonaWord::Enterprise => Persona::Enterprise,
-    };
-    let directory =
-        settings.current_dir.join(args.site.clone().unwrap_or_else(|| PathBuf::from("site-config")));
-    let key = match persona.needs_key() {
-        true => Some(new_signing_key().map_err(|error| Failure::caused_by(FailureKind::Work, error))?),
-        false => None,
-    };
-    let files = starter(persona, key.as_ref());
-    start(&directory, &files).map_err(|error| match error {
-        StartError::There { .. } => Failure::caused_by(FailureKind::Invalid, error)
-            .hint("nothing was written; name another directory with --site"),
+/// Writes `files` below `directory`, or none of them.
+fn write(directory: &Path, files: &[StarterFile], hint: &str) -> Result<(), Failure> {
+    start(directory, files).map_err(|error| match error {
+        StartError::There { .. } => Failure::caused_by(FailureKind::Invalid, error).hint(hint),
         StartError::Write { .. } => Failure::caused_by(FailureKind::Work, error),
-    })?;
-    if args.json {
-        let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-        output
-            .out
-            .print(&render_json::document(&json!({"site": directory.display().to_string(), "files": paths})));
-    } else {
-        output.out.print_line(&format!("wrote {} files below {}", files.len(), directory.display()));
-        output.err.print_line("next: put your public SSH key into secrets.yaml, then `stead validate`");
-    }
-    Ok(ExitCode::Success)
+    })
 }

@@ -1,7 +1,10 @@
 //! `stead schema`: what an editor checks files against, from the types that read them.
 
 use serde_json::Value;
-use stead_model::schema::{inventory_schema, kit_schema, plan_schema, run_schema, site_schema, steps_schema};
+use stead_model::schema::{
+    FleetFileKind, fleet_schema, inventory_schema, kit_schema, plan_schema, run_schema, site_schema,
+    steps_schema,
+};
 use stead_model::site::FileKind;
 use stead_model::{ExitCode, diagnostic};
 
@@ -25,6 +28,10 @@ pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, 
         SchemaCommand::Preset => site_schema(FileKind::Preset),
         SchemaCommand::Posture => site_schema(FileKind::Posture),
         SchemaCommand::Manifest => site_schema(FileKind::Manifest),
+        SchemaCommand::Fleet => fleet_schema(FleetFileKind::Fleet),
+        SchemaCommand::Publisher => fleet_schema(FleetFileKind::Publisher),
+        SchemaCommand::Master => fleet_schema(FleetFileKind::Master),
+        SchemaCommand::Worker => fleet_schema(FleetFileKind::Worker),
         SchemaCommand::Operation { name } => operations(name.as_deref())?,
     };
     output.out.print(&json::document(&document));

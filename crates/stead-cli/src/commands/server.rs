@@ -29,6 +29,8 @@ pub(super) fn failure(error: ServerError) -> Failure {
         ServerError::Refused { .. }
         | ServerError::File { .. }
         | ServerError::NotReady { .. }
+        | ServerError::Unchanged { .. }
+        | ServerError::Certificate(_)
         | ServerError::Immortal { .. } => FailureKind::Work,
         ServerError::Silent { .. } => FailureKind::Unreachable,
     };
@@ -66,30 +68,25 @@ impl Reloaded {
     }
 }
 
-/// Lets running servers read a changed keyring; says so if one goes on without it.
+/// Lets running servers read a changed keyring; says so if one goes on without it, or if there is none to tell.
 pub(super) fn reload(place: &ServerPlace, output: &Output) -> Reloaded {
-    let reports = match stead_server::reload(place) {
-        Ok(reports) => reports,
-        Err(error) => {
-            let message = failure(error).message();
-            output.err.print_line(&format!("warning: a server does not know of the change: {message}"));
-            return Reloaded { known: Vec::new(), is_complete: false };
-        }
+    let told = stead_server::reload_keys(place);
+    let (known, failed) = match told {
+        Ok(reloaded) => (reloaded.known, reloaded.failed),
+        Err(error) => (Vec::new(), vec![error]),
     };
-    let (mut known, mut is_complete) = (Vec::new(), true);
-    for report in reports {
-        let problems =
-            report.reload.as_ref().filter(|reload| !reload.ok).map(|reload| reload.problems.join("; "));
-        match problems {
-            None => known.push(report.facts.port),
-            Some(problems) => {
-                is_complete = false;
-                let port = report.facts.port;
-                let line =
-                    format!("warning: the server on port {port} goes on without the change: {problems}");
-                output.err.print_line(&line);
-            }
-        }
+    let is_complete = failed.is_empty();
+    if is_complete && known.is_empty() {
+        let directory = place.directory();
+        let line = format!("no running server was told: none has its files in {}", directory.display());
+        output.err.print_line(&line);
+        output
+            .err
+            .print_line("hint: one with another state directory (--state-dir) looks for itself every second");
+    }
+    for error in failed {
+        let message = failure(error).message();
+        output.err.print_line(&format!("warning: a server does not know of the change: {message}"));
     }
     Reloaded { known, is_complete }
 }

@@ -1,24 +1,26 @@
 //! `stead validate`: whether a manifest, or a whole site, can be built as it is written. Touches nothing.
 
-use std::path::Path;
+mod show;
 
 use serde_json::{Value, json};
-use stead_drivers::site::{Manifests, read_bounded};
+use stead_drivers::site::Manifests;
 use stead_engine::nodes::{
     Added, Checked, Choice, ChosenHost, FindHostError, ForHost, SelectError, Verb, check_manifest,
     check_site_for, find_host, select,
 };
-use stead_model::diagnostic::{Place, suggest};
-use stead_model::site::manifest::Origin;
-use stead_model::site::{Entry, FileKind, Manifest};
-use stead_model::{Diagnostic, Diagnostics, ExitCode, Severity, Site};
+use stead_model::diagnostic::Place;
+use stead_model::site::Manifest;
+use stead_model::{Diagnostic, Diagnostics, ExitCode};
 
-use crate::args::{ManifestArgs, ValidateArgs};
+use crate::args::ValidateArgs;
+use crate::commands::manifest::{self, has_own};
 use crate::commands::site::{self, SiteDir};
 use crate::failure::{Failure, FailureKind};
-use crate::output::{Output, Paint};
-use crate::render::json as render_json;
+use crate::output::Output;
 use crate::settings::Settings;
+
+pub(super) use show::row;
+use show::{print, with_document};
 
 pub(super) fn run(
     args: &ValidateArgs,
@@ -69,7 +71,7 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
             None
         }
     };
-    let entry = find_manifest(&args.manifest, site, &loaded.manifest_names, settings)?;
+    let entry = manifest::find(&args.manifest, site, &loaded.manifest_names, settings)?;
     let Some(entry) = entry else {
         // What is wrong with the host's own files is among what is wrong with the site.
         let diagnostics = check_site_for(site, host.as_ref());
@@ -96,53 +98,11 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     Ok(Validated { site: directory, manifest, host, checked, nodes, notes })
 }
 
-pub(super) fn has_own(args: &ManifestArgs) -> bool {
-    args.manifest_file.is_some() || args.manifest_json.is_some()
-}
-
 /// Fails if there is no such host; what else is wrong is told with it.
 fn refuse_host(unknown: Option<Diagnostic>, others: &Diagnostics) -> Result<(), Failure> {
     let Some(problem) = unknown else { return Ok(()) };
     let all = std::iter::once(problem).chain(others.iter().cloned());
     Err(Failure::invalid(Diagnostics(all.collect())))
-}
-
-/// Returns the manifest that was asked for; none: the whole site.
-pub(super) fn find_manifest(
-    args: &ManifestArgs,
-    site: &Site,
-    names: &[String],
-    settings: &Settings,
-) -> Result<Option<Entry<Manifest>>, Failure> {
-    if let Some(name) = &args.manifest {
-        return match site.manifests.get(name.as_str()) {
-            Some(entry) => Ok(Some(entry.clone())),
-            // A file that has no usable name has said so.
-            None if names.contains(name) && !site.strays.0.is_empty() => {
-                Err(Failure::invalid(site.strays.clone()))
-            }
-            None => {
-                let known = || names.iter().map(String::as_str);
-                let message = format!("there is no {}", FileKind::Manifest.path_of(name));
-                let problem =
-                    Diagnostic::error("node/unknown-fk", Place::Named(format!("-M {name}")), message);
-                let problem = problem.help(suggest(name, known())).candidates(names.to_vec());
-                Err(Failure::invalid(Diagnostics(vec![problem])))
-            }
-        };
-    }
-    if let Some(path) = &args.manifest_file {
-        if path == Path::new("-") {
-            return Ok(Some(Site::read_manifest("-", site::read_stdin()?, Origin::Elsewhere)));
-        }
-        let bytes = read_bounded(&settings.current_dir.join(path)).map_err(|error| {
-            Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
-        })?;
-        return Ok(Some(Site::read_manifest(&path.display().to_string(), bytes, Origin::Elsewhere)));
-    }
-    let Some(text) = &args.manifest_json else { return Ok(None) };
-    let bytes = if text == "-" { site::read_stdin()? } else { text.clone().into_bytes() };
-    Ok(Some(Site::read_manifest("--manifest-json", bytes, Origin::Given)))
 }
 
 /// Returns the problem that nothing is selected.
@@ -190,73 +150,4 @@ fn list_nodes(
         })
     });
     Ok(rows.collect())
-}
-
-fn print(args: &ValidateArgs, settings: &Settings, output: &mut Output, result: &Validated) -> ExitCode {
-    let diagnostics = &result.checked.diagnostics;
-    let is_valid = !diagnostics.has_errors();
-    if args.json {
-        output.out.print(&render_json::document(&document(result, is_valid)));
-    } else {
-        output.err.print(&diagnostics.render(settings.stderr_paint == Paint::Ansi));
-        output.out.print(&to_text(result, is_valid));
-    }
-    if is_valid { ExitCode::Success } else { ExitCode::Failed }
-}
-
-fn document(result: &Validated, is_valid: bool) -> Value {
-    let diagnostics = &result.checked.diagnostics;
-    let of = |severity: Severity| -> Vec<Value> {
-        diagnostics.iter().filter(|problem| problem.severity == severity).map(row).collect()
-    };
-    let mut document = json!({
-        "valid": is_valid, "site": result.site.path.display().to_string(), "manifest": result.manifest,
-        "host": result.host.as_ref().map(|host| &host.name),
-        "pattern": result.checked.pattern.map(|pattern| pattern.word()), "nodes": result.nodes,
-        "errors": of(Severity::Error), "warnings": of(Severity::Warning),
-    });
-    if !is_valid {
-        document["error"] = json!({"code": "node/invalid", "message": diagnostics.summary()});
-        document["diagnostics"] = diagnostics.iter().map(row).collect();
-    }
-    document
-}
-
-/// Returns a problem with all the keys it may have.
-pub(super) fn row(problem: &Diagnostic) -> Value {
-    let mut row = problem.to_json();
-    row["candidates"] = json!(problem.candidates);
-    row
-}
-
-/// Returns a failure whose document says that nothing is valid.
-fn with_document(failure: Failure) -> Failure {
-    site::with_document(failure, "stead validate").knowing("valid", json!(false))
-}
-
-fn to_text(result: &Validated, is_valid: bool) -> String {
-    let verdict = if is_valid { "valid" } else { "not valid" };
-    let Some(manifest) = &result.manifest else {
-        return format!("{}: {verdict}\n", result.site.path.display());
-    };
-    let pattern = result.checked.pattern.map_or_else(String::new, |pattern| {
-        let inferred = if result.checked.is_inferred { " (inferred)" } else { "" };
-        format!(", {}{inferred}", pattern.word())
-    });
-    let mut text = format!("{manifest}: {verdict}{pattern}, {} nodes\n", result.nodes.len());
-    for node in &result.nodes {
-        let field = |key: &str| node[key].as_str().unwrap_or("-").to_owned();
-        let level = node["depth"].as_u64().unwrap_or_default() + 1;
-        let mut line = format!("  {} {} {} level {level}", field("name"), field("type"), field("mode"));
-        if let Some(parent) = node["parent"].as_str() {
-            line.push_str(&format!(" in {parent}"));
-        }
-        if let Some(spec) = node["spec"].as_str() {
-            line.push_str(&format!(" spec {spec}"));
-        }
-        text.push_str(&line);
-        text.push('\n');
-    }
-    result.notes.iter().for_each(|note| text.push_str(&format!("  note: {note}\n")));
-    text
 }

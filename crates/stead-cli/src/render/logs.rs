@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use stead_model::EventKind;
 
@@ -35,9 +35,7 @@ impl Logs {
     }
 
     fn open(&self, file: &str) -> Option<File> {
-        let inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
-        let bundle = self.bundle.as_ref().filter(|_| inside && !file.is_empty())?;
-        File::open(bundle.join(file)).ok()
+        stead_bundle::open_inside(self.bundle.as_ref()?, Path::new(file)).ok()
     }
 
     /// Calls `take` with the bytes of a range, in pieces; what cannot be read is left out.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use stead_model::event::{RunKind, Stream};
+use stead_model::run_plan::phases;
 use stead_model::{Event, EventKind, TaskName};
 
 use super::lines::Lines;
@@ -138,7 +139,11 @@ fn ended(kind: &EventKind) -> Option<&str> {
 fn concerns(kind: &EventKind, role: &str) -> bool {
     let of_task = |task: &TaskName| {
         let name = task.as_str();
-        name == role || name.strip_prefix(role).is_some_and(|rest| rest.starts_with('_'))
+        let is_phase = |phase: fn(&str) -> String| phase(role) == name;
+        name == role
+            || [phases::start_of, phases::ready_of, phases::done_of, phases::stop_of]
+                .into_iter()
+                .any(is_phase)
     };
     role_of(kind).map_or_else(|| kind.task().is_some_and(of_task), |of| of == role)
 }

@@ -68,6 +68,12 @@ fn a_driver_needs_its_programs() {
     assert_eq!(wanted["status"], if has("cloud-hypervisor") { "pass" } else { "fail" });
     assert_eq!(code, if failed(&document).is_empty() { 0 } else { 1 });
     assert_eq!(document["ok"], failed(&document).is_empty());
+    let document = lab.run(["doctor", "--driver", "qemu", "--json"]).document();
+    assert_eq!(check(&document, "qemu")["status"], if has("qemu-system-x86_64") { "pass" } else { "fail" });
+    assert_eq!(check(&document, "qemu-img")["status"], if has("qemu-img") { "pass" } else { "fail" });
+    let kvm = check(&document, "kvm");
+    let says = if kvm["status"] == "pass" { "/dev/kvm" } else { "machines run emulated (tcg), slower" };
+    assert!(kvm["status"] != "fail" && kvm["detail"].as_str().unwrap().contains(says), "{kvm}");
     let document = lab.run(["doctor", "--driver", "oci", "--json"]).document();
     let runtime = has("runc") || has("crun") || has("youki");
     assert_eq!(check(&document, "oci-runtime")["status"], if runtime { "pass" } else { "fail" });

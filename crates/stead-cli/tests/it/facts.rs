@@ -231,7 +231,7 @@ tasks:
     assert_eq!(calls.iter().filter(|call| call.contains("exec")).count(), 1, "the command itself: {log}");
     let children = calls
         .iter()
-        .filter(|call| (call.contains("clone") && !call.contains("CLONE_THREAD")) || call.contains("fork("));
+        .filter(|call| (call.contains(" clone") && !call.contains("CLONE_THREAD")) || call.contains("fork("));
     assert_eq!(children.count(), 0, "{log}");
 }
 

@@ -1,6 +1,6 @@
 //! `stead agent signal`, and what drivers do to a node's agent over SSH: `enable`, `disable`, `link`.
 
-use stead_drivers::node_agent::{self, NodeFiles, Peer};
+use stead_drivers::node_agent::{self, NodeFiles, Peers};
 use stead_model::ExitCode;
 
 use super::run::failure;
@@ -38,10 +38,10 @@ pub(crate) fn disable(settings: &Settings, output: &mut Output) -> Result<ExitCo
 }
 
 pub(crate) fn link(settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
-    let peers: Vec<Peer> = serde_json::from_slice(&read_stdin()?).map_err(|error| {
-        Failure::caused_by(FailureKind::Invalid, error).hint("expected [{name, address}, …]")
+    let peers: Peers = serde_json::from_slice(&read_stdin()?).map_err(|error| {
+        Failure::caused_by(FailureKind::Invalid, error).hint("expected {peers: [{name, address}, …]}")
     })?;
-    let changed = node_agent::know_peers(&files(settings), &peers)
+    let changed = node_agent::know_peers(&files(settings), peers)
         .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     say(changed, output)
 }

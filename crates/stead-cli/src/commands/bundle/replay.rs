@@ -1,12 +1,11 @@
 //! `stead bundle replay PATH`.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use stead_bundle::{EVENTS, LOGS, Source, Unpacked};
+use stead_bundle::{EVENTS, LOGS, Source, Unpacked, open_inside};
 use stead_model::time::Timestamp;
 use stead_model::{Event, EventKind, ExitCode, event};
 
@@ -19,6 +18,8 @@ use crate::settings::Settings;
 
 /// The directory of roles in a bundle.
 const ROLES: &str = "roles";
+/// A longer line is no event: it is read in pieces, none of which is one.
+const LONGEST_EVENT: u64 = 64 << 20;
 
 pub(crate) fn run(
     args: &BundleReplayArgs,
@@ -105,11 +106,11 @@ fn each_event(bundle: &Path, mut take: impl FnMut(&Event) -> bool) -> Result<u64
     let unreadable = |error: io::Error| {
         Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
     };
-    let mut lines = BufReader::new(File::open(&path).map_err(unreadable)?);
+    let mut lines = BufReader::new(open_inside(bundle, Path::new(EVENTS)).map_err(unreadable)?);
     let (mut line, mut damaged) = (Vec::new(), 0);
     loop {
         line.clear();
-        if lines.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
+        if (&mut lines).take(LONGEST_EVENT).read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
             return Ok(damaged);
         }
         match event::decode(line.strip_suffix(b"\n").unwrap_or(&line)) {

@@ -29,7 +29,7 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
     if let Some(host) = &args.host {
-        let applied = super::host::apply(args, host, settings).map_err(with_document)?;
+        let applied = super::host::apply(args, host, settings, output).map_err(with_document)?;
         print(args, output, &applied);
         return Ok(if applied.success { ExitCode::Success } else { ExitCode::Failed });
     }

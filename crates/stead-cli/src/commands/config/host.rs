@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stead_drivers::nodes::{Memory, NodesParts, NodesSurroundings, NodesWishes, state_file};
+use stead_drivers::nodes::{Memory, NodesParts, NodesSurroundings, NodesWishes, Pairs};
 use stead_drivers::site::Manifests;
 use stead_drivers::transport::{Notices, Transports};
 use stead_engine::nodes::{Checked, ChosenHost, FindHostError, Forest, Selection, find_host};
@@ -15,11 +15,17 @@ use super::apply::resolved;
 use crate::args::ConfigApplyArgs;
 use crate::commands::site;
 use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
 use crate::reach;
 use crate::settings::Settings;
 
 /// Applies the spec on `host`.
-pub(super) fn apply(args: &ConfigApplyArgs, host: &str, settings: &Settings) -> Result<Applied, Failure> {
+pub(super) fn apply(
+    args: &ConfigApplyArgs,
+    host: &str,
+    settings: &Settings,
+    output: &Output,
+) -> Result<Applied, Failure> {
     let work = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
     let directory = site::find(&args.site, settings)?;
     let state_dir = settings.state_dir.from(&directory.path).path;
@@ -35,12 +41,15 @@ pub(super) fn apply(args: &ConfigApplyArgs, host: &str, settings: &Settings) -> 
         })?,
     };
     let spec = resolved(&loaded.site, args.spec.as_deref().unwrap_or_default(), &node)?;
+    let pairs = Pairs::of(&state_dir, &directory.path);
     let runner = Runner::new(Default::default());
+    let err = output.err.clone();
+    let notices = Notices::new(move |notice| err.print_line(&notice.message));
     let surroundings = NodesSurroundings::new(NodesParts {
         site: Arc::new(loaded.site),
         site_dir: directory.path.clone(),
         memory: Arc::new(
-            Memory::open(state_file(&state_dir, &host.name, "-"), "-", &host.name)
+            Memory::open(pairs.state_file(&host.name, "-"), "-", &host.name)
                 .map_err(|error| Failure::new(FailureKind::Work, error.to_string()))?,
         ),
         state_dir,
@@ -53,9 +62,10 @@ pub(super) fn apply(args: &ConfigApplyArgs, host: &str, settings: &Settings) -> 
         selection: Arc::new(Selection { selected: Vec::new(), added: Vec::new() }),
         wishes: NodesWishes::default(),
         program: std::env::current_exe().map_err(work)?,
-        connect: Arc::new(Transports::new(reach::surroundings(settings), Notices::ignored())),
+        connect: Arc::new(Transports::new(reach::surroundings(settings), notices)),
         announcer: runner.announcer(),
         drivers: Default::default(),
+        elsewhere: Default::default(),
         server: None,
         environment: settings.environment.to_map(),
     });

@@ -17,13 +17,17 @@ pub(crate) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let bytes = match args.spec.as_str() {
-        "-" => site::read_stdin()?,
-        path => read_bounded(&settings.current_dir.join(path))
-            .map_err(|error| Failure::new(FailureKind::Invalid, format!("cannot read {path}: {error}")))?,
+    let read = |place: &String| {
+        let bytes = match place.as_str() {
+            "-" => site::read_stdin()?,
+            path => read_bounded(&settings.current_dir.join(path)).map_err(|error| {
+                Failure::new(FailureKind::Invalid, format!("cannot read {path}: {error}"))
+            })?,
+        };
+        spec_file::read(place, bytes).map_err(Failure::invalid)
     };
-    let spec = spec_file::read(&args.spec, bytes).map_err(Failure::invalid)?;
-    let seen = observation(&spec, &settings.root(), &args.reach)
+    let spec = args.spec.as_ref().map(read).transpose()?;
+    let seen = observation(spec.as_ref(), &settings.root(), &args.reach)
         .map_err(|error| Failure::new(FailureKind::Work, error.message))?;
     output.out.print_line(&serde_json::to_string(&seen).expect("an observation is always JSON"));
     Ok(ExitCode::Success)

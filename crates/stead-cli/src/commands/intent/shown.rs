@@ -133,7 +133,9 @@ impl<'a> Outcome<'a> {
                 | ExitCode::Locked
                 | ExitCode::Confirmation
                 | ExitCode::Unreachable
-                | ExitCode::TimedOut => " The edit stays, although a step failed.",
+                | ExitCode::TimedOut
+                | ExitCode::Converging
+                | ExitCode::Degraded => " The edit stays, although a step failed.",
             };
             match &self.commit {
                 Commit::Made(id) => {

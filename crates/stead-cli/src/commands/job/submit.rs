@@ -30,6 +30,8 @@ pub(crate) fn run(
         ttl: args.ttl.as_secs().max(1),
         timeout: args.timeout.map(|timeout| timeout.as_secs().max(1)),
         idempotent: args.idempotent,
+        live: false,
+        input: None,
     };
     if args.operator.server.is_none() && mode(args, settings)? == Some(Mode::Push) {
         let why = format!("the mode of {} is push: it has no agent", args.node);

@@ -6,27 +6,30 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use stead_drivers::Drivers;
-use stead_drivers::nodes::{NodesParts, NodesSurroundings, Preflight, machine_driver, write_test_report};
+use stead_drivers::nodes::{
+    NodesParts, NodesSurroundings, OnlyReach, Preflight, machine_driver, served_elsewhere, write_test_report,
+};
 use stead_drivers::transport::{Notices, Transports};
 use stead_engine::compile::CompiledPlan;
 use stead_engine::compile::nodes::{Level, NodesVerb, to_plan};
 use stead_engine::nodes::find_host;
 use stead_engine::nodes::test_report::{Tested, test_report};
 use stead_model::bundle::PlanMeta;
+use stead_model::diagnostic::Place;
 use stead_model::event::RunKind;
 use stead_model::report::Warning;
 use stead_model::site::host::Timeouts;
-use stead_model::site::manifest::Mode;
-use stead_model::{NodeName, Report};
+use stead_model::{Diagnostic, Diagnostics, NodeName, Report};
 use stead_runner::machine::MachineDriver;
 use stead_runner::{CheckedPlan, Provenance, Runner};
 
-use super::load::{self, Loaded};
+use super::load::{self, Loaded, Remover};
 use super::seen::Seen;
 use super::server::OwnServer;
 use crate::args::NodesArgs;
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::{Recorded, Shown};
+use crate::commands::reach::block_on;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::reach;
@@ -39,6 +42,8 @@ pub(super) struct Prepared {
     pub(super) loaded: Loaded,
     pub(super) compiled: CompiledPlan,
     pub(super) orphans: Vec<NodeName>,
+    /// Others that are removed and that this level did not make, with who removes them.
+    pub(super) orphans_apart: BTreeMap<NodeName, Remover>,
     /// Where reports of tests go; none: `STATE/reports`.
     pub(super) report_dir: Option<PathBuf>,
     drivers: BTreeMap<String, Arc<dyn MachineDriver>>,
@@ -47,26 +52,67 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Returns the run of `verb` over what was loaded.
-    pub(super) fn new(verb: NodesVerb, loaded: Loaded, dry_run: bool) -> Result<Self, Failure> {
+    pub(super) fn new(verb: NodesVerb, mut loaded: Loaded, dry_run: bool) -> Result<Self, Failure> {
         let program =
             std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
         let drivers = drivers(&loaded, &program)?;
         let mut orphans = load::orphans(&loaded);
-        if verb == NodesVerb::Destroy && !dry_run {
+        if verb == NodesVerb::Destroy && !(dry_run && loaded.selects_all()) {
             orphans = labelled(&loaded, &drivers, orphans)?;
         }
+        let orphans_apart = match verb == NodesVerb::Destroy && !loaded.selects_all() {
+            true => loaded.orphans_apart()?,
+            false => BTreeMap::new(),
+        };
+        loaded.wishes.orphans = orphans_apart.keys().cloned().collect();
         let removed: &[NodeName] = if verb == NodesVerb::Destroy { &orphans } else { &[] };
         let timeouts = |name: &NodeName| timeouts(&loaded, name);
-        let served = served(verb, &loaded);
+        let served = served(&loaded);
+        let removes = matches!(verb, NodesVerb::Destroy | NodesVerb::Test);
+        let hosts = loaded.hosts_of_roots();
+        let is_whole_destroy = verb == NodesVerb::Destroy && loaded.selects_all();
+        let mut swept = if is_whole_destroy { loaded.swept() } else { BTreeSet::new() };
+        let mut swept_nodes = BTreeSet::new();
+        for remover in orphans_apart.values().cloned() {
+            match remover {
+                Remover::Host(host) => swept.insert(host),
+                Remover::Node(node) => swept_nodes.insert(node),
+            };
+        }
         let level = Level {
             name: &loaded.name,
             on_error: loaded.wishes.on_error.unwrap_or(loaded.manifest.settings.on_error),
             parallel: parallel(&loaded),
             orphans: removed,
+            // One that is there may be needed no more, whatever is remembered of who needs it.
+            releases: removes && (!served.is_empty() || loaded.state_dir.join("server").exists()),
+            hosts: &hosts,
+            swept: &swept,
+            swept_nodes: &swept_nodes,
             ..Level::new(verb, &loaded.manifest, &timeouts, &served)
         };
         let compiled = to_plan(&level, &loaded.forest, &loaded.rows).map_err(Failure::invalid)?;
-        Ok(Self { verb, loaded, compiled, orphans, report_dir: None, drivers, program })
+        Ok(Self { verb, loaded, compiled, orphans, orphans_apart, report_dir: None, drivers, program })
+    }
+
+    /// Refuses nodes whose names are used by nodes of other pairs that fetch from the same server: tokens, reports and
+    /// signals know nodes by their names.
+    pub(super) fn refuse_taken(&self) -> Result<(), Failure> {
+        let loaded = &self.loaded;
+        if !matches!(self.verb, NodesVerb::Create | NodesVerb::Test) {
+            return Ok(());
+        }
+        let elsewhere = served_elsewhere(&loaded.state_dir, loaded.memory.path());
+        let served = served(loaded);
+        let taken = served.iter().filter_map(|name| elsewhere.get_key_value(name));
+        let problems = taken.map(|(name, pair)| {
+            let message = format!("{name} fetches from the site's server already: it is a node of {pair}");
+            let place = Place::Named(format!("manifest {}", loaded.name));
+            Diagnostic::error("node/conflict", place, message)
+                .help("give one of them another name, or configure one of them by push")
+        });
+        let problems = Diagnostics(problems.collect());
+        if problems.0.is_empty() { Ok(()) } else { Err(Failure::invalid(problems)) }
     }
 
     /// Looks whether everything is there that the nodes need, unless that is not wanted.
@@ -75,8 +121,8 @@ impl Prepared {
         if self.verb == NodesVerb::Destroy || loaded.wishes.skip_preflight {
             return Ok(());
         }
-        let search_path = settings.environment.get("PATH").map(|path| path.to_string_lossy().into_owned());
-        let findings = Preflight {
+        let environment = settings.environment.to_map();
+        let preflight = Preflight {
             site: &loaded.site,
             site_dir: &loaded.directory.path,
             manifest: &loaded.manifest,
@@ -84,13 +130,44 @@ impl Prepared {
             checked: &loaded.checked,
             selection: &loaded.selection,
             drivers: &self.drivers,
-            search_path: search_path.as_deref().unwrap_or_default(),
-        }
-        .findings();
+            host: &loaded.host.name,
+            environment: &environment,
+        };
+        let mut findings = preflight.findings();
+        let (asked, only) = block_on(preflight.ask_hosts())?;
+        let kind = match only {
+            OnlyReach::Yes if !findings.has_errors() => FailureKind::Unreachable,
+            OnlyReach::Yes | OnlyReach::No => FailureKind::Work,
+        };
+        findings.0.extend(asked.0);
         match findings.has_errors() {
-            true => Err(Failure::of(FailureKind::Work, findings).hint("--skip-preflight tries all the same")),
+            true => Err(Failure::of(kind, findings).hint("--skip-preflight tries all the same")),
             false => Ok(()),
         }
+    }
+
+    /// Returns the nodes that are meant and there already: of this level those that have a machine, below it those that
+    /// are remembered to have one.
+    pub(super) fn already_there(&self) -> Result<Vec<NodeName>, Failure> {
+        let loaded = &self.loaded;
+        let answers = with_machines(loaded, &self.drivers)?;
+        let is_sure = answers.iter().all(Option::is_some);
+        let found: BTreeSet<NodeName> = answers.into_iter().flatten().flatten().collect();
+        let had_machine = |name: &NodeName| {
+            loaded.memory.look(|state| state.nodes.get(name).is_some_and(|entry| entry.machine_id.is_some()))
+        };
+        let trees = loaded.forest.trees();
+        let is_there = |index: &usize| {
+            let name = |index: usize| &loaded.forest.nodes[index].name;
+            let root = name(trees[*index]);
+            let has_root = found.contains(root) || (!is_sure && had_machine(root));
+            has_root && (*index == trees[*index] || had_machine(name(*index)))
+        };
+        let meant = loaded.forest.order().iter().filter(|index| loaded.selection.selected[**index]);
+        Ok(meant
+            .filter(|index| is_there(index))
+            .map(|index| loaded.forest.nodes[*index].name.clone())
+            .collect())
     }
 
     /// Runs it to its end, or goes on with the run recorded in `resumed`.
@@ -107,12 +184,11 @@ impl Prepared {
         let warner = runner.warner();
         let notices = Notices::new(move |notice| warner.warn(notice.code, notice.message));
         let surroundings = self.surroundings(&runner, notices, settings);
-        let lock = format!("nodes-{}-{}", loaded.host.name, loaded.name);
         let mut runner = runner
             .registry(Drivers::with_nodes(&surroundings))
             .environment(settings.environment.to_map())
             .record_in(&loaded.state_dir)
-            .lock_named(&loaded.state_dir, lock)
+            .lock_named(&loaded.state_dir, loaded.lock.clone())
             .parent_runs(settings.parent_runs.clone())
             .observe(seen.clone());
         runner = self.with_test_report(runner, &seen);
@@ -123,7 +199,7 @@ impl Prepared {
             runner = runner.warn(code.clone(), text.clone());
         }
         if self.verb != NodesVerb::Destroy {
-            for orphan in &self.orphans {
+            for orphan in self.orphans.iter().chain(&load::orphans_below(loaded)) {
                 let text = format!("{orphan} is not in the manifest any more; it is left alone");
                 runner = runner.warn("node/orphan", text);
             }
@@ -178,6 +254,7 @@ impl Prepared {
             announcer: runner.announcer(),
             memory: Arc::clone(&loaded.memory),
             drivers: self.drivers.clone(),
+            elsewhere: loaded.elsewhere.clone(),
             server: Some(Arc::new(OwnServer::new(loaded, &self.program))),
             environment: settings.environment.to_map(),
         })
@@ -199,8 +276,14 @@ impl Prepared {
             order.map(|index| (name(*index), name(trees[*index]))).collect();
         let seen = seen.clone();
         runner.complete_report(move |report| {
-            let tested =
-                Tested { manifest: &manifest, host: &host, mode, nodes: &nodes, checks: &seen.checks() };
+            let tested = Tested {
+                manifest: &manifest,
+                host: &host,
+                mode,
+                nodes: &nodes,
+                checks: &seen.checks(),
+                lives: &seen.lives(),
+            };
             let bundle = report.bundle.as_ref().map(PathBuf::from);
             match write_test_report(&test_report(report, &tested), &directory, bundle.as_deref()) {
                 Ok(path) => seen.keep_report(path),
@@ -229,6 +312,7 @@ impl Prepared {
         };
         add("mode", loaded.wishes.mode.map(|mode| json!(mode.word())));
         add("on_error", loaded.wishes.on_error.map(|wish| json!(wish.word())));
+        add("only_new", loaded.wishes.only_new.then_some(json!(true)));
         add("self_addr", args.self_addr.as_ref().map(|addr| json!(addr)));
         add("depth", args.select.depth.map(|depth| json!(depth)));
         PlanMeta {
@@ -261,8 +345,9 @@ fn drivers(
         }
     }
     let mut made = BTreeMap::new();
-    for (name, host) in hosts {
-        match machine_driver(&name, &host, &loaded.state_dir, program, parent.clone()) {
+    for (name, host) in hosts.into_iter().filter(|(name, _)| !loaded.elsewhere.contains_key(name)) {
+        let secrets = &loaded.site.secrets.value;
+        match machine_driver(&name, &host, secrets, &loaded.state_dir, program, parent.clone()) {
             Ok(driver) => {
                 made.insert(name, driver);
             }
@@ -286,17 +371,25 @@ fn labelled(
         return Ok(known.into_iter().filter(|name| loaded.means(name)).collect());
     }
     let mut all: BTreeSet<NodeName> = known.into_iter().collect();
+    // A driver that cannot answer says so when the first node is removed.
+    let found = with_machines(loaded, drivers)?.into_iter().flatten().flatten();
+    all.extend(found.filter(|name| loaded.forest.named(name.as_str()).is_none()));
+    Ok(all.into_iter().collect())
+}
+
+/// Returns the nodes whose machines carry this level's label, for each driver; none: it cannot say.
+fn with_machines(
+    loaded: &Loaded,
+    drivers: &BTreeMap<String, Arc<dyn MachineDriver>>,
+) -> Result<Vec<Option<Vec<NodeName>>>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
-    for driver in drivers.values() {
-        let machines =
-            runtime.block_on(driver.list(&stead_model::machine::OwnerScope::Exactly(loaded.scope())));
-        // A driver that cannot answer says so when the first node is removed.
-        let names =
-            machines.into_iter().flatten().filter_map(|machine| NodeName::parse(machine.owner.name()).ok());
-        all.extend(names.filter(|name| loaded.forest.named(name.as_str()).is_none()));
-    }
-    Ok(all.into_iter().collect())
+    let scope = stead_model::machine::OwnerScope::Exactly(loaded.scope());
+    let names = |driver: &Arc<dyn MachineDriver>| {
+        let machines = runtime.block_on(driver.list(&scope)).ok()?.into_iter();
+        Some(machines.filter_map(|machine| NodeName::parse(machine.owner.name()).ok()).collect())
+    };
+    Ok(drivers.values().map(names).collect())
 }
 
 fn timeouts(loaded: &Loaded, name: &NodeName) -> Timeouts {
@@ -314,17 +407,14 @@ fn parallel(loaded: &Loaded) -> u32 {
     }
 }
 
-/// Returns the nodes of this level that need a server: those that fetch their specs.
-fn served(verb: NodesVerb, loaded: &Loaded) -> BTreeSet<NodeName> {
+/// Returns the nodes of this level that need a server: those whose agents fetch from it.
+fn served(loaded: &Loaded) -> BTreeSet<NodeName> {
     let roots = loaded.forest.roots().filter(|index| loaded.selection.selected[*index]);
-    let pulls = roots.filter(|index| loaded.checked.nodes[*index].modes.config != Mode::Push);
-    let mut served: BTreeSet<NodeName> = pulls.map(|index| loaded.forest.nodes[index].name.clone()).collect();
-    if verb != NodesVerb::Create {
-        let fetched = |state: &stead_model::node::NodesState| {
-            let of = state.nodes.iter().filter(|(_, entry)| state.server.is_some() || entry.jti.is_some());
-            of.map(|(name, _)| name.clone()).collect::<Vec<_>>()
-        };
-        served.extend(loaded.memory.look(fetched));
-    }
-    served
+    let elsewhere = loaded.hosts_of_roots();
+    let here = roots.filter(|index| !elsewhere.contains_key(&loaded.forest.nodes[*index].name));
+    let fetching = here.filter(|index| {
+        let written = &loaded.manifest.nodes[loaded.forest.nodes[*index].written];
+        written.spec.is_some() && loaded.checked.nodes[*index].modes.agent().is_some()
+    });
+    fetching.map(|index| loaded.forest.nodes[index].name.clone()).collect()
 }

@@ -10,7 +10,7 @@ use stead_model::report::TaskRow;
 use stead_model::{Diagnostic, Diagnostics, ExitCode, NodeName, Report, Status};
 
 use super::act::Prepared;
-use super::load::Loaded;
+use super::load::{Loaded, Remover};
 use super::seen::Seen;
 use crate::commands::validate;
 use crate::failure::{Failure, Source};
@@ -34,16 +34,23 @@ pub(super) fn rows(prepared: &Prepared, report: Option<&Report>, seen: &Seen) ->
     let tasks: BTreeMap<&str, &TaskRow> =
         report.iter().flat_map(|report| &report.tasks).map(|row| (row.name.as_str(), row)).collect();
     let trees = loaded.forest.trees();
+    let hosts = loaded.hosts_of_roots();
     let mut rows: Vec<NodeRow> = Vec::new();
     for &index in loaded.forest.order() {
         let node = &loaded.forest.nodes[index];
         let known = &loaded.checked.nodes[index];
         let root = &loaded.forest.nodes[trees[index]].name;
         let change = seen.of(&node.name);
-        let (status, error) = match (loaded.selection.selected[index], node.parent) {
-            (false, _) => (NodeStatus::Skipped, Some("not selected".to_owned())),
-            (true, None) => level_status(prepared.verb, &node.name, &tasks),
-            (true, Some(_)) => inner_status(prepared.verb, root, change.as_ref(), &tasks),
+        let failure = || seen.failure(&node.name);
+        let (status, error) = match (loaded.selection.selected[index], hosts.get(root), node.parent) {
+            (false, _, _) => (NodeStatus::Skipped, Some("not selected".to_owned())),
+            (true, Some(host), _) => {
+                inner_status(prepared.verb, &format!("host_{host}"), change.as_ref(), failure(), &tasks)
+            }
+            (true, None, None) => level_status(prepared.verb, &node.name, &tasks),
+            (true, None, Some(_)) => {
+                inner_status(prepared.verb, &format!("{root}.children"), change.as_ref(), failure(), &tasks)
+            }
         };
         rows.push(NodeRow {
             name: node.name.clone(),
@@ -63,6 +70,18 @@ pub(super) fn rows(prepared: &Prepared, report: Option<&Report>, seen: &Seen) ->
             let mode = change.as_ref().map_or("push", |change| change.entry.mode.word());
             let (name, parent) = (orphan.clone(), None);
             rows.push(NodeRow { name, status, error, change, mode, parent, depth: 0, spec_digest: None });
+        }
+        for (orphan, remover) in &prepared.orphans_apart {
+            let change = seen.of(orphan);
+            let whom = match remover {
+                Remover::Node(node) => format!("{node}.children"),
+                Remover::Host(host) => format!("host_{host}"),
+            };
+            let (status, error) = inner_status(prepared.verb, &whom, change.as_ref(), None, &tasks);
+            let mode = change.as_ref().map_or("push", |change| change.entry.mode.word());
+            let parent = change.as_ref().and_then(|change| change.entry.parent.clone());
+            let (name, depth) = (orphan.clone(), usize::from(parent.is_some()));
+            rows.push(NodeRow { name, status, error, change, mode, parent, depth, spec_digest: None });
         }
         rows.reverse();
     }
@@ -119,20 +138,26 @@ fn level_status(verb: NodesVerb, name: &NodeName, tasks: &BTreeMap<&str, &TaskRo
     }
 }
 
-/// Returns how a node below this level ended: as its own run said, or as the task that had it done.
+/// Returns how a node ended that another machine made: as its own run said, or as the task of `whom` that had it done.
 fn inner_status(
     verb: NodesVerb,
-    root: &NodeName,
+    whom: &str,
     change: Option<&NodeChange>,
+    failure: Option<String>,
     tasks: &BTreeMap<&str, &TaskRow>,
 ) -> Ending {
+    let makes = matches!(verb, NodesVerb::Create | NodesVerb::Test);
     if let Some(change) = change {
+        // That it was removed afterwards does not make it good.
+        if makes && change.entry.status == NodeStatus::Destroyed && failure.is_some() {
+            return (NodeStatus::Failed, failure);
+        }
         return (change.entry.status, change.entry.error.clone());
     }
     let task = match verb {
-        NodesVerb::Create | NodesVerb::Test => format!("{root}.children.create"),
-        NodesVerb::Destroy => format!("{root}.children.destroy"),
-        NodesVerb::Verify => format!("{root}.children.verify"),
+        NodesVerb::Create | NodesVerb::Test => format!("{whom}.create"),
+        NodesVerb::Destroy => format!("{whom}.destroy"),
+        NodesVerb::Verify => format!("{whom}.verify"),
     };
     let Some(row) = tasks.get(task.as_str()) else { return (NodeStatus::Pending, None) };
     match row.status {
@@ -219,7 +244,8 @@ pub(super) fn of_plan(prepared: &Prepared) -> Value {
     let nodes: Vec<Value> = rows(prepared, None, &Seen::default()).iter().map(NodeRow::to_json).collect();
     let mut document = head(prepared.verb, &prepared.loaded, true, true);
     document["nodes"] = Value::Array(nodes);
-    document["plan"] = prepared.loaded.rows.to_json(&prepared.loaded.forest);
+    document["plan"] =
+        prepared.loaded.rows.to_json(&prepared.loaded.forest, &prepared.loaded.hosts_of_roots());
     let warnings = prepared.loaded.notes.iter();
     document["diagnostics"] =
         warnings.map(|(code, text)| json!({"code": code, "severity": "warning", "message": text})).collect();
@@ -266,7 +292,7 @@ pub(super) fn of_failure(
 /// Returns the code of an error that has none of its own.
 fn code_of(exit_code: ExitCode) -> &'static str {
     match exit_code {
-        ExitCode::Success | ExitCode::Failed => "node/failed",
+        ExitCode::Success | ExitCode::Failed | ExitCode::Converging | ExitCode::Degraded => "node/failed",
         ExitCode::Usage => "node/usage",
         ExitCode::Invalid => "node/invalid",
         ExitCode::Verification => "node/verification",
@@ -314,7 +340,7 @@ pub(super) fn to_text(prepared: &Prepared, report: &Report, seen: &Seen, paint: 
 
 /// Returns the rows of a dry run for people.
 pub(super) fn plan_to_text(prepared: &Prepared) -> String {
-    let rows = prepared.loaded.rows.to_json(&prepared.loaded.forest);
+    let rows = prepared.loaded.rows.to_json(&prepared.loaded.forest, &prepared.loaded.hosts_of_roots());
     let mut text = String::new();
     for row in rows.as_array().into_iter().flatten() {
         let field = |key: &str| row[key].as_str().unwrap_or_default();

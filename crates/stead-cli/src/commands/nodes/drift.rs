@@ -5,8 +5,9 @@ use stead_drivers::nodes::Drifted;
 use stead_engine::compile::nodes::NodesVerb;
 use stead_model::ExitCode;
 
-use super::{document, meant};
-use crate::args::DriftArgs;
+use super::document;
+use super::meant::{self, Meant};
+use crate::args::{DriftArgs, ManifestArgs};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
@@ -46,15 +47,26 @@ pub(in crate::commands) fn run(
 }
 
 fn look(args: &DriftArgs, settings: &Settings) -> Result<Drifted, Failure> {
-    let levels = meant::surroundings(NodesVerb::Create, &args.pair, &args.only, settings)?;
+    let (file, json) = (&args.manifest_file, &args.manifest_json);
+    let meant = match &args.pair.host {
+        Some(host) if file.is_some() || json.is_some() => {
+            let manifest =
+                ManifestArgs { manifest: None, manifest_file: file.clone(), manifest_json: json.clone() };
+            let level =
+                meant::one(NodesVerb::Create, &args.pair, &args.only, host.clone(), manifest, settings)?;
+            Meant { levels: vec![(host.clone(), level)], undescribed: Vec::new() }
+        }
+        Some(_) | None => meant::surroundings(NodesVerb::Create, &args.pair, &args.only, settings)?,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
-    let mut all = Drifted::default();
-    for level in levels {
-        let found = runtime.block_on(level.drifted());
-        all.drift.extend(found.drift);
-        all.unreachable.extend(found.unreachable);
-        all.reasons.extend(found.reasons);
+    let mut all = Drifted {
+        unreachable: meant.undescribed.iter().map(|(name, _)| name.clone()).collect(),
+        reasons: meant.undescribed,
+        ..Drifted::default()
+    };
+    for (_, level) in meant.levels {
+        all.take_in(runtime.block_on(level.drifted()));
     }
     Ok(all)
 }

@@ -1,25 +1,36 @@
 //! From what was typed to what is meant: the site, the manifest, the host and the nodes. Touches nothing.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stead_drivers::nodes::{Memory, NodesWishes, manifest_digest, state_file};
+use stead_drivers::nodes::{Memory, NodesWishes, Pairs, machines_directory, manifest_digest, network_side};
 use stead_drivers::site::Manifests;
 use stead_engine::compile::nodes::{NodesPlan, NodesVerb, plan_nodes};
 use stead_engine::nodes::{
     Added, Checked, Choice, ChosenHost, FindHostError, ForHost, Forest, SelectError, Selection,
-    SelfAddressError, SelfAddressGiven, Verb, check_manifest, find_host, means, select, self_address,
+    SelfAddressError, SelfAddressGiven, Verb, check_manifest, find_host, host_as_read, is_elsewhere, means,
+    select, self_address,
 };
 use stead_model::site::host::DriverKind;
-use stead_model::site::{Entry, Manifest, Site};
+use stead_model::site::{Entry, Host, Manifest, Site};
 use stead_model::{Diagnostic, Diagnostics, NodeName, Severity};
 
 use crate::args::NodesArgs;
+use crate::commands::manifest;
 use crate::commands::site::{self, SiteDir};
-use crate::commands::validate;
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
+
+/// Who removes a node that the manifest does not have and that this level did not make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Remover {
+    /// The node of this level that it is in.
+    Node(NodeName),
+    /// The other machine that made it.
+    Host(String),
+}
 
 /// What a command over nodes is about.
 pub(super) struct Loaded {
@@ -29,6 +40,8 @@ pub(super) struct Loaded {
     pub(super) host: ChosenHost,
     /// The manifest's name.
     pub(super) name: String,
+    /// What one run at a time holds of these nodes.
+    pub(super) lock: String,
     /// Empty where it is missing or broken, and nodes are to go all the same.
     pub(super) manifest: Arc<Manifest>,
     /// Its text, for the record.
@@ -39,6 +52,8 @@ pub(super) struct Loaded {
     pub(super) selection: Arc<Selection>,
     pub(super) rows: NodesPlan,
     pub(super) memory: Arc<Memory>,
+    /// Hosts that are other machines, by name.
+    pub(super) elsewhere: BTreeMap<String, ChosenHost>,
     pub(super) wishes: NodesWishes,
     /// `--only`.
     pub(super) only: Vec<String>,
@@ -46,23 +61,41 @@ pub(super) struct Loaded {
     pub(super) notes: Vec<(String, String)>,
 }
 
-/// Returns what `args` mean for `verb`.
+/// Returns what `args` mean for `verb`, which acts.
 pub(super) fn load(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Result<Loaded, Failure> {
+    let mut loaded = known(verb, args, settings)?;
+    match verb {
+        NodesVerb::Create | NodesVerb::Test | NodesVerb::Verify => loaded.find_self_addr(args, settings)?,
+        // Nobody is told an address any more.
+        NodesVerb::Destroy => {}
+    }
+    Ok(loaded)
+}
+
+/// Returns what `args` mean for `verb`; nobody is told how this machine is reached.
+pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Result<Loaded, Failure> {
     let directory = site::find(&args.site, settings)?;
     let state_dir = settings.state_dir.from(&directory.path).path;
     let manifests = args.manifest.manifest.as_deref().map_or(Manifests::None, Manifests::One);
     let loaded = site::load(&directory, manifests)?;
+    let pairs = Pairs::of(&state_dir, &directory.path);
+    let mut notes: Vec<(String, String)> = Vec::new();
     let host = match find_host(&loaded.site, &args.host) {
         Ok(host) => host,
         Err(FindHostError::Unknown(problem)) => return Err(Failure::invalid(Diagnostics(vec![*problem]))),
-        Err(FindHostError::Broken(problems)) => return Err(Failure::invalid(problems)),
+        Err(FindHostError::Broken(problems)) => {
+            // What was made there can go, as long as it can be found.
+            let read = host_as_read(&loaded.site, &args.host).filter(|_| verb == NodesVerb::Destroy);
+            let Some(host) = read else { return Err(Failure::invalid(problems)) };
+            notes.extend(problems.iter().map(note));
+            host
+        }
     };
-    if args.manifest.manifest.is_none() && !validate::has_own(&args.manifest) {
+    if args.manifest.manifest.is_none() && !manifest::has_own(&args.manifest) {
         return Err(Failure::new(FailureKind::Usage, "no manifest is named").hint("name one with -M NAME"));
     }
-    let found = validate::find_manifest(&args.manifest, &loaded.site, &loaded.manifest_names, settings);
+    let found = manifest::find(&args.manifest, &loaded.site, &loaded.manifest_names, settings);
     let wanted = ForHost { mode: args.select.mode.map(Into::into), host: Some(&host) };
-    let mut notes: Vec<(String, String)> = Vec::new();
     let described = found.map(|entry| entry.unwrap_or_default()).and_then(|entry| {
         let mut checked = check_manifest(&loaded.site, &entry, wanted);
         checked.diagnostics.0.extend(loaded.warnings.0.clone());
@@ -75,7 +108,7 @@ pub(super) fn load(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Re
         (Ok((entry, checked)), _, _) => (entry, checked, false),
         // What is there can go whatever became of the files that describe it.
         (Err(failure), NodesVerb::Destroy, Some(name))
-            if is_known(&directory.path, &state_dir, &host, name) =>
+            if is_known(&directory.path, &state_dir, &pairs, &host, name) =>
         {
             let why = failure.message();
             let first = why.lines().next().unwrap_or_default();
@@ -89,21 +122,38 @@ pub(super) fn load(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Re
     };
     let own = entry.value.name.as_ref().map(ToString::to_string);
     let name = own.or_else(|| args.manifest.manifest.clone()).unwrap_or_default();
-    notes
-        .extend(checked.diagnostics.iter().filter(|problem| problem.severity == Severity::Warning).map(note));
+    // What is odd about a manifest was told by the level that has all of it.
+    if entry.value.context.is_none() {
+        let odd = checked.diagnostics.iter().filter(|problem| problem.severity == Severity::Warning);
+        notes.extend(odd.map(note));
+    }
     let text = entry.source.as_ref().map(|source| source.text.as_bytes().to_vec()).unwrap_or_default();
     let forest = checked.forest.clone().unwrap_or_default();
-    let memory =
-        Memory::open(state_file(&state_dir, &host.name, &name), &name, &host.name).map_err(|error| {
-            let path = state_file(&state_dir, &host.name, &name);
-            Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
-        })?;
+    let path = pairs.state_file(&host.name, &name);
+    let memory = match remembered(&path, &name, &host.name) {
+        Ok(memory) => memory,
+        Err(failure) if verb == NodesVerb::Destroy && Memory::is_damaged(&path) => {
+            let text = format!("{}; it is put aside, and nodes are found by their labels", failure.message());
+            notes.push(("node/damaged-state".to_owned(), text));
+            Memory::lost(path, &name, &host.name)
+        }
+        Err(failure) => return Err(failure),
+    };
     let selection = choose(verb, args, &forest, &memory, from_state, &mut notes)?;
+    let elsewhere = elsewhere(&loaded.site, &host, &entry.value, &memory);
     let rows = plan_nodes(verb, &entry.value, &forest, &checked, &selection);
-    let wishes = wishes(args, &loaded.site, &host, &entry.value, &checked, &forest, settings, &mut notes)?;
+    let wishes = NodesWishes {
+        mode: args.select.mode.map(Into::into),
+        on_error: args.on_error.map(Into::into),
+        self_addr: None,
+        skip_preflight: args.skip_preflight,
+        only_new: verb == NodesVerb::Test && !args.yes,
+        orphans: Vec::new(),
+    };
     Ok(Loaded {
         site: Arc::new(loaded.site),
         directory,
+        lock: pairs.lock(&host.name, &name),
         state_dir,
         host,
         name,
@@ -115,16 +165,122 @@ pub(super) fn load(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Re
         selection: Arc::new(selection),
         rows,
         memory: Arc::new(memory),
+        elsewhere,
         wishes,
         only: args.select.only.clone(),
         notes,
     })
 }
 
+/// Returns what is remembered of the nodes of a pair.
+pub(super) fn remembered(path: &Path, manifest: &str, host: &str) -> Result<Memory, Failure> {
+    Memory::open(path.to_owned(), manifest, host).map_err(|error| {
+        let help = "if it is damaged, remove it: nodes are found again by their labels";
+        Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display())).hint(help)
+    })
+}
+
 impl Loaded {
+    /// Finds the address that nodes are told, and checks it.
+    fn find_self_addr(&mut self, args: &NodesArgs, settings: &Settings) -> Result<(), Failure> {
+        let variable =
+            |name: &str| settings.environment.get(name).map(|value| value.to_string_lossy().into_owned());
+        let environment = variable("STEAD_SELF_ADDR").or_else(|| variable("HOMESTAK_SELF_ADDR"));
+        let host = &self.host.host;
+        let is_made_here = |index: usize| {
+            self.checked.nodes.get(index).is_none_or(|node| node.driver == Some(host.driver()))
+        };
+        let all_here = self.forest.roots().all(is_made_here);
+        let all_sandboxes = host.driver() == DriverKind::Sandbox && all_here;
+        let defaults = &self.site.settings.value.defaults;
+        let given = SelfAddressGiven {
+            server_url: defaults.server_url.as_deref().filter(|_| self.manifest.context.is_none()),
+            flag: args.self_addr.as_deref(),
+            environment: environment.as_deref(),
+            host: host.self_addr.as_deref(),
+            network: network_side(host).filter(|_| all_here),
+            route: if all_sandboxes { None } else { route() },
+            all_sandboxes,
+        };
+        self.wishes.self_addr = match self_address(&given) {
+            Ok(found) => {
+                self.notes.extend(found.notice.map(|notice| ("node/self-address".to_owned(), notice)));
+                Some(found.address)
+            }
+            // Only who has to be told an address needs one.
+            Err(SelfAddressError::Unknown) => None,
+            Err(
+                error @ (SelfAddressError::Empty(_)
+                | SelfAddressError::Unreachable(..)
+                | SelfAddressError::Malformed(..)),
+            ) => {
+                return Err(Failure::caused_by(FailureKind::Usage, error));
+            }
+        };
+        Ok(())
+    }
+
     /// Returns whose the machines of this level are.
     pub(super) fn scope(&self) -> String {
         format!("{}/{}/{}", self.site.settings.value.name, self.name, self.host.name)
+    }
+
+    /// Returns the machine that makes the tree of a root, for those that are not made by this one.
+    pub(super) fn hosts_of_roots(&self) -> BTreeMap<NodeName, String> {
+        let roots = self.forest.roots().filter_map(|index| {
+            let node = &self.forest.nodes[index];
+            let written = self.manifest.nodes.get(node.written)?.host.as_ref().map(|host| host.value.clone());
+            let known = self.memory.look(|state| state.nodes.get(&node.name).cloned());
+            // Where it is counts, not where it would be made now.
+            let host = match known.filter(|entry| entry.machine_id.is_some()) {
+                Some(entry) => entry.host,
+                None => written,
+            };
+            let host = host.unwrap_or_else(|| self.host.name.clone());
+            self.elsewhere.contains_key(&host).then(|| (node.name.clone(), host))
+        });
+        roots.collect()
+    }
+
+    /// Returns the other machines on which nodes may be that the manifest does not have.
+    pub(super) fn swept(&self) -> BTreeSet<String> {
+        let own = Some(self.host.name.clone());
+        let known = self
+            .memory
+            .look(|state| state.nodes.values().filter_map(|entry| entry.host.clone()).collect::<Vec<_>>());
+        own.into_iter().chain(known).filter(|host| self.elsewhere.contains_key(host)).collect()
+    }
+
+    /// Returns the nodes that `--only` means, that the manifest does not have and that this level did not make, each with
+    /// who removes it. One that goes with the node it is in is not among them.
+    pub(super) fn orphans_apart(&self) -> Result<BTreeMap<NodeName, Remover>, Failure> {
+        let is_selected = |range: std::ops::Range<usize>| {
+            range.into_iter().all(|index| self.selection.selected.get(index) == Some(&true))
+        };
+        self.memory.look(|state| {
+            let mut found = BTreeMap::new();
+            let unknown = state.nodes.keys().filter(|name| self.forest.named(name.as_str()).is_none());
+            for name in unknown.filter(|name| self.means(name)) {
+                let Some(root) = state.root_of(name) else { continue };
+                let host = state.nodes.get(root).and_then(|entry| entry.host.as_ref());
+                let host = host.unwrap_or(&self.host.name);
+                let in_manifest = self.forest.named(root.as_str());
+                let remover = match (self.elsewhere.contains_key(host), in_manifest) {
+                    (true, _) => Remover::Host(host.clone()),
+                    (false, _) if root == name => continue,
+                    (false, None) if self.means(root) => continue,
+                    (false, Some(range)) if is_selected(range.clone()) => continue,
+                    (false, Some(_)) => Remover::Node(root.clone()),
+                    (false, None) => {
+                        let message = format!("{name} is in {root}, which the manifest does not have either");
+                        let failure = Failure::new(FailureKind::Invalid, message);
+                        return Err(failure.hint(format!("it goes with it: --only {root}")));
+                    }
+                };
+                found.insert(name.clone(), remover);
+            }
+            Ok(found)
+        })
     }
 
     /// Whether nodes that the manifest does not have are meant too.
@@ -139,11 +295,11 @@ impl Loaded {
 }
 
 /// Whether a manifest was ever written, something is remembered of its nodes, or machines could carry their label.
-fn is_known(site: &Path, state_dir: &Path, host: &ChosenHost, name: &str) -> bool {
+fn is_known(site: &Path, state_dir: &Path, pairs: &Pairs, host: &ChosenHost, name: &str) -> bool {
     let is_plain = stead_model::SiteKey::parse(name).is_ok();
     let is_written = || site.join("manifests").join(format!("{name}.yaml")).exists();
-    let is_remembered = || state_file(state_dir, &host.name, name).exists();
-    is_plain && (is_written() || is_remembered() || state_dir.join("machines").exists())
+    let is_remembered = || pairs.state_file(&host.name, name).exists();
+    is_plain && (is_written() || is_remembered() || machines_directory(&host.host, state_dir).exists())
 }
 
 fn note(problem: &Diagnostic) -> (String, String) {
@@ -159,7 +315,7 @@ fn choose(
     from_state: bool,
     notes: &mut Vec<(String, String)>,
 ) -> Result<Selection, Failure> {
-    let choice = Choice { depth: args.select.depth, only: args.select.only.clone() };
+    let mut choice = Choice { depth: args.select.depth, only: args.select.only.clone() };
     let selects = match verb {
         NodesVerb::Create | NodesVerb::Test | NodesVerb::Verify => Verb::Make,
         NodesVerb::Destroy => Verb::Remove,
@@ -168,6 +324,9 @@ fn choose(
         let name = &forest.nodes[index].name;
         memory.look(|state| state.nodes.get(name).is_some_and(|entry| entry.machine_id.is_some()))
     };
+    if verb == NodesVerb::Destroy && names_orphans(&mut choice, forest, memory) {
+        return Ok(Selection { selected: vec![false; forest.nodes.len()], added: Vec::new() });
+    }
     let selection = match select(forest, &choice, selects, &exists) {
         Ok(selection) => selection,
         // Names of nodes that nobody describes are looked for among those that are remembered.
@@ -187,62 +346,79 @@ fn choose(
     Ok(selection)
 }
 
+/// Takes the words out of `choice` that name only nodes which are remembered and which the manifest does not have.
+/// Returns whether there were such words and no others.
+fn names_orphans(choice: &mut Choice, forest: &Forest, memory: &Memory) -> bool {
+    let words = choice.only.iter().flat_map(|words| words.split(',')).map(str::trim);
+    let words = words.filter(|word| !word.is_empty()).map(str::to_owned);
+    let is_orphan = |word: &String| {
+        let word = std::slice::from_ref(word);
+        let is_named = |name: &NodeName| means(word, name.as_str());
+        let is_known = memory.look(|state| state.nodes.keys().any(is_named));
+        is_known && forest.named(&word[0]).is_none() && !forest.nodes.iter().any(|node| is_named(&node.name))
+    };
+    let (orphans, others): (Vec<String>, Vec<String>) = words.partition(is_orphan);
+    if orphans.is_empty() {
+        return false;
+    }
+    let is_all = others.is_empty();
+    choice.only = others;
+    is_all
+}
+
 /// Returns the nodes of this level that are remembered and that the manifest does not have.
 pub(super) fn orphans(loaded: &Loaded) -> Vec<NodeName> {
     loaded.memory.look(|state| {
         let roots = state.nodes.iter().filter(|(_, entry)| entry.parent.is_none());
-        let unknown = roots.filter(|(name, _)| loaded.forest.named(name.as_str()).is_none());
+        let here = roots.filter(|(_, entry)| {
+            let host = entry.host.as_ref().unwrap_or(&loaded.host.name);
+            !loaded.elsewhere.contains_key(host)
+        });
+        let unknown = here.filter(|(name, _)| loaded.forest.named(name.as_str()).is_none());
         unknown.map(|(name, _)| name.clone()).collect()
     })
 }
 
-/// Returns what was asked for, the self address checked.
-#[expect(clippy::too_many_arguments)]
-fn wishes(
-    args: &NodesArgs,
+/// Returns the nodes in nodes of this level that are remembered, that the manifest does not have, and of which no level
+/// below will say so, because it has nothing to make.
+pub(super) fn orphans_below(loaded: &Loaded) -> Vec<NodeName> {
+    let trees = loaded.forest.trees();
+    let selected = loaded.selection.selected.iter().enumerate().filter(|(_, selected)| **selected);
+    let told: BTreeSet<&str> = selected
+        .filter(|(index, _)| loaded.forest.nodes[*index].parent.is_some())
+        .map(|(index, _)| loaded.forest.nodes[trees[index]].name.as_str())
+        .collect();
+    loaded.memory.look(|state| {
+        let inner = state.nodes.iter().filter(|(_, entry)| entry.parent.is_some());
+        let unknown = inner.filter(|(name, _)| loaded.forest.named(name.as_str()).is_none());
+        let silent =
+            unknown.filter(|(name, _)| state.root_of(name).is_none_or(|root| !told.contains(root.as_str())));
+        silent.map(|(name, _)| name.clone()).collect()
+    })
+}
+
+/// Returns the hosts that are other machines, of all that nodes of this level are or were made on.
+fn elsewhere(
     site: &Site,
     host: &ChosenHost,
     manifest: &Manifest,
-    checked: &Checked,
-    forest: &Forest,
-    settings: &Settings,
-    notes: &mut Vec<(String, String)>,
-) -> Result<NodesWishes, Failure> {
-    let variable =
-        |name: &str| settings.environment.get(name).map(|value| value.to_string_lossy().into_owned());
-    let environment = variable("STEAD_SELF_ADDR").or_else(|| variable("HOMESTAK_SELF_ADDR"));
-    let is_sandbox =
-        |index: usize| checked.nodes.get(index).is_none_or(|node| node.driver == Some(DriverKind::Sandbox));
-    let all_sandboxes = host.host.driver() == DriverKind::Sandbox && forest.roots().all(is_sandbox);
-    let given = SelfAddressGiven {
-        server_url: site.settings.value.defaults.server_url.as_deref().filter(|_| manifest.context.is_none()),
-        flag: args.self_addr.as_deref(),
-        environment: environment.as_deref(),
-        host: host.host.self_addr.as_deref(),
-        route: if all_sandboxes { None } else { route() },
-        all_sandboxes,
-    };
-    let self_addr = match self_address(&given) {
-        Ok(found) => {
-            notes.extend(found.notice.map(|notice| ("node/self-address".to_owned(), notice)));
-            Some(found.address)
-        }
-        // Only who has to be told an address needs one.
-        Err(SelfAddressError::Unknown) => None,
-        Err(
-            error @ (SelfAddressError::Empty(_)
-            | SelfAddressError::Unreachable(..)
-            | SelfAddressError::Malformed(..)),
-        ) => {
-            return Err(Failure::caused_by(FailureKind::Usage, error));
-        }
-    };
-    Ok(NodesWishes {
-        mode: args.select.mode.map(Into::into),
-        on_error: args.on_error.map(Into::into),
-        self_addr,
-        skip_preflight: args.skip_preflight,
-    })
+    memory: &Memory,
+) -> BTreeMap<String, ChosenHost> {
+    // Who is asked by a level above is the machine it means.
+    if manifest.context.is_some() {
+        return BTreeMap::new();
+    }
+    let written = manifest.nodes.iter().filter_map(|node| Some(node.host.as_ref()?.value.clone()));
+    let remembered: Vec<String> =
+        memory.look(|state| state.nodes.values().filter_map(|entry| entry.host.clone()).collect());
+    let named = written.chain(remembered).filter_map(|name| find_host(site, &name).ok());
+    let all = named.chain([host.clone()]);
+    all.filter(|host| is_other_machine(&host.host)).map(|host| (host.name.clone(), host)).collect()
+}
+
+/// Whether what makes machines on `host` does so on another machine. Only an own address can be bound.
+pub(super) fn is_other_machine(host: &Host) -> bool {
+    is_elsewhere(host, |address| UdpSocket::bind((address, 0)).is_ok())
 }
 
 /// Returns the address of the default route. Sends nothing: a datagram socket only picks its route.

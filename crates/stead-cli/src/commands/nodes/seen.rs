@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use stead_engine::nodes::test_report::Lived;
 use stead_model::node::{Check, NodeChange};
 use stead_model::{Event, EventKind, NodeName};
 use stead_runner::Observer;
@@ -16,6 +17,7 @@ pub(super) struct Seen(Arc<Mutex<Said>>);
 #[derive(Debug, Default)]
 struct Said {
     nodes: BTreeMap<NodeName, NodeChange>,
+    lives: BTreeMap<NodeName, Lived>,
     checks: BTreeMap<NodeName, Vec<Check>>,
     report: Option<PathBuf>,
 }
@@ -24,6 +26,16 @@ impl Seen {
     /// Returns what was said of a node.
     pub(super) fn of(&self, name: &NodeName) -> Option<NodeChange> {
         self.said().nodes.get(name).cloned()
+    }
+
+    /// Returns what was said of each node over the whole run.
+    pub(super) fn lives(&self) -> BTreeMap<NodeName, Lived> {
+        self.said().lives.clone()
+    }
+
+    /// Returns why a node that is gone now was not what it should be.
+    pub(super) fn failure(&self, name: &NodeName) -> Option<String> {
+        self.said().lives.get(name).and_then(|lived| lived.not_made.clone())
     }
 
     /// Returns what was looked at, by node.
@@ -63,7 +75,10 @@ impl Seen {
             None
         };
         if let Some(change) = change {
-            self.said().nodes.insert(change.name.clone(), change);
+            let mut said = self.said();
+            let lived = said.lives.entry(change.name.clone()).or_default();
+            lived.take(change.entry.status, change.entry.error.as_deref());
+            said.nodes.insert(change.name.clone(), change);
         }
     }
 

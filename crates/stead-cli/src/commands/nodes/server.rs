@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stead_drivers::nodes::{LevelServer, Serving};
-use stead_server::{ServerError, ServerOptions, ServerPlace, Started};
+use stead_server::{ServerError, ServerFacts, ServerOptions, ServerPlace, Started};
 
 use super::load::Loaded;
 
@@ -37,29 +37,40 @@ impl OwnServer {
     }
 }
 
+fn serving(facts: &ServerFacts, started: bool, for_run: bool) -> Serving {
+    Serving {
+        port: facts.port,
+        fingerprint: facts.fingerprint.clone(),
+        spki_pin: facts.spki_pin.clone(),
+        socket: facts.socket.clone(),
+        started,
+        for_run,
+    }
+}
+
 #[async_trait::async_trait]
 impl LevelServer for OwnServer {
     async fn ensure(&self) -> Result<Serving, String> {
         self.blocking(|inner| {
-            let started = stead_server::ensure(&inner.place, &ServerOptions::default(), &inner.program)?;
+            let options = ServerOptions { for_run: true, ..ServerOptions::default() };
+            let started = stead_server::ensure(&inner.place, &options, &inner.program)?;
             let is_new = match &started {
                 Started::Now(_) => true,
-                // It may have read the site before it became what it is now.
+                // It may have read the site before it became what it is now. What is wrong with specs of other nodes is
+                // not this run's.
                 Started::Before(_) => {
-                    stead_server::reload(&inner.place)?;
+                    stead_server::reload_usable(&inner.place)?.into_result()?;
                     false
                 }
             };
-            let facts = started.facts();
-            Ok(Serving {
-                port: facts.port,
-                fingerprint: facts.fingerprint.clone(),
-                spki_pin: facts.spki_pin.clone(),
-                socket: facts.socket.clone(),
-                started: is_new,
-            })
+            Ok(serving(started.facts(), is_new, is_new))
         })
         .await
+    }
+
+    async fn find(&self) -> Result<Option<Serving>, String> {
+        let status = self.blocking(|inner| stead_server::status(&inner.place, None)).await?;
+        Ok(status.report.map(|report| serving(&report.facts, false, report.for_run)))
     }
 
     async fn stop(&self) -> Result<(), String> {
@@ -67,6 +78,7 @@ impl LevelServer for OwnServer {
     }
 
     async fn reload(&self) -> Result<(), String> {
-        self.blocking(|inner| stead_server::reload(&inner.place).map(drop)).await
+        // Its keys are what changed: whatever is wrong with other files, a token that is revoked is refused.
+        self.blocking(|inner| stead_server::reload_keys(&inner.place)?.into_result().map(drop)).await
     }
 }

@@ -2,22 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stead_drivers::nodes::{Memory, machine_driver, state_file};
+use stead_drivers::nodes::{MachineSeen, Pairs, SeenBelow, machine_driver};
 use stead_drivers::server_client::ServerClient;
 use stead_drivers::site::Manifests;
+use stead_engine::compile::nodes::NodesVerb;
 use stead_engine::nodes::{FindHostError, find_host};
 use stead_model::machine::{MachineState, OwnerScope};
 use stead_model::node::wire::AgentState;
-use stead_model::node::{NodeEntry, NodeStatus};
+use stead_model::node::{NodeEntry, NodeStatus, NodesState};
+use stead_model::site::manifest::{Mode, NodeType};
 use stead_model::site::{Site, resolve};
 use stead_model::{Diagnostics, ExitCode, NodeName};
 use stead_server::ServerPlace;
+use tokio::runtime::Runtime;
 
-use super::document;
-use crate::args::StatusArgs;
-use crate::commands::site;
+use super::{document, load, meant};
+use crate::args::{ManifestArgs, PairArgs, StatusArgs};
+use crate::commands::{manifest, site};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
@@ -38,7 +42,9 @@ pub(in crate::commands) fn run(
         }
         Err(failure) => return Err(failure),
     };
-    let success = !found.is_empty() && found.iter().all(|row| row["converged"] == true);
+    let Found { rows: found, unread } = found;
+    let success = unread.is_empty() && !found.is_empty() && found.iter().all(|row| row["converged"] == true);
+    unread.iter().for_each(|problem| output.err.print_line(problem));
     if args.json {
         output
             .out
@@ -49,73 +55,207 @@ pub(in crate::commands) fn run(
     Ok(if success { ExitCode::Success } else { ExitCode::Failed })
 }
 
-/// Returns a row for every node of every pair that is meant.
-fn look(args: &StatusArgs, settings: &Settings) -> Result<Vec<Value>, Failure> {
+/// What is known of nodes.
+struct Found {
+    /// A row for every node of every pair that is meant.
+    rows: Vec<Value>,
+    /// Pairs whose file cannot be read, and why.
+    unread: Vec<String>,
+}
+
+fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
     let directory = site::find(&args.site, settings)?;
     let state_dir = settings.state_dir.from(&directory.path).path;
-    let loaded = site::load(&directory, Manifests::None)?;
+    let pairs = Pairs::of(&state_dir, &directory.path);
+    let manifests = args.manifest.manifest.as_deref().map_or(Manifests::None, Manifests::One);
+    let loaded = site::load(&directory, manifests)?;
     let host = args.host.as_deref().map(|host| find_host(&loaded.site, host)).transpose();
     let host = host.map_err(|error| match error {
         FindHostError::Unknown(problem) => Failure::invalid(Diagnostics(vec![*problem])),
         FindHostError::Broken(problems) => Failure::invalid(problems),
     })?;
     if let Some(name) = args.manifest.manifest.as_ref().filter(|name| !loaded.manifest_names.contains(name))
-        && pairs(&state_dir, None, Some(name)).is_empty()
+        && pairs.known(None, Some(name)).is_empty()
     {
         let message = format!("there is no manifests/{name}.yaml, and no node of it is known");
         return Err(Failure::new(FailureKind::Invalid, message));
     }
-    let wanted =
-        pairs(&state_dir, host.as_ref().map(|host| host.name.as_str()), args.manifest.manifest.as_deref());
+    let (name, described) = described(args, &loaded.site, &loaded.manifest_names, settings)?;
+    let mut wanted = pairs.known(host.as_ref().map(|host| host.name.as_str()), name.as_deref());
+    if let (Some(host), Some(name), true) = (&host, name, wanted.is_empty() && described.is_some()) {
+        wanted.push((host.name.clone(), name));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
-    let mut rows = Vec::new();
+    let is_one = args.host.is_some() && args.manifest.manifest.is_some();
+    let mut found = Found { rows: Vec::new(), unread: Vec::new() };
     for (host, manifest) in wanted {
-        let path = state_file(&state_dir, &host, &manifest);
-        let memory = Memory::open(path.clone(), &manifest, &host).map_err(|error| {
-            Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
-        })?;
-        let machines = runtime.block_on(machines(&loaded.site, &state_dir, &host, &manifest, &memory));
-        let place = ServerPlace { site: directory.path.clone(), state: state_dir.clone() };
-        let port = memory.look(|state| state.server.as_ref().map(|server| server.port));
-        let agents = runtime.block_on(agents(port.map(|port| place.socket(port))));
-        memory.look(|state| {
-            for (name, entry) in &state.nodes {
-                let mut row = row(&loaded.site, &manifest, &host, name, entry, &machines);
-                row["agent"] = json!(agents.get(name).copied().unwrap_or(AgentState::None));
-                rows.push(row);
+        let path = pairs.state_file(&host, &manifest);
+        let memory = match load::remembered(&path, &manifest, &host) {
+            Ok(memory) => memory,
+            Err(failure) if is_one => return Err(failure),
+            // The others are what they are.
+            Err(failure) => {
+                found.unread.push(failure.message());
+                continue;
             }
-        });
+        };
+        let mut state = memory.look(Clone::clone);
+        let mut means: Box<dyn Fn(&NodeName) -> bool> = Box::new(|_| true);
+        if let Some(described) = &described {
+            let asked = meant::asked(described.clone(), host.clone(), args.select.clone(), args.site.clone());
+            match load::known(NodesVerb::Create, &asked, settings) {
+                Ok(wanted) => means = Box::new(add_unmade(&mut state, wanted)),
+                Err(failure) if !state.nodes.is_empty() && args.select.only.is_empty() => {
+                    found.unread.push(failure.message());
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        let machines = runtime.block_on(machines(&loaded.site, &state_dir, &host, &manifest, &state));
+        let mut seen = Seen { machines, below: SeenBelow::default() };
+        seen.below = below(args, (&host, &manifest), &state, &seen, &runtime, settings);
+        let place = ServerPlace { site: directory.path.clone(), state: state_dir.clone() };
+        let port = state.server.as_ref().map(|server| server.port);
+        let agents = runtime.block_on(agents(port.map(|port| place.socket(port))));
+        let mode = args.select.mode.map(Mode::from);
+        for (name, entry) in state.nodes.iter().filter(|(name, _)| means(name)) {
+            let mut row = row(&loaded.site, &manifest, &host, name, entry, seen.machine(&host, name, &state));
+            let agent = seen.agent(name).or(agents.get(name).copied()).unwrap_or(AgentState::None);
+            row["agent"] = json!(agent);
+            if mode.is_some_and(|mode| mode != entry.mode) {
+                row["converged"] = json!(false);
+            }
+            found.rows.push(row);
+        }
     }
-    Ok(rows)
+    Ok(found)
 }
 
-/// Returns the pairs of host and manifest of which something is known, sorted.
-pub(super) fn pairs(state_dir: &Path, host: Option<&str>, manifest: Option<&str>) -> Vec<(String, String)> {
-    let list = |directory: &Path| -> Vec<String> {
-        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let mut names: Vec<String> =
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort_unstable();
-        names
-    };
-    let nodes = state_dir.join("nodes");
-    let hosts = list(&nodes).into_iter().filter(|name| host.is_none_or(|host| host == name));
-    let mut found = Vec::new();
-    for host in hosts {
-        let manifests = list(&nodes.join(&host)).into_iter();
-        let manifests = manifests.filter(|name| manifest.is_none_or(|manifest| manifest == name));
-        found.extend(manifests.map(|manifest| (host.clone(), manifest)));
+/// Returns the name of the manifest that is meant, and how it is loaded if it is there.
+fn described(
+    args: &StatusArgs,
+    site: &Site,
+    names: &[String],
+    settings: &Settings,
+) -> Result<(Option<String>, Option<ManifestArgs>), Failure> {
+    if !manifest::has_own(&args.manifest) {
+        let name = args.manifest.manifest.clone();
+        let is_there = name.as_ref().is_some_and(|name| names.contains(name));
+        return Ok((name, is_there.then(|| args.manifest.clone())));
     }
-    found
+    let entry = manifest::find(&args.manifest, site, names, settings)?.unwrap_or_default();
+    if entry.is_broken() {
+        return Err(Failure::invalid(entry.diagnostics));
+    }
+    // Read once: it may come from standard input.
+    let text = entry.source.as_ref().map(|source| source.text.to_string());
+    let given = ManifestArgs { manifest_json: text, ..ManifestArgs::default() };
+    Ok((entry.value.name.map(|name| name.to_string()), Some(given)))
+}
+
+/// Adds the nodes to `state` that the manifest has and nobody made. Returns which nodes are meant.
+fn add_unmade(state: &mut NodesState, wanted: load::Loaded) -> impl Fn(&NodeName) -> bool + use<> {
+    let forest = Arc::clone(&wanted.forest);
+    for (index, node) in forest.nodes.iter().enumerate() {
+        let written = wanted.manifest.nodes.get(node.written);
+        let (Some(written), Some(checked)) = (written, wanted.checked.nodes.get(index)) else { continue };
+        state.nodes.entry(node.name.clone()).or_insert_with(|| {
+            let kind = written.kind.as_ref().map_or(NodeType::Vm, |kind| kind.value);
+            let driver = checked.driver.unwrap_or_else(|| wanted.host.host.driver());
+            let mut entry = NodeEntry::new(kind, driver, checked.modes.config);
+            entry.host = written.host.as_ref().map(|host| host.value.clone());
+            entry.parent = node.parent.map(|parent| forest.nodes[parent].name.clone());
+            entry.spec = written.spec.as_ref().map(|spec| spec.value.clone());
+            entry
+        });
+    }
+    let depth_is_free = wanted.selection.selected.iter().all(|selected| *selected);
+    move |name: &NodeName| match forest.named(name.as_str()) {
+        Some(range) => range.clone().all(|index| wanted.selection.selected.get(index) == Some(&true)),
+        None => depth_is_free || (!wanted.only.is_empty() && wanted.means(name)),
+    }
 }
 
 /// What a machine does, by the host it is on and the node's name; none: that host could not be asked.
 type Machines = BTreeMap<String, Option<BTreeMap<String, MachineState>>>;
 
-async fn machines(site: &Site, state_dir: &Path, host: &str, manifest: &str, memory: &Memory) -> Machines {
-    let mut hosts: Vec<String> =
-        memory.look(|state| state.nodes.values().filter_map(|entry| entry.host.clone()).collect());
+/// What is seen of the nodes of a pair.
+struct Seen {
+    /// Of those of this level.
+    machines: Machines,
+    /// Of those that this level did not make, as told by who did; none: it did not answer.
+    below: SeenBelow,
+}
+
+impl Seen {
+    /// Returns what the machine of a node does.
+    fn machine(&self, host: &str, name: &NodeName, state: &NodesState) -> MachineSeen {
+        let Some(root) = state.root_of(name) else { return MachineSeen::Unknown };
+        let on = state.nodes.get(root).and_then(|entry| entry.host.as_deref()).unwrap_or(host);
+        if let Some(told) = self.below.hosts.get(on) {
+            return told.get(name).map_or(MachineSeen::Absent, |seen| seen.machine);
+        }
+        let of_root = match self.machines.get(on) {
+            None | Some(None) => MachineSeen::Unknown,
+            Some(Some(machines)) => match machines.get(root.as_str()) {
+                None => MachineSeen::Absent,
+                Some(state) if state.is_live() => MachineSeen::Running,
+                Some(_) => MachineSeen::Stopped,
+            },
+        };
+        match of_root {
+            _ if root == name => of_root,
+            // What is in a machine runs no longer than it does.
+            MachineSeen::Absent | MachineSeen::Stopped | MachineSeen::Foreign => of_root,
+            MachineSeen::Running | MachineSeen::Unknown => match self.below.nodes.get(root) {
+                None => MachineSeen::Unknown,
+                Some(told) => told.get(name).map_or(MachineSeen::Absent, |seen| seen.machine),
+            },
+        }
+    }
+
+    /// Returns where the agent of a node is that this level did not make.
+    fn agent(&self, name: &NodeName) -> Option<AgentState> {
+        let mut told = self.below.nodes.values().chain(self.below.hosts.values());
+        told.find_map(|told| told.get(name)).map(|seen| seen.agent)
+    }
+}
+
+/// Asks what the nodes that this level did not make do.
+fn below(
+    args: &StatusArgs,
+    (host, manifest): (&str, &str),
+    state: &NodesState,
+    seen: &Seen,
+    runtime: &Runtime,
+    settings: &Settings,
+) -> SeenBelow {
+    let is_unasked = |host: &str| matches!(seen.machines.get(host), None | Some(None));
+    let is_below = |entry: &NodeEntry| {
+        let was_made = entry.machine_id.is_some();
+        was_made && (entry.parent.is_some() || is_unasked(entry.host.as_deref().unwrap_or(host)))
+    };
+    if !state.nodes.values().any(is_below) {
+        return SeenBelow::default();
+    }
+    let pair = PairArgs {
+        manifest: Some(manifest.to_owned()),
+        // As it was named: with its user.
+        host: args.host.clone().or_else(|| Some(host.to_owned())),
+        site: args.site.clone(),
+    };
+    // Without what it takes to reach them nothing is known of them, which is an answer too.
+    let meant = meant::surroundings(NodesVerb::Destroy, &pair, &[], settings).unwrap_or_default();
+    let may_run = |name: &NodeName| {
+        matches!(seen.machine(host, name, state), MachineSeen::Running | MachineSeen::Unknown)
+    };
+    let level = meant.levels.into_iter().next();
+    level.map(|(_, level)| runtime.block_on(level.seen_below(may_run))).unwrap_or_default()
+}
+
+async fn machines(site: &Site, state_dir: &Path, host: &str, manifest: &str, state: &NodesState) -> Machines {
+    let mut hosts: Vec<String> = state.nodes.values().filter_map(|entry| entry.host.clone()).collect();
     hosts.push(host.to_owned());
     hosts.sort_unstable();
     hosts.dedup();
@@ -124,7 +264,12 @@ async fn machines(site: &Site, state_dir: &Path, host: &str, manifest: &str, mem
     for name in hosts {
         let driver = find_host(site, &name)
             .ok()
-            .and_then(|host| machine_driver(&name, &host.host, state_dir, Path::new("stead"), None).ok());
+            // It knows its machines itself.
+            .filter(|host| !load::is_other_machine(&host.host))
+            .and_then(|host| {
+                let secrets = &site.secrets.value;
+                machine_driver(&name, &host.host, secrets, state_dir, Path::new("stead"), None).ok()
+            });
         let listed = match driver {
             Some(driver) => driver.list(&scope).await.ok(),
             None => None,
@@ -150,24 +295,15 @@ fn row(
     host: &str,
     name: &NodeName,
     entry: &NodeEntry,
-    machines: &Machines,
+    machine: MachineSeen,
 ) -> Value {
-    let machine = match (&entry.parent, machines.get(entry.host.as_deref().unwrap_or(host))) {
-        // Only the node it is in knows.
-        (Some(_), _) | (None, None | Some(None)) => "unknown",
-        (None, Some(Some(machines))) => match machines.get(name.as_str()) {
-            None => "absent",
-            Some(state) if state.is_live() => "running",
-            Some(_) => "stopped",
-        },
-    };
     let wanted = entry.spec.as_ref().map(|spec| resolve(site, spec, name).map(|spec| spec.digest()));
     let is_current = match wanted {
         None => true,
         Some(Ok(digest)) => entry.spec_digest.as_ref() == Some(&digest),
         Some(Err(_)) => false,
     };
-    let is_there = machine == "running" || (machine == "unknown" && entry.parent.is_some());
+    let is_there = machine == MachineSeen::Running;
     let mut row = serde_json::to_value(entry).unwrap_or_default();
     row["name"] = json!(name);
     row["manifest"] = json!(manifest);

@@ -77,6 +77,7 @@ fn act(
     let loaded = load::load(verb, args, settings)?;
     let mut prepared = Prepared::new(verb, loaded, args.dry_run)?;
     prepared.report_dir = report_dir.map(|directory| settings.current_dir.join(directory));
+    prepared.refuse_taken()?;
     if args.dry_run {
         match args.output.json {
             true => output.out.print(&render_json::document(&document::of_plan(&prepared))),
@@ -134,7 +135,7 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
     match (prepared.verb, args.yes) {
         (NodesVerb::Create | NodesVerb::Verify, _) | (_, true) => Ok(()),
         (NodesVerb::Test, false) => {
-            let there = loaded.memory.look(|state| state.nodes.keys().cloned().collect::<Vec<_>>());
+            let there = prepared.already_there()?;
             let Some(first) = there.first() else { return Ok(()) };
             refused(format!(
                 "{} nodes are there already ({first}, …), and a test would remove them",
@@ -143,7 +144,7 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
         }
         (NodesVerb::Destroy, false) => {
             let count = loaded.selection.selected.iter().filter(|selected| **selected).count();
-            let count = count + prepared.orphans.len();
+            let count = count + prepared.orphans.len() + prepared.orphans_apart.len();
             let text = format!("remove {count} nodes of {} on {}?", loaded.name, loaded.host.name);
             match Person::find(false, settings) {
                 Person::SaidYes => Ok(()),

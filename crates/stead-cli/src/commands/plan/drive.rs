@@ -50,18 +50,36 @@ pub(crate) fn drive<T, F: Future<Output = T>>(
     person: Person,
     act: impl FnOnce(Runner) -> F,
 ) -> Result<T, Failure> {
-    drive_on(Builder::new_multi_thread(), runner, shown, questions, person, act)
+    drive_hearing(listen()?, runner, shown, questions, person, act)
+}
+
+/// As [`drive`], with signals that are listened to since before there was a runner.
+pub(crate) fn drive_hearing<T, F: Future<Output = T>>(
+    counts: watch::Receiver<Signals>,
+    runner: Runner,
+    shown: Shown,
+    questions: &[Question],
+    person: Person,
+    act: impl FnOnce(Runner) -> F,
+) -> Result<T, Failure> {
+    drive_on(Builder::new_multi_thread(), counts, runner, shown, questions, person, act)
+}
+
+/// Listens to signals from now on.
+pub(crate) fn listen() -> Result<watch::Receiver<Signals>, Failure> {
+    signals::listen().map_err(|error| Failure::caused_by(FailureKind::Work, error))
 }
 
 /// Returns the report of a predicted run of steps or of an intent, on one thread: it looks at a few files of this machine
 /// and waits for nothing, so handing its attempts to other threads takes longer than making them.
 pub(crate) fn predict(runner: Runner, shown: Shown, plan: CheckedPlan) -> Result<Report, Failure> {
     let act = move |runner: Runner| async move { runner.dry_run(plan).await };
-    drive_on(Builder::new_current_thread(), runner, shown, &[], Person::SaidYes, act)
+    drive_on(Builder::new_current_thread(), listen()?, runner, shown, &[], Person::SaidYes, act)
 }
 
 fn drive_on<T, F: Future<Output = T>>(
     mut threads: Builder,
+    counts: watch::Receiver<Signals>,
     mut runner: Runner,
     shown: Shown,
     questions: &[Question],
@@ -69,7 +87,6 @@ fn drive_on<T, F: Future<Output = T>>(
     act: impl FnOnce(Runner) -> F,
 ) -> Result<T, Failure> {
     let internal = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
-    let counts = signals::listen().map_err(internal)?;
     match confirm::decide(questions, person) {
         Answers::AllYes => runner = runner.answer(|_, _| true),
         Answers::Asked => {

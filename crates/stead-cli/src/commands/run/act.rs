@@ -169,7 +169,7 @@ pub(super) fn keeping_meta(
     let kept = Arc::new(Mutex::new(None));
     let (run, surroundings, keep) = (Arc::clone(run), Arc::clone(surroundings), Arc::clone(&kept));
     let runner = runner.complete_meta(move |report, meta| {
-        run::complete_meta(&run, surroundings.ended_by(), report, meta);
+        run::complete_meta(&run, &surroundings.ending(), report, meta);
         *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(meta.clone());
     });
     (runner, kept)

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stead_bundle::diff::{Target, Threshold};
+use stead_bundle::diff::Threshold;
 use stead_bundle::hash_file;
 use stead_engine::compile::runs::{self, AGENT_FLAG, AgentFlag, CompiledRun, Prepared, RunInputs, SeenFile};
 use stead_engine::compile::{Inputs, is_usage};
@@ -230,7 +230,8 @@ fn check_baseline(manifest: &RunManifest, manifest_dir: &Path, prepared: &mut Pr
     else {
         return;
     };
-    if let Err(error) = Target::at(&path, &baseline.name) {
+    // Read as `diff` will read it: what is found out after hours of a run could have been told now.
+    if let Err(error) = stead_bundle::info(&path) {
         let problem =
             manifest.node(baseline.value).error(BASELINE, format!("cannot compare with this: {error}"));
         prepared.report(problem.help("name a bundle, relative to the manifest, or give --no-diff"));

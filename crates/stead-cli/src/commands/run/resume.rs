@@ -8,7 +8,7 @@ use stead_drivers::run::RunSurroundings;
 use stead_engine::compile::CompiledPlan;
 use stead_model::bundle::{RoleMeta, RunMeta};
 use stead_model::inventory::Host;
-use stead_model::run_plan::RunPlan;
+use stead_model::run_plan::{BundleFormat, RunPlan};
 use stead_model::transport::TransportSpec;
 use stead_model::{Diagnostics, Event, ExitCode, Plan, Report};
 use stead_runner::{CheckedPlan, Observer, Provenance, ResumeOptions};
@@ -33,6 +33,7 @@ pub(crate) fn recorded(
 ) -> Result<ExitCode, Failure> {
     refuse_other_flags(args)?;
     if stead_bundle::is_sealed(&bundle) {
+        tell_what_is_missing(&bundle, meta, output);
         return show_sealed(&bundle, meta, &wanted_of(args), settings, output);
     }
     let CompiledPlan { plan, graph, hash, warnings } = stored_plan(&bundle, meta)?;
@@ -110,7 +111,7 @@ fn with_readable_secrets(
 ) -> (Arc<Plan>, BTreeMap<String, String>, Diagnostics) {
     let base_dir = plan.run.as_ref().map(|run| run.manifest_dir.clone()).unwrap_or_default();
     let (mut values, problems) =
-        stead_runner::readable_secrets(&plan, &settings.environment.to_map(), &base_dir);
+        stead_runner::readable_secrets(&plan.secrets, &settings.environment.to_map(), &base_dir);
     let mut readable = Arc::unwrap_or_clone(plan);
     let names: Vec<String> = readable.secrets.keys().cloned().collect();
     readable.secrets.retain(|name, _| values.contains_key(name));
@@ -122,6 +123,23 @@ fn with_readable_secrets(
 
 fn wanted_of(args: &ResumeArgs) -> Wanted {
     Wanted { json: args.output.json, events: args.output.events.clone(), verbose: args.output.verbose }
+}
+
+/// Tells what the driver of a sealed bundle was still to do when it was lost.
+fn tell_what_is_missing(bundle: &Path, meta: &RunMeta, output: &Output) {
+    if was_to_be_signed(meta) && !bundle.join(stead_bundle::SIGNATURE).exists() {
+        let text = "warning: the seal is not signed: the key of --sign is not known to a resume";
+        output.err.print_line(text);
+    }
+    let format =
+        stored_plan(bundle, meta).ok().and_then(|compiled| Some(compiled.plan.run.as_ref()?.bundle_format));
+    if format.is_some_and(|format| format != BundleFormat::Dir) {
+        let text = format!(
+            "warning: the bundle was not packed before its driver was lost; `stead bundle export {}` does it",
+            bundle.display()
+        );
+        output.err.print_line(&text);
+    }
 }
 
 /// Shows a run whose bundle is finished; there is nothing left to do.

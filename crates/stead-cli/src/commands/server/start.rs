@@ -28,7 +28,10 @@ pub(crate) fn run(
     let program = std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     match ensure(&place, &options, &program).map_err(super::failure)? {
         Started::Now(facts) => print(args, output, &facts, "started"),
-        Started::Before(facts) => print(args, output, &facts, "already running"),
+        Started::Before(facts) => {
+            print(args, output, &facts, "already running");
+            say_ignored(args, output);
+        }
     }
     Ok(ExitCode::Success)
 }
@@ -41,6 +44,21 @@ fn options(args: &ServerStartArgs, settings: &Settings) -> ServerOptions {
         certificate: args.cert.as_ref().zip(args.key.as_ref()).map(|(cert, key)| (here(cert), here(key))),
         new_certificate: args.new_cert,
         log: args.log.as_ref().map(here),
+        for_run: args.for_run,
+    }
+}
+
+/// Says which of the options do not count for a server that runs already.
+fn say_ignored(args: &ServerStartArgs, output: &Output) {
+    let given =
+        [("--bind", args.bind.is_some()), ("--cert", args.cert.is_some()), ("--log", args.log.is_some())];
+    let ignored: Vec<&str> =
+        given.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect();
+    if !ignored.is_empty() {
+        let options = ignored.join(", ");
+        let line =
+            format!("warning: {options} is what it was started with: `stead server stop` first to change it");
+        output.err.print_line(&line);
     }
 }
 

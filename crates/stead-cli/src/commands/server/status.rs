@@ -53,6 +53,12 @@ fn print(output: &Output, status: &StatusReport) {
     output.out.print_line(&line);
     let Some(report) = &status.report else { return };
     output.out.print_line(&format!("fingerprint {}", report.facts.fingerprint));
+    if let Some(problem) = &report.problem {
+        output.out.print_line(&format!("nothing can be kept: {problem}"));
+    }
+    for problem in &report.unusable_plans {
+        output.out.print_line(&format!("[warning] server/plans: {problem}"));
+    }
     let (specs, agents, up) = (report.facts.specs, report.agents, report.uptime_seconds);
     output.out.print_line(&format!("{specs} specs, {agents} agents connected, up {up} s"));
     if let Some(reload) = report.reload.as_ref().filter(|reload| !reload.ok) {

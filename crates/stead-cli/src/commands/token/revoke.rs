@@ -3,7 +3,7 @@
 use serde_json::json;
 use stead_drivers::site::change_keyring;
 use stead_model::ExitCode;
-use stead_model::token::{self, revoke_node, revoke_token};
+use stead_model::token::{self, revoke_all_of, revoke_token};
 
 use crate::args::TokenRevokeArgs;
 use crate::commands::{server, site};
@@ -28,7 +28,7 @@ pub(crate) fn run(
         let keyring = &site.keyring.value;
         Ok(match (&jti, &args.node) {
             (Some(jti), _) => revoke_token(keyring, jti),
-            (None, Some(node)) => revoke_node(keyring, node, now),
+            (None, Some(node)) => revoke_all_of(keyring, node, now),
             (None, None) => keyring.clone(),
         })
     })

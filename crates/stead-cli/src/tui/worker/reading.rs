@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use stead_bundle::{open_inside, open_regular};
+
 use super::Wish;
 use crate::tui::pager::{PageRead, Place, REACH_BYTES, Window, rows};
 use crate::tui::state::Message;
@@ -31,11 +33,11 @@ pub(super) fn answer(key: u64, wish: Wish) -> Message {
 }
 
 fn output(directory: &Path, piece: &Piece) -> io::Result<Vec<u8>> {
-    range(&File::open(directory.join(&*piece.file))?, piece.offset, piece.len)
+    range(&open_inside(directory, Path::new(&*piece.file))?, piece.offset, piece.len)
 }
 
 fn page(read: &PageRead) -> io::Result<Window> {
-    let file = File::open(&read.file)?;
+    let file = open_regular(&read.file)?;
     let size = file.metadata()?.len();
     let at = match read.around {
         Place::Byte(at) => at.min(size),

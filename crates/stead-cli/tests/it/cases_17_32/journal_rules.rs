@@ -119,6 +119,7 @@ fn fields(ev: &str) -> &'static [&'static str] {
             "spec_digest",
             "state_digest",
             "jti",
+            "told",
             "created_at",
             "error",
         ],

@@ -267,13 +267,15 @@ impl Place {
         self.world.groups.lock().unwrap().clear();
     }
 
-    /// Kills every channel to the target.
-    pub(super) fn cut(&self) {
-        for group in self.world.groups.lock().unwrap().drain(..) {
+    /// Kills every channel to the target. Returns how many there were since the last time.
+    pub(super) fn cut(&self) -> usize {
+        let groups = std::mem::take(&mut *self.world.groups.lock().unwrap());
+        for &group in &groups {
             if let Some(pid) = Pid::from_raw(group as i32) {
                 kill_process_group(pid, Number::KILL).ok();
             }
         }
+        groups.len()
     }
 
     /// Writes a program that stands in for one of the system's.

@@ -182,6 +182,65 @@ fn a_terminated_node_reports_and_stops() {
     wait_for_with("stopped", || pulled.state() == MachineState::Stopped, || pulled.log());
 }
 
+/// Case 37: a node whose destruction is its own says so and is reclaimed with its tokens; one that does not hear it goes all
+/// the same, and what it did not hear does not stop the next of its name.
+#[test]
+fn a_node_destroys_itself_and_comes_back() {
+    let node = "  - {name: edge, type: vm, spec: base, execution: {mode: pull, phases: {destroy: pull}}}\n";
+    let one = super::manifest(&format!("{node}settings: {{timeout_buffer: 0}}\n"));
+    let host = "driver: sandbox\ntimeouts: {destroy: 5}\n";
+    let pulled = Pulled::new(&[("manifests/m.yaml", &one), ("hosts/local.yaml", host)]);
+    let run = |verb: &str| {
+        let args = [verb, "-M", "m", "-H", "local", "--json", "--yes"];
+        pulled.lab.run(args).exits(0).document()["nodes"][0].clone()
+    };
+    let machines = || {
+        let all = fs::read_dir(pulled.lab.path("state/machines")).into_iter().flatten().flatten();
+        all.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.')).count()
+    };
+    run("create");
+    let token = pulled.token(&[]);
+    assert_eq!(run("destroy")["status"], "destroyed");
+    assert_eq!(pulled.reports().last().unwrap().report.kind, ReportKind::Terminated);
+    assert_eq!(machines(), 0);
+    let trust = ["--server", pulled.url(), "--fingerprint", pulled.fingerprint()];
+    let mut fetch = pulled.lab.stead(["config", "fetch", "--identity", "edge"].into_iter().chain(trust));
+    fs::create_dir_all(pulled.lab.path("root")).unwrap();
+    fetch.env("STEAD_TOKEN", &token).env("STEAD_ROOT", pulled.lab.path("root"));
+    Ended::from(fetch.output().unwrap()).exits(1).says("E303");
+
+    run("create");
+    kill(pulled.agent().unwrap(), Signal::STOP);
+    assert_eq!(run("destroy")["status"], "destroyed");
+    assert_eq!(machines(), 0);
+    assert_eq!(run("create")["status"], "completed", "the old machine's end is not the new one's");
+    pulled.lab.run(["job", "submit", "--node", "edge", "--wait", "--", "true"]).exits(0);
+    run("destroy");
+}
+
+/// Section 5: an agent that crashes while it converges was told to, and does so when it is back.
+#[test]
+fn a_signal_outlives_a_crash_over_it() {
+    let pulled = Pulled::new(&[]);
+    let faults = json!([{"node": "edge", "phase": "config", "times": 1, "crash": true}]);
+    pulled.make_suffering(Some(pulled.bootstrap("hybrid", &[])), &faults);
+    let signal = block_on(pulled.client().signal(&edge(), SignalKind::Converge, Map::new())).unwrap();
+    let reports = pulled.wait_for_reports(1);
+    assert_eq!((reports[0].report.status, &reports[0].report.id), (ReportStatus::Complete, &Some(signal)));
+}
+
+/// Section 6: peers that cannot be written are told of, not only logged.
+#[test]
+fn peers_that_cannot_be_written_are_reported() {
+    let pulled = Pulled::new(&[]);
+    pulled.make(Some(pulled.bootstrap("hybrid", &[])));
+    let payload = Map::from_iter([("peers".to_owned(), json!("none"))]);
+    let signal = block_on(pulled.client().signal(&edge(), SignalKind::Link, payload)).unwrap();
+    let report = pulled.wait_for_reports(1).remove(0).report;
+    assert_eq!((report.status, &report.id), (ReportStatus::Failed, &Some(signal)));
+    assert!(report.error.unwrap().contains("peers"));
+}
+
 /// Sections 5 and 7: a report that does not get through, or an agent that crashes over it, comes again.
 #[test]
 fn reports_come_through_in_the_end() {

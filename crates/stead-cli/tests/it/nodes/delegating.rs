@@ -1,5 +1,7 @@
 //! Subtrees: a hosting node runs what is in it, and the run above knows all of it. On sandboxes.
 
+mod by_job;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -10,19 +12,19 @@ use serde_json::{Value, json};
 use stead_model::SiteKey;
 use stead_model::token::SigningKey;
 
-use super::{manifest, site};
+use super::{manifest, site, write};
 use crate::cases_17_32::lab::{Ended, Lab};
 
 /// How long something may take to come; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A site whose servers take any free port.
-const SERVED: &str =
+pub(super) const SERVED: &str =
     "defaults: {domain: lab.example, packages: [ca-certificates]}\nserver: {port: 0, bind: 127.0.0.1}\n";
 
 /// A place with a site whose nodes go when the test ends, however it does.
-struct Tree {
-    lab: Lab,
+pub(super) struct Tree {
+    pub(super) lab: Lab,
 }
 
 impl Drop for Tree {
@@ -35,35 +37,35 @@ impl Drop for Tree {
 }
 
 impl Tree {
-    fn new(nodes: &str) -> Self {
+    pub(super) fn new(nodes: &str) -> Self {
         Self::with(nodes, &[])
     }
 
-    fn with(nodes: &str, files: &[(&str, &str)]) -> Self {
+    pub(super) fn with(nodes: &str, files: &[(&str, &str)]) -> Self {
         let text = manifest(nodes);
         let files: Vec<(&str, &str)> =
             files.iter().copied().chain([("manifests/m.yaml", text.as_str())]).collect();
         Self { lab: site(&files) }
     }
 
-    fn run(&self, verb: &str, args: &[&str]) -> Ended {
+    pub(super) fn run(&self, verb: &str, args: &[&str]) -> Ended {
         let words = [verb, "-M", "m", "-H", "local", "--yes", "--json"];
         self.lab.run(words.into_iter().chain(args.iter().copied()))
     }
 
     /// Starts a command without waiting for it.
-    fn start(&self, verb: &str) -> Child {
+    pub(super) fn start(&self, verb: &str) -> Child {
         let mut command = self.lab.stead([verb, "-M", "m", "-H", "local", "--yes", "--json"]);
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         command.spawn().unwrap()
     }
 
-    fn state(&self) -> Value {
+    pub(super) fn state(&self) -> Value {
         serde_json::from_str(&self.lab.read("state/nodes/local/m/state.json")).unwrap_or_default()
     }
 
     /// Returns the root directory of a node, below the roots of those it is in.
-    fn root(&self, path: &[&str]) -> PathBuf {
+    pub(super) fn root(&self, path: &[&str]) -> PathBuf {
         let state = self.state();
         let mut machines = self.lab.path("state/machines");
         let mut root = PathBuf::new();
@@ -76,7 +78,7 @@ impl Tree {
     }
 
     /// Returns the process of a sandbox.
-    fn pid(&self, path: &[&str]) -> Pid {
+    pub(super) fn pid(&self, path: &[&str]) -> Pid {
         let file = self.root(path).with_file_name("pid");
         let text = fs::read_to_string(&file).unwrap();
         let pid = text.split_ascii_whitespace().next().unwrap().parse().unwrap();
@@ -84,7 +86,7 @@ impl Tree {
     }
 
     /// Returns the processes of this place whose command line has these words.
-    fn processes(&self, words: &[&str]) -> Vec<Pid> {
+    pub(super) fn processes(&self, words: &[&str]) -> Vec<Pid> {
         let found = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let line = fs::read(entry.path().join("cmdline")).ok()?;
@@ -99,7 +101,7 @@ impl Tree {
     }
 }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(super) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end, "{what} did not come");
@@ -107,14 +109,24 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Whether a run of these has started a task.
+pub(super) fn has_started(runs: &Path) -> bool {
+    fs::read_dir(runs).is_ok_and(|mut runs| {
+        runs.any(|run| {
+            let journal = run.unwrap().path().join("events.jsonl");
+            fs::read_to_string(journal).is_ok_and(|text| text.contains("\"task_started\""))
+        })
+    })
+}
+
 /// Returns name and status of every node of a document.
-fn statuses(document: &Value) -> Vec<(String, String)> {
+pub(super) fn statuses(document: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let rows = document["nodes"].as_array().unwrap_or_else(|| panic!("{document}"));
     rows.iter().map(|row| (text(&row["name"]), text(&row["status"]))).collect()
 }
 
-fn all(status: &str, names: &[&str]) -> Vec<(String, String)> {
+pub(super) fn all(status: &str, names: &[&str]) -> Vec<(String, String)> {
     names.iter().map(|name| ((*name).to_owned(), status.to_owned())).collect()
 }
 
@@ -147,15 +159,17 @@ fn place(events: &[Value], ev: &str, task: &str) -> usize {
 /// ST-3: a parent is ready before its child is made, and stays until it is gone; the run above has all events.
 #[test]
 fn two_levels_are_made_top_down_and_removed_bottom_up() {
-    let tree = Tree::new(
-        "  - {name: host, type: vm, spec: base}\n  - {name: test-vm, type: vm, spec: base, parent: host}\n",
+    let pve = format!("{}config: {{pve: {{remove_subscription_nag: true}}}}\n", super::BASE);
+    let tree = Tree::with(
+        "  - {name: host, type: vm, spec: pve}\n  - {name: test-vm, type: vm, spec: base, parent: host}\n",
+        &[("specs/pve.yaml", &pve)],
     );
     let made = tree.run("create", &[]).exits(0).document();
     assert_eq!(statuses(&made), all("completed", &["host", "test-vm"]));
     let events = tree.lab.events(made["run"].as_str().unwrap());
-    assert!(
-        place(&events, "task_finished", "host.hosting") < place(&events, "task_started", "test-vm.create")
-    );
+    for ready in ["host.config", "host.hosting"] {
+        assert!(place(&events, "task_finished", ready) < place(&events, "task_started", "test-vm.create"));
+    }
     assert_whole(&delegated(&events, "host.children.create", &["host"]));
     let state = tree.state();
     assert_eq!(state["nodes"]["test-vm"]["parent"], "host");
@@ -165,6 +179,10 @@ fn two_levels_are_made_top_down_and_removed_bottom_up() {
         let marker: Value = serde_json::from_str(&fs::read_to_string(marker).unwrap()).unwrap();
         assert_eq!(marker["spec_digest"], state["nodes"][name]["spec_digest"]);
     }
+    // Both are ready: what is observed of them is what they should be, and the parent can host.
+    tree.lab.run(["drift", "-M", "m", "-H", "local"]).exits(0);
+    let said = tree.lab.run(["exec", "-M", "m", "-H", "local", "test-vm", "--", "hostname"]).exits(0).stdout;
+    assert!(said.contains("test-vm | test-vm"), "over the chain: {said}");
     // The run below is recorded where it ran, and is whole.
     let runs = fs::read_dir(tree.root(&["host"]).join("var/lib/stead/runs")).unwrap().flatten();
     assert_eq!(runs.filter(|run| run.path().join("report.json").is_file()).count(), 1);
@@ -209,7 +227,7 @@ fn three_levels_have_keys_of_their_own() {
         (&["a", "b"], &second, [top.to_hex(), first.to_hex()]),
     ] {
         let root = tree.root(path);
-        let secrets = fs::read_to_string(root.join("var/lib/stead/delegated/m/secrets.yaml")).unwrap();
+        let secrets = fs::read_to_string(root.join("var/lib/stead/delegated/site/m/secrets.yaml")).unwrap();
         assert!(secrets.contains(&own.to_hex()), "{path:?}");
         for other in others {
             assert!(!holds(&root, other.as_bytes()), "{path:?} holds a secret of a level above");
@@ -251,7 +269,7 @@ fn tokens_of_a_hosting_node_are_good_for_its_level() {
         "  - {name: inner, type: vm, spec: base}\n  - {name: leaf, type: vm, spec: base, parent: inner}\n",
     );
     tree.run("create", &[]).exits(0);
-    let below = tree.root(&["inner"]).join("var/lib/stead/delegated/m");
+    let below = tree.root(&["inner"]).join("var/lib/stead/delegated/site/m");
     let below = below.to_str().unwrap();
     let mint = ["token", "mint", "--node", "leaf", "--spec", "base", "--site", below];
     let token = tree.lab.run(mint).exits(0).stdout;
@@ -278,7 +296,7 @@ fn a_silent_child_pulls_after_delegation() {
     let bootstrap = tree.root(&["host", "leaf"]).join("etc/stead/bootstrap.json");
     let bootstrap: Value = serde_json::from_str(&fs::read_to_string(bootstrap).unwrap()).unwrap();
     let token = bootstrap["token"].as_str().unwrap();
-    let below = tree.root(&["host"]).join("var/lib/stead/delegated/m");
+    let below = tree.root(&["host"]).join("var/lib/stead/delegated/site/m");
     tree.lab.run(["token", "verify", token, "--node", "leaf", "--site", below.to_str().unwrap()]).exits(0);
     tree.lab.run(["token", "verify", token, "--node", "leaf"]).exits(4).says("E301");
     assert!(!tree.lab.path("state/server").exists(), "only the level of the pulling node has a server");
@@ -290,13 +308,22 @@ fn a_silent_child_pulls_after_delegation() {
     assert!(!tree.root(&["host", "leaf"]).join("etc/stead/bootstrap.json").exists());
 }
 
-/// ST-4, pull: each level serves its own nodes, at the address it was told.
+/// ST-4, push, then pull: each level serves its own nodes, at the address it was told, and works without those above.
 #[test]
 fn each_level_serves_its_own_nodes() {
-    let nodes = "  - {name: a, type: vm, spec: base}\n  - {name: b, type: vm, spec: base, parent: a}\n  - {name: c, type: vm, spec: base, parent: b}\nexecution: {default_mode: pull}\n";
+    let nodes = "  - {name: a, type: vm, spec: base}\n  - {name: b, type: vm, spec: base, parent: a}\n  - {name: c, type: vm, spec: base, parent: b}\n";
     let tree = Tree::with(nodes, &[("site.yaml", SERVED)]);
-    let made = tree.run("create", &[]).exits(0).document();
+    tree.run("create", &[]).exits(0);
+    let servers = [tree.lab.path("state"), tree.root(&["a"]), tree.root(&["a", "b"])];
+    assert!(servers.iter().all(|place| !holds_server(place)), "push needs none");
+    // What is fetched is not there already.
+    write(&tree.lab, "specs/base.yaml", &super::BASE.replace("htop", "tmux"));
+    let made = tree.run("create", &["--mode", "pull"]).exits(0).document();
     assert_eq!(statuses(&made), all("completed", &["a", "b", "c"]));
+    let events = tree.lab.events(made["run"].as_str().unwrap());
+    for (above, below) in [("a.hosting", "b.create"), ("b.hosting", "c.create")] {
+        assert!(place(&events, "task_finished", above) < place(&events, "task_started", below));
+    }
     let server = |path: &[&str]| {
         let file = tree.root(path).join("etc/stead/bootstrap.json");
         let bootstrap: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
@@ -305,6 +332,95 @@ fn each_level_serves_its_own_nodes() {
     let urls = [server(&["a"]), server(&["a", "b"]), server(&["a", "b", "c"])];
     assert!(urls.iter().all(|url| url.starts_with("https://127.0.0.1:")), "{urls:?}");
     assert!(urls[0] != urls[1] && urls[1] != urls[2] && urls[0] != urls[2], "{urls:?}");
+    for (state, url, child) in [
+        (tree.lab.path("state"), &urls[0], "a"),
+        (tree.root(&["a"]).join("var/lib/stead"), &urls[1], "b"),
+        (tree.root(&["a", "b"]).join("var/lib/stead"), &urls[2], "c"),
+    ] {
+        let port = url.rsplit_once(':').unwrap().1;
+        let log = fs::read_to_string(state.join(format!("server/server-{port}.log"))).unwrap();
+        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let asked: Vec<&Value> = lines.iter().filter(|line| line["peer"].is_string()).collect();
+        assert!(asked.iter().any(|line| line["route"] == "spec" && line["status"] == 200), "{log}");
+        assert!(asked.iter().all(|line| line["node"] == child), "{child} alone asks there: {log}");
+    }
+    for (path, child) in [(&["a"][..], "b"), (&["a", "b"], "c")] {
+        let told = Level::of(&tree, path).errand("arguments.json");
+        let own = tree.state()["nodes"][path[path.len() - 1]]["ip"].as_str().unwrap().to_owned();
+        assert!(told.contains(&format!("\"--self-addr\",\"{own}\"")), "{child}: {told}");
+    }
+
+    // Those above are gone: no server, no key of theirs.
+    let (first, second) = (Level::of(&tree, &["a"]), Level::of(&tree, &["a", "b"]));
+    tree.lab.run(["server", "stop"]).exits(0);
+    let key = tree.lab.path("state/ssh/id_ed25519");
+    fs::rename(&key, key.with_extension("away")).unwrap();
+    first.run(&tree, "verify", &[]).exits(0);
+    first.stop_server(&tree);
+    let before = tree.state()["nodes"]["c"]["spec_digest"].clone();
+    let spec = second.state.join("delegated/site/m/specs/base.yaml");
+    fs::write(&spec, fs::read_to_string(&spec).unwrap().replace("tmux", "vim")).unwrap();
+    let made = second.run(&tree, "create", &["--mode", "pull"]).exits(0).document();
+    assert_eq!(statuses(&made), all("completed", &["c"]));
+    assert_eq!(made["nodes"][0]["changed"], true, "{made}");
+    assert_ne!(made["nodes"][0]["spec_digest"], before, "{made}");
+    second.run(&tree, "verify", &[]).exits(0);
+
+    fs::rename(key.with_extension("away"), &key).unwrap();
+    let gone = tree.run("destroy", &[]).exits(0).document();
+    assert_eq!(statuses(&gone), all("destroyed", &["c", "b", "a"]));
+    let events = tree.lab.events(gone["run"].as_str().unwrap());
+    for (below, above) in [("c.destroy", "b.destroy"), ("b.destroy", "a.destroy")] {
+        assert!(place(&events, "task_finished", below) < place(&events, "task_started", above));
+    }
+}
+
+/// Whether a server was ever started here.
+fn holds_server(place: &Path) -> bool {
+    place.join("server").exists() || place.join("var/lib/stead/server").exists()
+}
+
+/// A level below the first, as who is on its machine sees it.
+struct Level {
+    node: String,
+    root: PathBuf,
+    state: PathBuf,
+}
+
+impl Level {
+    fn of(tree: &Tree, path: &[&str]) -> Self {
+        let root = tree.root(path);
+        Self { node: path[path.len() - 1].to_owned(), state: root.join("var/lib/stead"), root }
+    }
+
+    /// Returns a file of the last errand that made something.
+    fn errand(&self, file: &str) -> String {
+        let errands = fs::read_dir(self.state.join("errands")).unwrap().flatten();
+        let mut made: Vec<(std::time::SystemTime, PathBuf)> = errands
+            .filter(|errand| {
+                fs::read_to_string(errand.path().join("arguments.json")).unwrap().starts_with("[\"create\"")
+            })
+            .map(|errand| (errand.metadata().unwrap().modified().unwrap(), errand.path()))
+            .collect();
+        made.sort();
+        fs::read_to_string(made.last().unwrap().1.join(file)).unwrap()
+    }
+
+    /// Runs a command on the level's machine, over its own nodes.
+    fn run(&self, tree: &Tree, verb: &str, more: &[&str]) -> Ended {
+        let (site, state) = (self.state.join("delegated/site/m"), self.state.to_str().unwrap());
+        let manifest = self.errand("manifest.json");
+        let words = [verb, "--manifest-json", &manifest, "-H", &self.node, "--yes", "--json"];
+        let places = ["--site", site.to_str().unwrap(), "--state-dir", state, "--self-addr", "127.0.0.1"];
+        let mut command = tree.lab.stead(words.iter().chain(&places).chain(more).copied());
+        command.env("STEAD_ROOT", &self.root).output().unwrap().into()
+    }
+
+    fn stop_server(&self, tree: &Tree) {
+        let (site, state) = (self.state.join("delegated/site/m"), self.state.to_str().unwrap());
+        let words = ["server", "stop", "--site", site.to_str().unwrap(), "--state-dir", state];
+        tree.lab.run(words).exits(0);
+    }
 }
 
 /// A test looks at every level, and its report has the checks of all of them.
@@ -343,15 +459,35 @@ fn a_subtree_dies_with_its_host_and_comes_back() {
     assert_ne!(tree.pid(&["host", "leaf"]), leaf);
 }
 
+/// Section 11: what machines below do is asked of those they are in, at every depth.
+#[test]
+fn the_state_of_machines_below_is_asked_for() {
+    let nodes = "  - {name: a, type: vm, spec: base}\n  - {name: b, type: vm, spec: base, parent: a}\n  - {name: c, type: vm, parent: b}\n";
+    let tree = Tree::new(nodes);
+    tree.run("create", &[]).exits(0);
+    let machines = |code: i32| {
+        let status = tree.lab.run(["status", "-M", "m", "-H", "local", "--json"]).exits(code).document();
+        let rows = status["nodes"].as_array().unwrap().iter();
+        rows.map(|row| row["machine"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(machines(0), ["running", "running", "running"]);
+    kill_process(tree.pid(&["a", "b", "c"]), Signal::KILL).unwrap();
+    wait_for("the end of c", || machines(1) == ["running", "running", "stopped"]);
+    kill_process(tree.pid(&["a"]), Signal::KILL).unwrap();
+    wait_for("the end of a", || machines(1) == ["stopped", "stopped", "stopped"]);
+}
+
 /// Case 32: whoever listens is cut off again and again; nothing is missed, nothing comes twice.
 #[test]
 fn a_cut_connection_loses_no_event() {
-    let nodes = "  - {name: host, type: vm, hosting: {boot_delay_ms: 1500}}\n  - {name: leaf, type: vm, spec: base, parent: host}\n";
+    let nodes = "  - {name: host, type: vm, hosting: {boot_delay_ms: 12000}}\n  - {name: leaf, type: vm, spec: base, parent: host}\n";
     let tree = Tree::new(nodes);
     let child = tree.start("create");
     let mut cuts = 0;
-    while cuts < 3 {
+    while cuts < 12 {
         wait_for("somebody who listens", || !tree.processes(&["errand", "follow"]).is_empty());
+        // It says at once that it is there, and has nothing else to say while a machine boots.
+        std::thread::sleep(Duration::from_millis(100));
         for listener in tree.processes(&["errand", "follow"]) {
             cuts += usize::from(kill_process(listener, Signal::KILL).is_ok());
         }
@@ -399,14 +535,7 @@ fn an_interrupt_travels_down() {
     let child = tree.start("create");
     wait_for("the run below", || !tree.processes(&["errand", "follow"]).is_empty());
     let runs = tree.root(&["host"]).join("var/lib/stead/runs");
-    wait_for("its journal", || {
-        fs::read_dir(&runs).is_ok_and(|mut runs| {
-            runs.any(|run| {
-                let journal = run.unwrap().path().join("events.jsonl");
-                fs::read_to_string(journal).is_ok_and(|text| text.contains("\"task_started\""))
-            })
-        })
-    });
+    wait_for("its journal", || has_started(&runs));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ended: Ended = child.wait_with_output().unwrap().into();
     let made = ended.exits(130).document();
@@ -418,4 +547,44 @@ fn an_interrupt_travels_down() {
         "host.children.create",
         &["host"],
     ));
+}
+
+/// Section 6: the run below does not need who keeps it, and says itself how it ended.
+#[test]
+fn a_killed_keeper_changes_nothing() {
+    let nodes = "  - {name: host, type: vm, hosting: {boot_delay_ms: 2000}}\n  - {name: leaf, type: vm, parent: host}\n";
+    let tree = Tree::new(nodes);
+    let child = tree.start("create");
+    kill_keeper(&tree);
+    let ended: Ended = child.wait_with_output().unwrap().into();
+    let made = ended.exits(0).document();
+    assert_eq!(statuses(&made), all("completed", &["host", "leaf"]));
+    let events = tree.lab.events(made["run"].as_str().unwrap());
+    assert_whole(&delegated(&events, "host.children.create", &["host"]));
+}
+
+/// Kills who keeps the run in `host`, once that has begun.
+fn kill_keeper(tree: &Tree) {
+    wait_for("the run below", || !tree.processes(&["errand", "follow"]).is_empty());
+    let runs = tree.root(&["host"]).join("var/lib/stead/runs");
+    wait_for("its journal", || has_started(&runs));
+    let keepers = tree.processes(&["errand", "keep"]);
+    assert_eq!(keepers.len(), 1);
+    kill_process(keepers[0], Signal::KILL).unwrap();
+}
+
+/// Cancel travels down also if nobody keeps the run below any more.
+#[test]
+fn an_interrupt_travels_down_without_a_keeper() {
+    let nodes = "  - {name: host, type: vm, hosting: {boot_delay_ms: 30000}}\n  - {name: leaf, type: vm, parent: host}\n";
+    let tree = Tree::new(nodes);
+    let child = tree.start("create");
+    kill_keeper(&tree);
+    let runs = tree.root(&["host"]).join("var/lib/stead/runs");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let ended: Ended = child.wait_with_output().unwrap().into();
+    ended.exits(130);
+    let run = fs::read_dir(&runs).unwrap().next().unwrap().unwrap().path();
+    let report: Value = serde_json::from_str(&fs::read_to_string(run.join("report.json")).unwrap()).unwrap();
+    assert_eq!(report["status"], "cancelled");
 }

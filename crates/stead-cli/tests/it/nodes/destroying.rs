@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::world::World;
-use crate::cases_17_32::lab::{Running, wait_until};
+use crate::cases_17_32::lab::{Ended, Running, wait_until};
 
 /// Case 27 and section 11: nobody says yes, and nothing is touched.
 #[test]
@@ -43,6 +43,54 @@ fn nodes_go_without_manifest_preset_spec_or_secrets() {
             assert_eq!(world.destroy(&[]).code, 0, "{broken}: there is nothing to do");
         }
     }
+}
+
+/// Section 10: machines are looked for where their host's file says, also where state is lost and files are broken.
+#[test]
+fn machines_are_found_where_their_host_keeps_them() {
+    for host in [
+        "driver: sandbox\nroot_dir: ../elsewhere\n",
+        "driver: sandbox\nroot_dir: ../elsewhere\nparallel: many\n",
+    ] {
+        let world = World::new();
+        world.host("yard", "driver: sandbox\nroot_dir: ../elsewhere\n");
+        world.nodes("- {name: a, type: vm, spec: base}\n");
+        world.run(&["create", "-M", "m", "-H", "yard", "--json"]).exits(0);
+        let machines = || std::fs::read_dir(world.path("elsewhere")).into_iter().flatten().count();
+        assert_eq!(machines(), 1);
+        std::fs::remove_dir_all(world.state_dir().join("nodes")).unwrap();
+        std::fs::remove_file(world.path("site-config/manifests/m.yaml")).unwrap();
+        world.write("hosts/yard.yaml", host);
+        let gone = world.run(&["destroy", "-M", "m", "-H", "yard", "--json", "--yes"]).exits(0).document();
+        assert_eq!(gone["nodes"][0]["status"], "destroyed", "{gone}");
+        assert_eq!(machines(), 0);
+        assert!(world.path("elsewhere").is_dir(), "a directory that was named stays");
+    }
+}
+
+/// Section 2: a run of nodes is found as its site is, without being told where either is.
+#[test]
+fn a_run_of_a_site_is_resumed_from_beside_it() {
+    let world = World::new();
+    world.write(
+        "hosts/local.yaml",
+        "driver: sandbox\nfaults: [{node: a, phase: config, times: 1, error: no luck}]\n",
+    );
+    world.nodes("- {name: a, type: vm, spec: base}\n");
+    let stead = |args: &[&str]| -> Ended {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_stead"));
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("STEAD_LAB", world.path(""));
+        command.current_dir(world.path("")).args(args).stdin(Stdio::null()).output().unwrap().into()
+    };
+    let failed = stead(&["create", "-M", "m", "-H", "local", "--json", "--run-id", "r1"]);
+    let resumed = stead(&["resume", "r1", "--json"]);
+    let listed = stead(&["bundle", "info", "r1"]);
+    let gone = stead(&["destroy", "-M", "m", "-H", "local", "--json", "--yes"]);
+    failed.exits(1).says("no luck");
+    assert_eq!(resumed.exits(0).document()["nodes"][0]["status"], "completed");
+    listed.exits(0);
+    gone.exits(0);
+    assert!(world.path("site-config/.stead/runs/r1").is_dir());
 }
 
 /// Case 27: of two creates of one pair one is told that the other works.
@@ -103,4 +151,25 @@ fn a_killed_driver_is_followed_by_another() {
         assert_eq!(world.destroy(&[]).code, 0);
         assert_eq!(world.left(), Vec::<String>::new());
     }
+}
+
+/// Section 10: a node that the manifest does not have any more can go alone.
+#[test]
+fn an_orphan_goes_alone() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n- {name: b, type: vm}\n- {name: c, type: vm}\n");
+    world.create(&[]).exits(0);
+    world.nodes("- {name: a, type: vm}\n");
+    let planned = world.destroy(&["--only", "b", "--dry-run"]).exits(0);
+    assert_eq!(world.statuses(&planned), [("b", "pending"), ("a", "skipped")]);
+    let gone = world.destroy(&["--only", "b"]).exits(0);
+    assert_eq!(world.statuses(&gone), [("b", "destroyed"), ("a", "skipped")]);
+    assert_eq!(world.machine_ids().len(), 2);
+    assert!(!world.state().contains("\"b\"") && world.state().contains("\"c\""), "{}", world.state());
+    world.destroy(&["--only", "nobody"]).exits(3);
+    world.destroy(&["--only", "c,nobody"]).exits(3);
+    assert_eq!(world.machine_ids().len(), 2);
+    let gone = world.destroy(&["--only", "a,c*"]).exits(0);
+    assert_eq!(world.statuses(&gone), [("c", "destroyed"), ("a", "destroyed")]);
+    assert_eq!(world.left(), Vec::<String>::new());
 }

@@ -1,13 +1,14 @@
 //! `stead server`: starting, stopping, and what nodes and operators are answered.
 
 mod attacks;
+mod durable;
 mod files;
+mod limits;
 mod tokens;
 mod wire;
 mod work;
 
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -54,12 +55,14 @@ fn every_cell_of_the_server_table() {
     assert!(pid_file.exists());
     let third = server(&lab, &["start", "--json"]).exits(0).document();
 
-    // Stopped, it is gone within a second; also if it does not listen.
-    let begun = Instant::now();
+    // Stopped, it is gone when this returns; also if it does not listen. How long that takes the bench shows.
     server(&lab, &["stop"]).exits(0).says("stopped");
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
-    assert!(!pid_file.exists());
+    assert!(!wire::is_alive(&third) && !pid_file.exists());
     assert_eq!(status(1)["pid"], Value::Null);
+    let deaf = server(&lab, &["start", "--json"]).exits(0).document();
+    wire::kill(&deaf, Signal::STOP);
+    server(&lab, &["stop"]).exits(0).says("stopped");
+    assert!(!wire::is_alive(&deaf) && !pid_file.exists());
 
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = held.local_addr().unwrap().port().to_string();
@@ -105,7 +108,11 @@ fn endpoints_answer_as_tabled() {
         ("DELETE", "/health", "E102", 405),
         ("GET", "/v1/nodes/edge/reports", "E102", 405),
         ("GET", "/v1/nodes", "E300", 400),
-        ("GET", "/v1/plans", "E100", 400),
+        ("GET", "/v1/plans", "E300", 400),
+        ("PUT", "/v1/plans", "E102", 405),
+        ("GET", "/v1/hooks/deploy", "E102", 405),
+        ("POST", "/v1/hooks/deploy", "E200", 404),
+        ("GET", "/v1/nodes/edge/jobs/j1/input", "E300", 400),
         ("GET", "/ui", "E100", 400),
     ] {
         let reply = serving.ask(method, path, "", "");
@@ -160,7 +167,7 @@ fn a_reload_is_whole_or_not_at_all() {
     assert_eq!(serving.status()["reload"]["ok"], true);
 }
 
-/// SIGTERM ends the server within a second, and long-polls with 204.
+/// SIGTERM ends the server, and long-polls with 204.
 #[test]
 fn long_polls_end_with_the_server() {
     let lab = site(&[]);
@@ -169,10 +176,9 @@ fn long_polls_end_with_the_server() {
     let polls: Vec<_> =
         (0..1).map(|_| serving.begin("GET", "/v1/nodes/edge/next?wait=55", &token, "")).collect();
     wire::until(|| serving.status()["agents"] == 1);
-    let begun = Instant::now();
     server(&lab, &["stop", "-p", &serving.port.to_string()]).exits(0);
+    assert!(!wire::is_alive(&serving.facts), "it has ended when this returns");
     for poll in polls {
         assert_eq!(poll.end().status, 204);
     }
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
 }

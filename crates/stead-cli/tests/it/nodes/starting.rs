@@ -51,3 +51,15 @@ fn a_site_is_started_whole_or_not_at_all() {
     std::fs::remove_file(lab.path("site-config/specs")).unwrap();
     lab.run(["init", "nodes"]).exits(0);
 }
+
+/// The lab that is shipped needs nothing: whoever cloned it can try it at once.
+#[test]
+fn the_shipped_lab_is_valid_as_it_is() {
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/lab");
+    let lab = Lab::new("");
+    let valid = lab.run(["validate", "-H", "local", "--site", shipped, "--json"]).exits(0).document();
+    assert_eq!(valid["errors"], serde_json::json!([]));
+    // A clone cannot say that only its owner may read the key, which is for trying and known to everybody.
+    let warnings = valid["warnings"].as_array().unwrap();
+    assert!(warnings.iter().all(|warning| warning["code"] == "node/readable-secrets"), "{warnings:?}");
+}

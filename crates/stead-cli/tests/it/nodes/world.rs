@@ -68,8 +68,18 @@ impl World {
         rows.iter().map(|row| (text(row, "name"), text(row, "status"))).collect()
     }
 
+    /// Returns where a file of this place is, outside of what commands use.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.lab.path(name)
+    }
+
     pub(crate) fn state_dir(&self) -> PathBuf {
         self.lab.path("state")
+    }
+
+    /// Returns the journal of a run.
+    pub(crate) fn events(&self, run: &str) -> Vec<Value> {
+        self.lab.events(run)
     }
 
     pub(crate) fn state_path(&self) -> PathBuf {

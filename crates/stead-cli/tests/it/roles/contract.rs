@@ -405,6 +405,7 @@ pub(super) async fn files_programs_and_addresses(stage: &Stage) {
         workdir: workdir.clone(),
         globs: vec!["*.yaml".to_owned(), "out/*.pcap".to_owned()],
         newer_than: None,
+        max_bytes: 1 << 30,
     };
     let found = agent.artifacts(&question).await.unwrap();
     let paths: Vec<_> = found.iter().map(|found| (found.path.as_str(), found.globs[0])).collect();

@@ -53,14 +53,37 @@ fn a_condition_that_is_true_fails_the_run_with_four() {
     place.json(&["--force", "--no-diff"], 0);
 }
 
-/// Case 32: a baseline that is not there is invalid before anything starts.
+/// Case 32: a baseline that is not there, or is none, is invalid before anything starts.
 #[test]
-fn a_missing_baseline_is_told_before_anything_starts() {
+fn a_baseline_that_cannot_be_read_is_told_before_anything_starts() {
     let place = with("a.bin", "{diff_baseline: nowhere}");
     place.run(&[]).exits(3).says("nowhere");
+    let manifest = place.lab.read("m.yaml");
+    place.lab.write("damaged.zip", b"PK\x03\x04 and nothing more");
+    std::fs::create_dir(place.lab.path("empty")).unwrap();
+    for baseline in ["a.bin", "m.yaml", "damaged.zip", "empty", "/dev/null"] {
+        place.lab.write("m.yaml", manifest.replace("nowhere", baseline));
+        place.run(&[]).exits(3).says("cannot compare with this").says("m.yaml:3");
+    }
     assert!(!place.lab.path("runs").exists());
     place.run(&["--no-diff"]).exits(0);
     assert_eq!(place.phases().last().unwrap(), "diff:skipped");
+}
+
+/// Section 8: a run of roles none of which is the obvious one compares all of them.
+#[test]
+fn a_run_of_several_roles_compares_all_of_them() {
+    let place = Place::of(
+        "api_version: v1\nrun_id: r\npost_run: {}\nroles:\n  store: {command: [echo, x]}\n  load: {command: [echo, y], repeat: 2}\n",
+    );
+    place.json(&[], 0);
+    std::fs::rename(place.lab.path("runs/r"), place.lab.path("base")).unwrap();
+    let manifest = place.lab.read("m.yaml").replace("post_run: {}", "post_run: {diff_baseline: base}");
+    place.lab.write("m.yaml", manifest);
+    place.json(&[], 0);
+    let diff: Value = serde_json::from_str(&place.read("analysis/diff.json")).unwrap();
+    let roles: Vec<&String> = diff["roles"].as_object().unwrap().keys().collect();
+    assert_eq!(roles, ["load-1", "load-2", "store"]);
 }
 
 /// Section 4.1: what is no capture fails the phase; the results of roles stay.

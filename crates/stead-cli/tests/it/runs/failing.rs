@@ -124,3 +124,37 @@ fn a_role_that_runs_too_long_is_told_with_its_last_lines() {
     assert_eq!(place.meta()["error"], "one still ran after its timeout of 1 s\n  why");
     place.is_clean();
 }
+
+/// Section 4.1: the phase of the role that failed is blamed; those of others are stopped.
+#[test]
+fn the_phase_of_the_role_that_failed_is_blamed() {
+    let place = Place::new(
+        "  a: {command: [sleep, '60']}\n  b: {command: [sh, -c, 'sleep 0.2; exit 42']}\n  c: {command: [sleep, '60']}\n",
+    );
+    place.run(&[]).exits(1);
+    assert_eq!(place.meta()["failed_phase"], "b_done");
+    let phases = place.phases();
+    let status = |name: &str| phases.iter().find(|phase| phase.starts_with(name)).unwrap().clone();
+    assert_eq!(
+        ["a_done", "b_done", "c_done"].map(status),
+        ["a_done:cancelled", "b_done:failed", "c_done:cancelled"]
+    );
+    let place = Place::new(&format!(
+        "  s: {{kind: service, command: [sh, -c, 'sleep 0.5; exit 7']}}\n  c1: {task}\n  c2: {task}\n",
+        task = "{needs: [s], command: [sleep, '60']}"
+    ));
+    place.run(&[]).exits(1);
+    assert_eq!(place.meta()["failed_phase"], "c1_done");
+    assert!(place.phases().contains(&"c2_done:cancelled".to_owned()), "{:?}", place.phases());
+    place.is_clean();
+}
+
+/// Section 2.2: a failure that is allowed is told once.
+#[test]
+fn an_allowed_failure_is_told_once() {
+    let place = Place::new(
+        "  s: {kind: service, allow_failure: true, command: [sh, -c, 'exit 3'], ready: {method: structured_stdout, timeout_seconds: 20}}\n  t: {command: [sleep, '0.5']}\n",
+    );
+    place.run(&[]).exits(0);
+    assert_eq!(place.warnings(), ["run/role-failed-allowed"]);
+}

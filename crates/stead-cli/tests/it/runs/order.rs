@@ -83,4 +83,7 @@ fn instances_that_run_together_start_in_order() {
     let expected: Vec<String> = (1..=8).map(|i| format!("role_started:t-{i}")).collect();
     assert_eq!(place.told(&["role_started"]), expected);
     place.is_clean();
+    let place = Place::new("  t: {command: [sleep, '0.05'], repeat: 8, concurrency: 0}\n");
+    place.json(&[], 0);
+    assert_eq!(place.told(&["role_started"]), expected);
 }

@@ -3,10 +3,12 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use stead_runner::machine::MachineDriver;
+use stead_runner::socket::SocketPath;
 use stead_testkit::sshd::free_port;
 
 use super::yard::{Place, processes_of, until};
@@ -91,6 +93,42 @@ async fn only_keys_of_the_account_open_it() {
     fs::remove_file(root.join("root/.ssh/authorized_keys")).unwrap();
     std::os::unix::fs::symlink(place.path("stranger.pub"), root.join("root/.ssh/authorized_keys")).unwrap();
     assert!(!enters("root", "stranger"));
+    place.sandboxes().destroy(&machine.id).await.unwrap();
+}
+
+/// Sockets of the machine are reached; those of the machine it runs on are not.
+#[tokio::test]
+async fn only_sockets_of_the_machine_are_reached() {
+    let place = Place::new();
+    let machine = place.start("sockets").await;
+    let root = place.home(&machine.owner).join("root");
+    for (number, (socket, asked, answers)) in [
+        (root.join("run/own"), "/run/own".to_owned(), true),
+        (root.join("run/own"), root.join("run/own").display().to_string(), true),
+        (place.path("outside"), place.path("outside").display().to_string(), false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        fs::remove_file(&socket).ok();
+        let listener = UnixListener::bind(SocketPath::new(&socket).unwrap().path()).unwrap();
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                stream.write_all(b"hello").unwrap();
+            }
+        });
+        let here = place.path(&format!("here{number}"));
+        let mut client = place.ssh(&machine, "stead", "id");
+        client.args(["-N", "-L", &format!("{}:{asked}", here.display())]).stderr(Stdio::null());
+        let mut client = client.spawn().unwrap();
+        // Its file is there a moment before it listens.
+        until("it listens", || UnixStream::connect(SocketPath::new(&here).unwrap().path()).is_ok());
+        let mut said = Vec::new();
+        UnixStream::connect(SocketPath::new(&here).unwrap().path()).unwrap().read_to_end(&mut said).ok();
+        client.kill().unwrap();
+        client.wait().unwrap();
+        assert_eq!(said == b"hello", answers, "{asked}");
+    }
     place.sandboxes().destroy(&machine.id).await.unwrap();
 }
 

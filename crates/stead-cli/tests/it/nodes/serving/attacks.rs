@@ -1,6 +1,6 @@
 //! Clients that mean no good, or do not know better.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::site;
 use super::wire::Serving;
@@ -95,40 +95,47 @@ fn what_is_too_large_is_refused() {
         let reply = asked.end();
         assert_eq!((reply.status, reply.code().as_str()), (413, "E103"), "{}", head.len());
     }
-    let reply = serving.ask("POST", "/v1/jobs", &ann, &"x".repeat(500_000));
+    let reply = serving.ask("POST", "/v1/nodes/edge/signals", &ann, &"x".repeat(500_000));
     assert_eq!((reply.status, reply.code().as_str()), (413, "E103"));
     let mut asked = serving.connect();
-    asked.send(&format!("POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann}\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    asked.send(&format!("POST /v1/nodes/edge/signals HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann}\r\nTransfer-Encoding: chunked\r\n\r\n"));
     for _ in 0..5 {
         asked.send(&format!("3e8\r\n{}\r\n", "x".repeat(1000)));
     }
     assert_eq!(asked.end().code(), "E103");
 }
 
-/// Case 23: 200 clients that send a byte now and then delay nobody, and are told that they are too slow.
+/// Case 23: while 200 clients are held in the middle of their heads, all others are answered.
+///
+/// How fast (the slowest hundredth within 100 ms) is measured by the bench: here others build at the same time.
 #[test]
 fn slow_clients_delay_nobody() {
-    let lab = site(&[("site.yaml", FRESH)]);
+    let lab = site(&[("site.yaml", "server: {limits: {header_seconds: 600, anonymous_per_second: 0}}\n")]);
     let serving = Serving::start(&lab);
     let mut slow: Vec<_> = (0..200).map(|_| serving.connect()).collect();
-    for asked in &mut slow {
+    let head = "GET /health HTTP/1.1\r\n";
+    for byte in 0..head.len() {
+        for asked in &mut slow {
+            assert!(asked.send(&head[byte..=byte]));
+        }
+        assert_eq!(serving.get("/health", "").status, 200, "after {byte} bytes");
+    }
+    assert!(slow.iter_mut().all(|asked| asked.waits()), "they were held all the while");
+}
+
+/// Case 23: who does not get to the end of its head or body in time is told so, every one of them.
+#[test]
+fn who_is_too_slow_is_told() {
+    let lab = site(&[("site.yaml", FRESH)]);
+    let serving = Serving::start(&lab);
+    let slow = (0..200).map(|_| {
+        let mut asked = serving.connect();
         assert!(asked.send("G"));
-    }
-    let mut times: Vec<Duration> = (0..40)
-        .map(|_| {
-            let begun = Instant::now();
-            assert_eq!(serving.get("/health", "").status, 200);
-            begun.elapsed()
-        })
-        .collect();
-    times.sort();
-    // The bar (p99 below 100 ms) is the bench's; here others build at the same time.
-    assert!(times[20] < Duration::from_millis(500), "{times:?}");
-    for asked in &mut slow {
-        asked.send("E");
-    }
-    let told = slow.into_iter().map(|asked| asked.end()).filter(|reply| reply.code() == "E104").count();
-    assert!(told >= 190, "{told} of 200");
+        asked
+    });
+    let slow: Vec<_> = slow.collect();
+    let codes: Vec<String> = slow.into_iter().map(|asked| asked.end().code()).collect();
+    assert!(codes.iter().all(|code| code == "E104"), "{codes:?}");
 
     let ann = serving.operator();
     let mut asked = serving.connect();

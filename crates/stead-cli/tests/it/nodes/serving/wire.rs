@@ -31,6 +31,12 @@ pub(super) fn kill(document: &Value, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
+/// Whether the server that a document is of is there.
+pub(super) fn is_alive(document: &Value) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", document["pid"])).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 /// A server of a test, on a port of its own; it is gone with this.
 pub(super) struct Serving<'l> {
     pub(super) lab: &'l Lab,
@@ -155,6 +161,30 @@ impl Asked {
     /// Sends bytes; that the server has had enough shows in its answer.
     pub(super) fn send(&mut self, text: &str) -> bool {
         self.0.write_all(text.as_bytes()).and_then(|()| self.0.flush()).is_ok()
+    }
+
+    /// Reads until `end` has come, and returns everything so far.
+    pub(super) fn read_until(&mut self, end: &str) -> String {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(end.as_bytes()) {
+            let mut byte = [0];
+            self.0.read_exact(&mut byte).unwrap();
+            bytes.extend_from_slice(&byte);
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// Returns the connection itself.
+    pub(super) fn stream(&mut self) -> &mut StreamOwned<ClientConnection, TcpStream> {
+        &mut self.0
+    }
+
+    /// Whether the server has neither answered nor gone away.
+    pub(super) fn waits(&mut self) -> bool {
+        self.0.sock.set_nonblocking(true).unwrap();
+        let read = self.0.read(&mut [0; 1]);
+        self.0.sock.set_nonblocking(false).unwrap();
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     /// Reads until the server ends the connection.

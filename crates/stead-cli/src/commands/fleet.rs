@@ -1,0 +1,60 @@
+//! `stead fleet …`: the doors of a fleet. Nothing here writes what a fleet should be.
+
+mod daemon;
+mod dev;
+mod explain;
+mod file;
+mod hold;
+mod plan;
+mod shown;
+mod status;
+mod token;
+mod wait;
+mod way;
+
+use serde_json::Value;
+use stead_fleet::api::{CallError, Json};
+use stead_model::ExitCode;
+
+use crate::args::FleetCommand;
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::settings::Settings;
+
+pub(super) fn run(
+    command: &FleetCommand,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    match command {
+        FleetCommand::Dev(args) => dev::run(args, settings, output),
+        FleetCommand::Status(args) => status::run(args, settings, output),
+        FleetCommand::Wait(args) => wait::run(args, settings, output),
+        FleetCommand::Plan(args) => plan::run(args, settings, output),
+        FleetCommand::Explain(args) => explain::run(args, settings, output),
+        FleetCommand::Hold(args) => hold::hold(args, settings, output),
+        FleetCommand::Release(args) => hold::release(args, settings, output),
+        FleetCommand::Token(command) => token::run(command, settings, output),
+        FleetCommand::Publish(args) => daemon::publish(args, settings, output),
+        FleetCommand::Master(args) => daemon::master(args, settings, output),
+        FleetCommand::Worker(args) => daemon::worker(args, settings, output),
+    }
+}
+
+/// Returns the failure of a call that had no answer.
+fn call_failure(error: CallError) -> Failure {
+    match error {
+        CallError::Away(_) => Failure::caused_by(FailureKind::Unreachable, error)
+            .hint("is a master running, and do --masters and --identity name the right one?"),
+        CallError::NotLeader { .. } => Failure::caused_by(FailureKind::Unreachable, error)
+            .hint("no leader is known at the moment: try again in a few seconds"),
+        CallError::Refused { .. } => Failure::caused_by(FailureKind::Work, error),
+    }
+}
+
+/// Returns what a master's document says.
+fn parsed(document: &Json) -> Result<Value, Failure> {
+    serde_json::from_str(&document.0).map_err(|error| {
+        Failure::new(FailureKind::Work, format!("what the master says is not understood: {error}"))
+    })
+}

@@ -1,0 +1,173 @@
+//! A fleet's status for people.
+
+use serde_json::Value;
+use stead_model::ExitCode;
+
+use crate::output::{Paint, Style};
+use crate::render::table;
+
+/// Returns how `status` ends: converged, converging or degraded.
+pub(super) fn exit_code(status: &Value) -> ExitCode {
+    match text(status, "state") {
+        "converged" => ExitCode::Success,
+        "converging" => ExitCode::Converging,
+        _ => ExitCode::Degraded,
+    }
+}
+
+/// Returns a status for people: how far it is, then everything that is not as it should be, then what there is.
+pub(super) fn to_text(status: &Value, paint: Paint) -> String {
+    let mut shown = line(status, paint);
+    if let Some(message) = status.pointer("/brake/message").and_then(Value::as_str) {
+        shown.push_str(&format!("{} {message}\n", paint.apply(Style::Warn, "brake:")));
+    }
+    for hold in list(status, "holds") {
+        let words = ["id", "by", "reason"].map(|key| text(hold, key));
+        let target = hold.get("target").map(target_word).unwrap_or_default();
+        let [id, by, reason] = words;
+        shown
+            .push_str(&format!("{} {id} on {target} by {by}: {reason}\n", paint.apply(Style::Warn, "hold:")));
+    }
+    shown.push_str(&workers(status));
+    shown.push_str(&instances(status));
+    for rollout in list(status, "rollouts").filter(|rollout| text(rollout, "state") != "done") {
+        let (vm, state) = (text(rollout, "vm"), text(rollout, "state"));
+        let (updated, total) = (number(rollout, "updated"), number(rollout, "total"));
+        shown.push_str(&format!("rollout of {vm}: {state}, {updated} of {total}{}\n", why(rollout)));
+    }
+    shown
+}
+
+/// Returns how far it is, with what is wrong with commits, in a few lines.
+pub(super) fn line(status: &Value, paint: Paint) -> String {
+    let mut shown = headline(status, paint);
+    let watcher = status.get("watcher").unwrap_or(&Value::Null);
+    if text(watcher, "ref").is_empty() {
+        shown.push_str("no publisher has told anything yet\n");
+    } else if text(watcher, "state") != "ok" {
+        let label = paint.apply(Style::Bad, "repository:");
+        shown.push_str(&format!("{label} {} at {}", text(watcher, "state"), text(watcher, "ref")));
+        if let Some(error) = watcher.get("error").and_then(Value::as_str) {
+            shown.push_str(&format!(": {error}"));
+        }
+        shown.push('\n');
+    }
+    for group in list(status, "groups") {
+        shown.push_str(&group_lines(group, paint));
+    }
+    shown
+}
+
+fn headline(status: &Value, paint: Paint) -> String {
+    let state = text(status, "state");
+    let style = match state {
+        "converged" => Style::Good,
+        "converging" => Style::Warn,
+        _ => Style::Bad,
+    };
+    let counts = status.get("counts").unwrap_or(&Value::Null);
+    // What machines run: a commit may be taken for its `fleet.yaml` alone.
+    let active = list(status, "groups").filter(|group| text(group, "group") != "fleet");
+    let active =
+        active.filter_map(|group| group.get("active")).max_by_key(|active| number(active, "generation"));
+    let commit = active.map_or_else(|| text(status, "commit"), |active| text(active, "commit"));
+    let commit: String = commit.chars().take(12).collect();
+    let generation =
+        active.map_or_else(|| number(status, "generation"), |active| number(active, "generation"));
+    let at = if commit.is_empty() { "nothing is published yet".to_owned() } else { format!("at {commit}") };
+    format!(
+        "{} {} %  {} of {} instances  generation {} {at}\n",
+        paint.apply(style, state),
+        number(status, "convergence_percent"),
+        number(counts, "converged"),
+        number(counts, "desired"),
+        generation,
+    )
+}
+
+fn group_lines(group: &Value, paint: Paint) -> String {
+    let name = text(group, "group");
+    let mut lines = String::new();
+    let evaluated = group.get("evaluated").unwrap_or(&Value::Null);
+    if let Some(error) = evaluated.get("error").and_then(Value::as_str) {
+        let commit: String = text(evaluated, "commit").chars().take(12).collect();
+        let vm = evaluated.get("vm").and_then(Value::as_str).map(|vm| format!(" ({vm})")).unwrap_or_default();
+        let stage = text(evaluated, "stage");
+        let failed = paint.apply(Style::Bad, "failed:");
+        lines.push_str(&format!("{failed} {name} at {commit}, {stage}{vm}: {error}\n"));
+        if let Some(log) = evaluated.get("log").and_then(Value::as_str) {
+            lines.push_str(&format!("  log: {log}\n"));
+        }
+    }
+    if let Some(held) = group.get("held").filter(|held| !held.is_null()) {
+        let (generation, code) = (number(held, "generation"), text(held, "code"));
+        let label = paint.apply(Style::Bad, "held:");
+        lines.push_str(&format!("{label} generation {generation} of {name} ({code})"));
+        if let Some(approve) = held.get("approve").and_then(Value::as_str) {
+            lines.push_str(&format!("; to let it pass put this into `approve` of fleet.yaml: {approve}"));
+        }
+        lines.push('\n');
+    }
+    if group.get("suspended").and_then(Value::as_bool) == Some(true) {
+        lines.push_str(&format!(
+            "{} new generations of {name} wait\n",
+            paint.apply(Style::Warn, "suspended:")
+        ));
+    }
+    lines
+}
+
+fn workers(status: &Value) -> String {
+    let rows: Vec<[String; 4]> = list(status, "workers")
+        .map(|worker| {
+            let instances = format!("{} instances", number(worker, "instances"));
+            [text(worker, "id").to_owned(), text(worker, "state").to_owned(), instances, why(worker)]
+        })
+        .collect();
+    table::to_text(&rows)
+}
+
+fn instances(status: &Value) -> String {
+    let rows: Vec<[String; 4]> = list(status, "instances")
+        .map(|instance| {
+            let is_ready = instance.get("ready").and_then(Value::as_bool) == Some(true);
+            let state = match (text(instance, "state"), is_ready) {
+                ("running", true) => "ready".to_owned(),
+                (state, _) => state.to_owned(),
+            };
+            let worker = instance.get("worker").and_then(Value::as_str).unwrap_or("-");
+            [text(instance, "key").to_owned(), worker.to_owned(), state, why(instance)]
+        })
+        .collect();
+    table::to_text(&rows)
+}
+
+/// Returns what is wrong with an item and what to do.
+fn why(item: &Value) -> String {
+    match (item.get("code").and_then(Value::as_str), item.get("message").and_then(Value::as_str)) {
+        (Some(code), Some(message)) => format!("{code}: {message}"),
+        (Some(code), None) => code.to_owned(),
+        (None, Some(message)) => message.to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+fn target_word(target: &Value) -> String {
+    if let Some(word) = target.as_str() {
+        return word.to_owned();
+    }
+    let pair = target.as_object().and_then(|target| target.iter().next());
+    pair.map(|(kind, name)| format!("{kind}/{}", name.as_str().unwrap_or_default())).unwrap_or_default()
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(key).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value.get(key).and_then(Value::as_u64).unwrap_or_default()
+}

@@ -1,0 +1,109 @@
+//! The way to a fleet's master: who asks, and where.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stead_fleet::api::CallError;
+use stead_fleet::identity::Identity;
+use stead_fleet::service::OPERATOR;
+use stead_fleet::wire::{self, Carrier, Client};
+
+use super::call_failure;
+use crate::args::FleetWayArgs;
+use crate::failure::{Failure, FailureKind};
+use crate::settings::Settings;
+
+/// Where the certificate of a daemon is.
+pub(super) const IDENTITY: &str = "identity";
+
+/// Returns where a fleet's files are.
+pub(super) fn directory(settings: &Settings) -> PathBuf {
+    settings.state_dir.path.join("fleet")
+}
+
+/// Returns where the certificate of whoever asks is.
+pub(super) fn identity_directory(args: &FleetWayArgs, settings: &Settings) -> PathBuf {
+    match &args.identity {
+        Some(given) => settings.current_dir.join(given),
+        // Whoever has the master's account needs no token.
+        None => [OPERATOR, IDENTITY]
+            .map(|name| directory(settings).join(name))
+            .into_iter()
+            .find(|directory| directory.exists())
+            .unwrap_or_else(|| directory(settings).join(IDENTITY)),
+    }
+}
+
+/// Returns the fleet's masters, asked by whoever this is.
+pub(super) async fn master(args: &FleetWayArgs, settings: &Settings) -> Result<Arc<Client>, Failure> {
+    let user = settings.environment.get("USER").and_then(|user| user.to_str());
+    let name = Name { given: None, fallback: user.unwrap_or("somebody") };
+    client(join(&identity_directory(args, settings), args, &args.masters, name).await?, &args.masters)
+}
+
+/// Returns a client that is `identity`, of `masters` or else of those it joined at.
+pub(super) fn client(mut identity: Identity, masters: &[String]) -> Result<Arc<Client>, Failure> {
+    if !masters.is_empty() {
+        identity.masters = masters.to_vec();
+    }
+    Client::new(carrier()?, identity).map_err(call_failure)
+}
+
+/// Returns the identity in `directory`, if somebody joined there.
+pub(super) fn load(directory: &Path) -> Result<Option<Identity>, Failure> {
+    Identity::load(directory).map_err(|error| Failure::caused_by(FailureKind::Work, error))
+}
+
+/// What somebody wants to be called in a fleet.
+pub(super) struct Name<'a> {
+    /// The only name that will do.
+    pub(super) given: Option<&'a str>,
+    /// The name if neither it nor the token says one.
+    pub(super) fallback: &'a str,
+}
+
+/// Returns who this is: as it joined before, else as its token says.
+pub(super) async fn join(
+    directory: &Path,
+    args: &FleetWayArgs,
+    masters: &[String],
+    name: Name<'_>,
+) -> Result<Identity, Failure> {
+    if let Some(identity) = load(directory)? {
+        let joined = identity.peer().name.as_str();
+        return match name.given {
+            Some(given) if given != joined => Err(Failure::new(
+                FailureKind::Invalid,
+                format!("this is to be {given}, but {} has joined as {joined}", directory.display()),
+            )
+            .hint(format!("call it {joined}, or join as {given} with another --identity"))),
+            Some(_) | None => Ok(identity),
+        };
+    }
+    let Some(file) = &args.join_file else {
+        let message =
+            format!("nobody has joined a fleet here: there is no certificate in {}", directory.display());
+        return Err(Failure::new(FailureKind::Unreachable, message).hint(
+            "where a master or `stead fleet dev` runs, use its --state-dir; elsewhere mint a token there (`stead fleet token mint`) and give it with --join-file",
+        ));
+    };
+    let token = std::fs::read_to_string(file).map_err(|error| {
+        Failure::new(FailureKind::Invalid, format!("{} cannot be read: {error}", file.display()))
+    })?;
+    let token = token.trim();
+    let claimed = stead_model::token::join::inspect(token).ok().and_then(|claims| claims.name);
+    let name = name.given.or(claimed.as_deref()).unwrap_or(name.fallback);
+    let identity =
+        wire::join(carrier()?.as_ref(), masters, token, name).await.map_err(|error| match &error {
+            CallError::Away(_) | CallError::NotLeader { .. } => {
+                Failure::caused_by(FailureKind::Unreachable, error)
+            }
+            CallError::Refused { .. } => Failure::caused_by(FailureKind::Work, error),
+        })?;
+    identity.save(directory).map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+    Ok(identity)
+}
+
+fn carrier() -> Result<Arc<Carrier>, Failure> {
+    Carrier::start().map_err(|error| Failure::caused_by(FailureKind::Work, error))
+}

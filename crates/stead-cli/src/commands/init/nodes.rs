@@ -1,0 +1,44 @@
+//! `stead init nodes`: a site directory that works.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+use stead_drivers::site::new_signing_key;
+use stead_model::ExitCode;
+use stead_model::site::starter::{Persona, starter};
+
+use crate::args::{InitNodesArgs, PersonaWord};
+use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
+use crate::render::json as render_json;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    args: &InitNodesArgs,
+    settings: &Settings,
+    output: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let persona = match args.persona {
+        PersonaWord::Homelab => Persona::Homelab,
+        PersonaWord::Managed => Persona::Managed,
+        PersonaWord::Enterprise => Persona::Enterprise,
+    };
+    let directory =
+        settings.current_dir.join(args.site.clone().unwrap_or_else(|| PathBuf::from("site-config")));
+    let key = match persona.needs_key() {
+        true => Some(new_signing_key().map_err(|error| Failure::caused_by(FailureKind::Work, error))?),
+        false => None,
+    };
+    let files = starter(persona, key.as_ref());
+    super::write(&directory, &files, "nothing was written; name another directory with --site")?;
+    if args.json {
+        let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+        output
+            .out
+            .print(&render_json::document(&json!({"site": directory.display().to_string(), "files": paths})));
+    } else {
+        output.out.print_line(&format!("wrote {} files below {}", files.len(), directory.display()));
+        output.err.print_line("next: put your public SSH key into secrets.yaml, then `stead validate`");
+    }
+    Ok(ExitCode::Success)
+}

@@ -1,0 +1,87 @@
+//! What `stead validate` found, as text and as the one document.
+
+use serde_json::{Value, json};
+use stead_model::{Diagnostic, ExitCode, Severity};
+
+use super::Validated;
+use crate::args::ValidateArgs;
+use crate::commands::site;
+use crate::failure::Failure;
+use crate::output::{Output, Paint};
+use crate::render::json as render_json;
+use crate::settings::Settings;
+
+/// Prints what was found and returns what the process exits with.
+pub(super) fn print(
+    args: &ValidateArgs,
+    settings: &Settings,
+    output: &mut Output,
+    result: &Validated,
+) -> ExitCode {
+    let diagnostics = &result.checked.diagnostics;
+    let is_valid = !diagnostics.has_errors();
+    if args.json {
+        output.out.print(&render_json::document(&document(result, is_valid)));
+    } else {
+        output.err.print(&diagnostics.render(settings.stderr_paint == Paint::Ansi));
+        output.out.print(&to_text(result, is_valid));
+    }
+    if is_valid { ExitCode::Success } else { ExitCode::Failed }
+}
+
+fn document(result: &Validated, is_valid: bool) -> Value {
+    let diagnostics = &result.checked.diagnostics;
+    let of = |severity: Severity| -> Vec<Value> {
+        diagnostics.iter().filter(|problem| problem.severity == severity).map(row).collect()
+    };
+    let mut document = json!({
+        "valid": is_valid, "site": result.site.path.display().to_string(), "manifest": result.manifest,
+        "host": result.host.as_ref().map(|host| &host.name),
+        "pattern": result.checked.pattern.map(|pattern| pattern.word()), "nodes": result.nodes,
+        "errors": of(Severity::Error), "warnings": of(Severity::Warning),
+    });
+    if !is_valid {
+        document["error"] = json!({"code": "node/invalid", "message": diagnostics.summary()});
+        document["diagnostics"] = diagnostics.iter().map(row).collect();
+    }
+    document
+}
+
+/// Returns a problem with all the keys it may have.
+pub(in crate::commands) fn row(problem: &Diagnostic) -> Value {
+    let mut row = problem.to_json();
+    row["candidates"] = json!(problem.candidates);
+    row
+}
+
+/// Returns a failure whose document says that nothing is valid.
+pub(super) fn with_document(failure: Failure) -> Failure {
+    site::with_document(failure, "stead validate").knowing("valid", json!(false))
+}
+
+fn to_text(result: &Validated, is_valid: bool) -> String {
+    let verdict = if is_valid { "valid" } else { "not valid" };
+    let Some(manifest) = &result.manifest else {
+        return format!("{}: {verdict}\n", result.site.path.display());
+    };
+    let pattern = result.checked.pattern.map_or_else(String::new, |pattern| {
+        let inferred = if result.checked.is_inferred { " (inferred)" } else { "" };
+        format!(", {}{inferred}", pattern.word())
+    });
+    let mut text = format!("{manifest}: {verdict}{pattern}, {} nodes\n", result.nodes.len());
+    for node in &result.nodes {
+        let field = |key: &str| node[key].as_str().unwrap_or("-").to_owned();
+        let level = node["depth"].as_u64().unwrap_or_default() + 1;
+        let mut line = format!("  {} {} {} level {level}", field("name"), field("type"), field("mode"));
+        if let Some(parent) = node["parent"].as_str() {
+            line.push_str(&format!(" in {parent}"));
+        }
+        if let Some(spec) = node["spec"].as_str() {
+            line.push_str(&format!(" spec {spec}"));
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    result.notes.iter().for_each(|note| text.push_str(&format!("  note: {note}\n")));
+    text
+}

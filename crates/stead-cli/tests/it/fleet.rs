@@ -1,0 +1,129 @@
+//! Fleets as people use them: `stead init fleet`, `stead fleet dev`, commits, and looking at what becomes of them.
+
+mod converging;
+mod daemons;
+mod looking;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::cases_17_32::lab::{Ended, Lab};
+
+/// How long a fleet may take to come to where a test wants it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A fleet in the directory `fleet` of a place of its own, with `stead fleet dev` on it.
+pub(crate) struct Fleet {
+    pub(crate) lab: Lab,
+    dev: Option<Child>,
+}
+
+impl Fleet {
+    /// Makes a fleet and starts it.
+    pub(crate) fn start() -> Self {
+        let lab = Lab::new("");
+        lab.run(["init", "fleet"]).exits(0).says("stead fleet dev");
+        let mut fleet = Self { lab, dev: None };
+        fleet.dev();
+        fleet
+    }
+
+    /// Starts `stead fleet dev` and waits until it listens.
+    pub(crate) fn dev(&mut self) {
+        let mut command = self.lab.stead(["fleet", "dev", "fleet"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().map(Result::unwrap);
+        if first.is_none() {
+            let ended: Ended = child.wait_with_output().unwrap().into();
+            panic!("it did not start: {ended:?}");
+        }
+        // What it says goes on to nobody.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        let errors = child.stderr.take().unwrap();
+        std::thread::spawn(move || BufReader::new(errors).lines().map_while(Result::ok).for_each(drop));
+        self.dev = Some(child);
+    }
+
+    /// Sends a signal to `stead fleet dev` and returns its exit code.
+    pub(crate) fn end(&mut self, signal: Signal) -> Option<i32> {
+        let mut dev = self.dev.take().unwrap();
+        kill_process(Pid::from_child(&dev), signal).unwrap();
+        dev.wait().unwrap().code()
+    }
+
+    pub(crate) fn git(&self, words: &[&str]) -> String {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=t", "-c", "user.email=t@localhost"]).args(words);
+        let output = git.current_dir(self.lab.path("fleet")).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Replaces text of a file, commits that, and returns the commit.
+    pub(crate) fn commit(&self, file: &str, old: &str, new: &str) -> String {
+        let path = format!("fleet/{file}");
+        let text = self.lab.read(&path);
+        assert!(text.contains(old), "{text}");
+        self.lab.write(&path, text.replace(old, new));
+        self.git(&["commit", "--quiet", "--all", "--message", "a change"]);
+        self.git(&["rev-parse", "HEAD"])
+    }
+
+    pub(crate) fn stead(&self, words: &[&str]) -> Ended {
+        self.lab.run(["fleet"].into_iter().chain(words.iter().copied()))
+    }
+
+    /// Returns the status.
+    pub(crate) fn status(&self) -> Value {
+        self.stead(&["status", "--json"]).document()
+    }
+
+    /// Waits until a status is as wanted, and returns it.
+    #[track_caller]
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let ended = self.stead(&["status", "--json"]);
+            let status: Value = serde_json::from_str(&ended.stdout).unwrap_or_default();
+            if wanted(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "not {what}: {ended:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until a commit is what runs, and returns the status.
+    #[track_caller]
+    pub(crate) fn converged(&self, commit: &str) -> Value {
+        self.stead(&["wait", "--commit", commit, "--timeout", "60s"]).exits(0);
+        self.status()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if let Some(mut dev) = self.dev.take() {
+            kill_process(Pid::from_child(&dev), Signal::INT).ok();
+            dev.wait().ok();
+        }
+    }
+}
+
+/// Returns the keys of the instances, sorted.
+pub(crate) fn instances(status: &Value) -> Vec<String> {
+    let all = status["instances"].as_array().cloned().unwrap_or_default();
+    all.iter().map(|instance| instance["key"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns since when an instance runs, as its uptime says; the same as long as it was not started anew.
+pub(crate) fn hash_of(status: &Value, key: &str) -> String {
+    let all = status["instances"].as_array().cloned().unwrap_or_default();
+    let found = all.iter().find(|instance| instance["key"] == key).unwrap();
+    found["observed_hash"].as_str().unwrap_or_default().to_owned()
+}

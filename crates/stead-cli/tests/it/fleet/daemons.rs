@@ -1,0 +1,420 @@
+//! Fleets as they run on real machines: a master, a publisher of a flake and workers, each a process that has joined
+//! with a token of its own.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use stead_testkit::micro_vm;
+
+use super::{PATIENCE, instances};
+use crate::cases_17_32::lab::{Ended, Lab, wait_until};
+
+/// A master, a publisher that follows the repository `repo`, and workers. Each has a state directory with its name.
+struct Daemons {
+    lab: Lab,
+    master: String,
+    workers: Vec<&'static str>,
+    running: Vec<Child>,
+}
+
+impl Daemons {
+    /// Starts a master alone.
+    fn lonely() -> Self {
+        let lab = Lab::new("");
+        let mut daemons = Self { lab, master: String::new(), workers: vec!["w1"], running: Vec::new() };
+        daemons.lead();
+        daemons
+    }
+
+    fn lead(&mut self) {
+        let words = ["m", "fleet", "master", "--name", "m1", "--observe", "127.0.0.1:0", "--json"];
+        let first = self.begin(&words, "--listen", "127.0.0.1:0");
+        self.master = first["listen"].as_str().unwrap().to_owned();
+    }
+
+    /// Returns what happened to instances, on all workers, in the order of time: what, and to which.
+    fn happened(&self) -> Vec<(String, String)> {
+        let mut lines: Vec<Value> = Vec::new();
+        for worker in &self.workers {
+            let text = self.lab.read(&format!("{worker}/fleet/events/events-001.jsonl"));
+            lines.extend(text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+        }
+        lines.sort_by_key(|line| line["t"].as_str().unwrap().to_owned());
+        let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        lines.iter().map(|line| (word(line, "ev"), word(line, "instance"))).collect()
+    }
+
+    /// Starts them. The repository has a commit already.
+    fn start(workers: &[&'static str], drivers: &str, files: &[(&str, &[u8])]) -> Self {
+        let lab = Lab::new("");
+        for (name, content) in files {
+            lab.write(&format!("repo/{name}"), content);
+        }
+        let key = nix(&["key", "generate-secret", "--key-name", "lab-1"]);
+        lab.write("secret", &key);
+        let mut daemons = Self { lab, master: String::new(), workers: workers.to_vec(), running: Vec::new() };
+        daemons.git(&["init", "--quiet", "--initial-branch", "main"]);
+        daemons.commit("first");
+        daemons.lead();
+        for worker in workers {
+            daemons.count_nix(worker);
+            let nix = format!(
+                "{{binary: {root}/{worker}-nix, store: {root}/{worker}/nix, caches: ['file://{root}/cache'], public_keys: ['{}']}}",
+                daemons.public_key(),
+                root = daemons.lab.root().display(),
+            );
+            daemons.join(
+                "worker",
+                worker,
+                &["worker", "--drivers", drivers, "--drift_interval", "1s", "--nix", &nix],
+            );
+        }
+        daemons.count_nix("p1");
+        let root = daemons.lab.root().display().to_string();
+        let nix = format!(
+            "{{binary: {root}/p1-nix, store: {root}/p1/nix, cache: 'file://{root}/cache', secret_key_file: {root}/secret, settings: {{sandbox: false, substituters: '', build-users-group: '', sandbox-paths: /bin /lib /lib64 /usr}}}}"
+        );
+        let repo = format!("{root}/repo");
+        let words = [
+            "publish",
+            "--repo",
+            &repo,
+            "--ref",
+            "refs/heads/main",
+            "--poll",
+            "1s",
+            "--debounce",
+            "0s",
+            "--nix",
+            &nix,
+        ];
+        daemons.join("publisher", "p1", &words);
+        daemons
+    }
+
+    /// Writes a program that notes how it is called and then is Nix, with what that remembers below the lab.
+    fn count_nix(&self, whose: &str) {
+        let (program, root) = (format!("{whose}-nix"), self.lab.root().display());
+        let script = format!(
+            "#!/bin/sh\necho \"$*\" >> '{root}/{whose}-nix.log'\nHOME='{root}/home' exec nix \"$@\"\n"
+        );
+        self.lab.write(&program, script);
+        fs::set_permissions(self.lab.path(&program), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Returns how Nix was called.
+    fn nix_calls(&self, whose: &str) -> Vec<String> {
+        self.lab.read(&format!("{whose}-nix.log")).lines().map(ToOwned::to_owned).collect()
+    }
+
+    fn public_key(&self) -> String {
+        let secret = fs::File::open(self.lab.path("secret")).unwrap();
+        let mut convert = nix_command(&["key", "convert-secret-to-public"]);
+        String::from_utf8(convert.stdin(secret).output().unwrap().stdout).unwrap().trim().to_owned()
+    }
+
+    /// Returns a command with the state directory that the first word names.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stead"));
+        command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(self.lab.root()).stdin(Stdio::null());
+        command.arg("--state-dir").arg(self.lab.path(words[0])).args(&words[1..]);
+        command
+    }
+
+    /// Starts a daemon and returns the first line that it prints.
+    fn begin(&mut self, words: &[&str], flag: &str, value: &str) -> Value {
+        let mut command = self.command(words);
+        let mut child = command.args([flag, value]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        self.running.push(child);
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    /// Starts a daemon that joins with a token for its name.
+    fn join(&mut self, role: &str, name: &str, words: &[&str]) {
+        let token = self.fleet(&["token", "mint", "--role", role, "--name", name]).exits(0);
+        self.lab.write(&format!("{name}.token"), token.stdout);
+        let (token, master) = (format!("{name}.token"), self.master.clone());
+        let mut command = self.command(&[name, "fleet"]);
+        command.args(words).args(["--masters", &master, "--join-file", &token]);
+        self.running.push(command.stdout(Stdio::null()).spawn().unwrap());
+    }
+
+    /// Asks the master, on its own account.
+    fn fleet(&self, words: &[&str]) -> Ended {
+        self.command(&["m", "fleet"]).args(words).output().unwrap().into()
+    }
+
+    fn git(&self, words: &[&str]) -> String {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=t", "-c", "user.email=t@localhost"]).args(words);
+        let output = git.current_dir(self.lab.path("repo")).stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Commits everything and returns the commit.
+    fn commit(&self, message: &str) -> String {
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "--quiet", "--message", message]);
+        self.git(&["rev-parse", "HEAD"])
+    }
+
+    /// Replaces text of the flake, commits that, and returns the status once it is what runs.
+    fn change(&self, old: &str, new: &str) -> Value {
+        let text = self.lab.read("repo/flake.nix");
+        assert!(text.contains(old), "{text}");
+        self.lab.write("repo/flake.nix", text.replace(old, new));
+        self.converged(&self.commit("a change"))
+    }
+
+    /// Waits until a commit is what runs, and returns the status.
+    fn converged(&self, commit: &str) -> Value {
+        let patience = format!("{}s", PATIENCE.as_secs());
+        self.fleet(&["wait", "--commit", commit, "--timeout", &patience]).exits(0);
+        self.fleet(&["status", "--json"]).exits(0).document()
+    }
+}
+
+impl Drop for Daemons {
+    fn drop(&mut self) {
+        for child in &mut self.running {
+            kill_process(Pid::from_child(child), Signal::TERM).ok();
+            child.wait().ok();
+        }
+        for worker in &self.workers {
+            let mut stop = self.command(&[worker, "fleet", "worker", "--stop-all"]);
+            stop.stdout(Stdio::null()).stderr(Stdio::null()).status().ok();
+        }
+        // What is in a store of Nix may not be written to, not even to remove it.
+        Command::new("chmod").args(["-R", "u+w"]).arg(self.lab.root()).status().ok();
+    }
+}
+
+fn nix_command(words: &[&str]) -> Command {
+    let mut command = Command::new("nix");
+    command.args(["--extra-experimental-features", "nix-command flakes"]).args(words);
+    command
+}
+
+fn nix(words: &[&str]) -> String {
+    let output = nix_command(words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Whether Nix is there; says so if not.
+#[expect(clippy::print_stdout, reason = "what is skipped says why")]
+fn has_nix() -> bool {
+    let is_there = Command::new("nix").arg("--version").output().is_ok_and(|said| said.status.success());
+    if !is_there {
+        assert!(std::env::var_os("STEAD_CI").is_none(), "there is no nix");
+        println!("skipped: no nix here");
+    }
+    is_there
+}
+
+const SANDBOXES: &str = r#"{
+  outputs = { self }: let
+    image = name: text: derivation {
+      inherit name; system = "x86_64-linux"; builder = "/bin/sh";
+      args = [ "-c" "/bin/mkdir $out; echo '${text}' > $out/text" ];
+    };
+    web = image "vm-web" "web-one";
+    db = image "vm-db" "db-one";
+    vm = image: replicas: {
+      inherit replicas;
+      resources = { cpuMilli = 100; memMiB = 16; };
+      runtime = {
+        driver = "sandbox"; artifacts = [ "${image}/text" ];
+        argv = [ "/bin/sh" "-c" "echo $(cat $0) $$ >> STARTS; exec sleep 100000" "${image}/text" ];
+      };
+    };
+  in {
+    orchestrator.vms = { web = vm web 2; db = vm db 1; };
+    orchestrator.vmImages = { inherit web db; };
+  };
+}
+"#;
+
+/// Returns the text of the image and the process of every start so far.
+fn starts(daemons: &Daemons) -> Vec<(String, u32)> {
+    let text = daemons.lab.read("starts");
+    let words = text.lines().map(|line| line.split_once(' ').unwrap());
+    words.map(|(image, pid)| (image.to_owned(), pid.parse().unwrap())).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Case 2 and case 3: a flake on three workers; commits that change nothing, a count, an image and a VM.
+#[test]
+fn a_flake_runs_on_three_workers() {
+    if !has_nix() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let flake = |log: &str| SANDBOXES.replace("STARTS", log);
+    let log = place.path().join("starts");
+    let daemons = Daemons::start(
+        &["w1", "w2", "w3"],
+        "{sandbox: {}}",
+        &[("flake.nix", flake(log.to_str().unwrap()).as_bytes())],
+    );
+    std::os::unix::fs::symlink(&log, daemons.lab.path("starts")).unwrap();
+    let status = daemons.converged(&daemons.git(&["rev-parse", "HEAD"]));
+    assert_eq!(instances(&status), ["db/0", "web/0", "web/1"]);
+    assert_eq!((&status["generation"], &status["convergence_percent"]), (&1.into(), &100.into()));
+    let first = starts(&daemons);
+    assert_eq!(first.len(), 3, "{first:?}");
+
+    // Nothing that any VM is made of has changed.
+    let hash = |status: &Value| status["groups"][0]["active"]["specsHash"].as_str().unwrap().to_owned();
+    let (before, happened) = (hash(&status), daemons.happened());
+    daemons.lab.write("repo/README", "hello");
+    let status = daemons.converged(&daemons.commit("readme"));
+    assert_eq!((&status["generation"], hash(&status)), (&2.into(), before));
+    assert_eq!((starts(&daemons), daemons.happened()), (first.clone(), happened));
+    let calls = daemons.nix_calls("p1").len();
+    for _ in 0..2 {
+        let polled = || daemons.fleet(&["status", "--json"]).document()["watcher"]["last_poll"].clone();
+        let before = polled();
+        wait_until("another poll", || polled() != before);
+    }
+    assert_eq!(daemons.nix_calls("p1").len(), calls, "a poll without change starts no Nix");
+
+    let status = daemons.change("web = vm web 2", "web = vm web 4");
+    assert_eq!(instances(&status), ["db/0", "web/0", "web/1", "web/2", "web/3"]);
+    assert_eq!(starts(&daemons).len(), 5);
+    let status = daemons.change("web = vm web 4", "web = vm web 1");
+    assert_eq!(instances(&status), ["db/0", "web/0"]);
+    let alive: Vec<u32> = starts(&daemons).iter().map(|start| start.1).filter(|pid| is_alive(*pid)).collect();
+    assert_eq!(alive.len(), 2);
+    assert!(alive.iter().all(|pid| first.iter().any(|start| start.1 == *pid)), "those of before: {alive:?}");
+
+    daemons.change("\"web-one\"", "\"web-two\"");
+    let after = starts(&daemons);
+    assert_eq!(after[5..].iter().map(|start| start.0.as_str()).collect::<Vec<_>>(), ["web-two"]);
+    let db = first.iter().find(|start| start.0 == "db-one").unwrap().1;
+    assert!(is_alive(db), "what did not change runs on");
+    let happened = daemons.happened();
+    let last = |ev: &str| happened.iter().rposition(|(what, of)| what == ev && of == "web/0").unwrap();
+    assert!(last("fetched") < last("stopped") && last("stopped") < last("started"), "{happened:?}");
+
+    let status = daemons.change("; db = vm db 1", "");
+    assert_eq!(instances(&status), ["web/0"]);
+    assert!(!is_alive(db));
+}
+
+/// Case 20, section 12: a token is good for its role and once; whoever may look changes nothing.
+#[test]
+fn tokens_are_good_for_their_role() {
+    let mut daemons = Daemons::lonely();
+    daemons.join("worker", "w1", &["worker", "--drivers", "{sandbox: {}}"]);
+    wait_until("the worker is there", || {
+        daemons.fleet(&["status", "--json"]).document()["workers"][0]["state"] == "ready"
+    });
+    daemons
+        .fleet(&["token", "mint", "--role", "worker", "--name", "bad name"])
+        .exits(2)
+        .says("no name of a worker");
+    daemons.fleet(&["token", "mint", "--role", "worker", "--ttl", "0s"]).exits(2);
+    let token = daemons.fleet(&["token", "mint", "--role", "observer", "--name", "ann"]).exits(0);
+    daemons.lab.write("ann.token", token.stdout);
+    let ask = |words: &[&str]| -> Ended {
+        let mut command = daemons.command(&["ann", "fleet"]);
+        command
+            .args(words)
+            .args(["--masters", &daemons.master, "--join-file", "ann.token"])
+            .output()
+            .unwrap()
+            .into()
+    };
+    ask(&["status"]).exits(0).says("w1  ready");
+    let before = daemons.fleet(&["status", "--json"]).document();
+    for verb in [
+        ["hold", "worker/w1", "--for", "1h", "--reason", "x"].as_slice(),
+        &["release", "h1"],
+        &["token", "mint", "--role", "observer"],
+        &["token", "revoke", "w1"],
+    ] {
+        ask(verb).exits(1).says("forbidden");
+    }
+    let after = daemons.fleet(&["status", "--json"]).document();
+    assert_eq!(
+        (&before["holds"], &before["workers"][0]["state"]),
+        (&after["holds"], &after["workers"][0]["state"])
+    );
+    // Used up: another state directory has to bring a token of its own.
+    let mut again = daemons.command(&["bob", "fleet", "status", "--masters", &daemons.master]);
+    Ended::from(again.args(["--join-file", "ann.token"]).output().unwrap()).exits(1).says("join-used");
+    let mut other = daemons.command(&["ann", "fleet", "worker", "--masters", &daemons.master]);
+    Ended::from(other.output().unwrap())
+        .exits(3)
+        .says("the certificate of the observer ann, not of a worker");
+    let mut nobody = daemons.command(&["carl", "fleet", "worker", "--masters", &daemons.master]);
+    Ended::from(nobody.output().unwrap()).exits(7).says("--join-file");
+}
+
+const GUESTS: &str = r#"{
+  outputs = { self }: let
+    guest = derivation {
+      name = "vm-guest"; system = "x86_64-linux"; builder = "/bin/sh";
+      args = [ "-c" "/bin/mkdir $out; /bin/cp ${./bios.bin} $out/bios.bin; /bin/cp ${./disk.raw} $out/disk.raw; echo one > $out/text" ];
+    };
+  in {
+    orchestrator.vms.guest = {
+      replicas = 2;
+      resources = { cpuMilli = 500; memMiB = 32; };
+      runtime = { driver = "qemu"; firmware = "${guest}/bios.bin"; disks = [ { image = "${guest}/disk.raw"; } ]; };
+      ready = { kind = "serial"; match = "up\r\n"; };
+      stopSeconds = 20;
+    };
+    orchestrator.vmImages = { inherit guest; };
+  };
+}
+"#;
+
+/// Case 25: guests of QEMU from a flake: ready by their console, replaced by another image, and back without download.
+#[test]
+fn guests_of_a_flake_are_replaced_and_come_back() {
+    let firmware = ["/usr/share/seabios/bios-256k.bin", "/usr/share/qemu/bios-256k.bin"];
+    let Some(firmware) = firmware.into_iter().find(|path| fs::exists(path).unwrap()) else {
+        assert!(std::env::var_os("STEAD_CI").is_none(), "there is no firmware of QEMU");
+        eprintln!("left out: there is no firmware of QEMU (package seabios)");
+        return;
+    };
+    if !has_nix() {
+        return;
+    }
+    let (bios, disk) = (fs::read(firmware).unwrap(), micro_vm::boot_disk());
+    let daemons = Daemons::start(
+        &["w1"],
+        "{qemu: {accel: tcg}}",
+        &[("flake.nix", GUESTS.as_bytes()), ("bios.bin", &bios), ("disk.raw", &disk)],
+    );
+    let hashes = |status: &Value| -> Vec<String> {
+        let all = status["instances"].as_array().unwrap();
+        all.iter().map(|instance| instance["observed_hash"].as_str().unwrap().to_owned()).collect()
+    };
+    let first = daemons.converged(&daemons.git(&["rev-parse", "HEAD"]));
+    assert_eq!(instances(&first), ["guest/0", "guest/1"]);
+    let second = daemons.change("echo one", "echo two");
+    assert_eq!(instances(&second), ["guest/0", "guest/1"]);
+    assert!(hashes(&first)[0] != hashes(&second)[0] && hashes(&second)[0] == hashes(&second)[1]);
+    let downloads = || daemons.nix_calls("w1").iter().filter(|call| call.contains("copy")).count();
+    let before = downloads();
+    assert!(before > 1, "{:?}", daemons.nix_calls("w1"));
+    daemons.git(&["revert", "--no-edit", "HEAD"]);
+    let third = daemons.converged(&daemons.git(&["rev-parse", "HEAD"]));
+    assert_eq!(hashes(&third), hashes(&first));
+    assert!(third["generation"].as_u64() > second["generation"].as_u64());
+    assert_eq!(downloads(), before, "what was here is not fetched again");
+}

@@ -1,0 +1,78 @@
+//! Questions to a fleet, and what may be frozen.
+
+use serde_json::Value;
+
+use super::Fleet;
+use crate::cases_17_32::lab::Ended;
+
+/// Case 20: a hold is visible with who and why, ends by itself, and no longer than a day.
+#[test]
+fn a_hold_freezes_shows_and_ends() {
+    let fleet = Fleet::start();
+    let first = fleet.git(&["rev-parse", "HEAD"]);
+    fleet.converged(&first);
+    fleet.stead(&["hold", "worker/w1", "--for", "25h", "--reason", "x"]).exits(2).says("24h");
+    fleet.stead(&["hold", "rack/w1", "--for", "1h", "--reason", "x"]).exits(2).says("worker");
+    let id = fleet.stead(&["hold", "worker/w1", "--for", "3s", "--reason", "new fan"]).exits(0).stdout;
+    let held =
+        fleet.until("held", |status| status["holds"].as_array().is_some_and(|holds| !holds.is_empty()));
+    assert_eq!(
+        (&held["holds"][0]["id"], &held["holds"][0]["reason"]),
+        (&id.trim().into(), &"new fan".into())
+    );
+    assert_eq!(held["state"], "degraded");
+    fleet.until("free", |status| status["holds"].as_array().is_some_and(Vec::is_empty));
+    let id = fleet.stead(&["hold", "vm/web", "--for", "1h", "--reason", "looking"]).exits(0).stdout;
+    fleet.stead(&["release", id.trim()]).exits(0);
+    fleet.until("free", |status| status["holds"].as_array().is_some_and(Vec::is_empty));
+}
+
+fn plan(fleet: &Fleet, words: &[&str]) -> Ended {
+    let mut command = fleet.lab.stead(["fleet", "plan"].into_iter().chain(words.iter().copied()));
+    command.current_dir(fleet.lab.path("fleet")).output().unwrap().into()
+}
+
+/// Case 21: a plan of a branch says what its merge does; a snapshot needs no master.
+#[test]
+fn a_plan_is_what_happens() {
+    let mut fleet = Fleet::start();
+    let first = fleet.git(&["rev-parse", "HEAD"]);
+    let before = fleet.converged(&first);
+    fleet.git(&["switch", "--quiet", "--create", "more"]);
+    let second = fleet.commit("manifests/fleet.yaml", "count: 2", "count: 3");
+    fleet.git(&["switch", "--quiet", "main"]);
+    let planned = plan(&fleet, &["more", "--json"]).exits(0).document();
+    assert_eq!(planned["add"], serde_json::json!(["web/2"]));
+    assert_eq!((&planned["replace"], &planned["move"]), (&serde_json::json!([]), &serde_json::json!([])));
+    plan(&fleet, &["more"]).exits(0).says("web/2");
+    let snapshot = fleet.stead(&["status", "--snapshot"]).exits(0).stdout;
+    fleet.lab.write("snapshot.json", snapshot);
+    let file = fleet.lab.path("snapshot.json").display().to_string();
+    fleet.git(&["merge", "--quiet", "more"]);
+    let after = fleet.converged(&second);
+    let worker = |status: &Value, key: &str| {
+        let all = status["instances"].as_array().unwrap().clone();
+        all.iter().find(|one| one["key"] == key).unwrap()["worker"].clone()
+    };
+    assert_eq!(planned["assign"]["web/2"], worker(&after, "web/2"));
+    for key in ["web/0", "web/1", "cache/0"] {
+        assert_eq!(worker(&before, key), worker(&after, key));
+    }
+    fleet.end(rustix::process::Signal::INT);
+    let alone = plan(&fleet, &["more", "--snapshot", &file, "--json"]).exits(0).document();
+    assert_eq!(alone["add"], planned["add"]);
+}
+
+/// Explanations name a worker and every other one; what is not there is named by what is.
+#[test]
+fn an_instance_is_explained() {
+    let fleet = Fleet::start();
+    let first = fleet.git(&["rev-parse", "HEAD"]);
+    fleet.converged(&first);
+    let said = fleet.stead(&["explain", "web/0", "--json"]).exits(0).document();
+    assert_eq!(said["instance"], "web/0");
+    assert_eq!(said["candidates"].as_array().unwrap().len(), 3);
+    fleet.stead(&["explain", "web/0"]).exits(0).says("web/0 is on");
+    fleet.stead(&["explain", "wbe/0"]).exits(2).says("web/0");
+    fleet.stead(&["wait", "--commit", "nonsense"]).exits(2);
+}

@@ -1,0 +1,5 @@
+//! Containers: the driver, the processes behind `stead container`, and what they leave.
+
+mod contract;
+mod making;
+pub(crate) mod yard;
