@@ -4,8 +4,12 @@
 //! threads or memory peak to the next. The parent takes medians and prints.
 
 mod engine;
+mod fleet;
 mod growth;
+mod interrupt;
+mod machines;
 mod memory;
+mod nodes;
 mod reach;
 mod runner;
 mod runs;
@@ -13,6 +17,7 @@ mod sample;
 mod server;
 mod shape;
 mod shell;
+mod site;
 mod steps;
 mod table;
 mod targets;
@@ -47,7 +52,7 @@ impl Effort {
 type Measure = fn(Effort, &mut Table);
 
 /// The parts of the table by the name `--only` takes.
-const PARTS: [(&str, Measure); 11] = [
+const PARTS: [(&str, Measure); 14] = [
     ("engine", engine::measure),
     ("runner", runner::measure),
     ("memory", memory::measure),
@@ -59,12 +64,18 @@ const PARTS: [(&str, Measure); 11] = [
     ("reach", reach::measure),
     ("runs", runs::measure),
     ("server", server::measure),
+    ("machines", machines::measure),
+    ("nodes", nodes::measure),
+    ("fleet", fleet::measure),
 ];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let Some(case) = Case::parse(&words) {
         case.take().print();
+        return ExitCode::SUCCESS;
+    }
+    if fleet::wire::is_child(&words) {
         return ExitCode::SUCCESS;
     }
     let mut effort = Effort::Full;
@@ -81,6 +92,7 @@ fn main() -> ExitCode {
     if chosen.is_empty() {
         return usage();
     }
+    interrupt::listen();
     let mut table = Table::begin(effort);
     for (_, measure) in chosen {
         measure(effort, &mut table);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::shape::Shape;
-use crate::{engine, runner, walker};
+use crate::{engine, interrupt, runner, walker};
 
 /// What walks the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +102,7 @@ impl Case {
             .stderr(Stdio::inherit())
             .output()
             .expect("this program can be started again");
+        interrupt::check();
         assert!(output.status.success(), "{self:?} failed");
         Sample::parse(&String::from_utf8_lossy(&output.stdout)).expect("a child prints its sample")
     }
@@ -148,6 +149,7 @@ pub(crate) fn median<T: Ord + Copy>(mut values: Vec<T>) -> T {
 
 /// Returns how long `work` takes.
 pub(crate) fn time(work: impl FnOnce()) -> Duration {
+    interrupt::check();
     let start = Instant::now();
     work();
     start.elapsed()

@@ -5,9 +5,8 @@
 
 mod client;
 
-use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,8 @@ use stead_model::token::{Audience, Claims, SigningKey, Version, mint};
 
 use crate::Effort;
 use crate::sample::{median, memory_of};
-use crate::shell::{binary, write};
-use crate::table::{Table, bytes, millis, rate};
+use crate::site::{SPEC, Site};
+use crate::table::{Table, bytes, millis, per_second};
 use client::{Client, Trust};
 
 /// Clients that ask at once.
@@ -29,60 +28,28 @@ const SLOWEST: f64 = 0.020;
 const MOST_MEMORY: f64 = 16.0 * 1024.0;
 const SLOWEST_SIGNAL: f64 = 0.050;
 const SLOWEST_START: f64 = 0.300;
+const SLOWEST_BESIDE_SLOW: f64 = 0.100;
 
 /// The lines about the server.
 pub(crate) fn measure(effort: Effort, table: &mut Table) {
     starting(effort, table);
-    let site = Site::new();
+    let site = site();
     let server = Running::start(&site);
     answering(effort, &server, table);
+    beside_slow_clients(effort, &server, table);
     waiting(effort, &server, table);
-}
-
-/// A site that can be served.
-struct Site {
-    directory: tempfile::TempDir,
 }
 
 /// How many bytes the resolved spec of this site has, with its digest.
 const SPEC_BYTES: usize = 672;
 
-impl Site {
-    fn new() -> Self {
-        let site = Self { directory: tempfile::tempdir().expect("a temporary directory") };
-        let limits = "{anonymous_per_second: 0, header_seconds: 60}";
-        site.write(
-            "site.yaml",
-            &format!(
-                "defaults: {{domain: lab.example, packages: [ca-certificates]}}\n\
-                 server: {{port: 0, bind: 127.0.0.1, public_specs: true, limits: {limits}}}\n"
-            ),
-        );
-        let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB ann@desk";
-        let secrets = format!("ssh_keys:\n  ann@desk: {key}\nauth:\n  signing_key: '{}'\n", "ab".repeat(32));
-        site.write("secrets.yaml", &secrets);
-        site.write("postures/local.yaml", "sudo: {nopasswd: true}\n");
-        let spec = "schema_version: 1\naccess:\n  posture: local\n  users: [{name: ops, sudo: true}]\n\
-                    platform:\n  packages: [htop, curl]\n  services: {disable: [rpcbind]}\n";
-        site.write("specs/base.yaml", spec);
-        for name in filling() {
-            site.write(&format!("specs/{name}.yaml"), spec);
-        }
-        site
+/// Returns a site that can be served.
+fn site() -> Site {
+    let site = Site::new(", public_specs: true, limits: {anonymous_per_second: 0, header_seconds: 60}");
+    for name in filling() {
+        site.write(&format!("specs/{name}.yaml"), SPEC);
     }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.directory.path().join(path);
-        fs::create_dir_all(path.parent().expect("a directory")).expect("a directory can be made");
-        write(&path, text);
-    }
-
-    fn stead(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(binary());
-        command.args(words).arg("--site").arg(self.directory.path());
-        command.env("STEAD_DIR", self.directory.path().join(".stead")).stderr(Stdio::null());
-        command
-    }
+    site
 }
 
 /// Returns names of specs that make the list of them as long as a resolved spec.
@@ -154,7 +121,7 @@ fn token(node: &str) -> String {
 fn starting(effort: Effort, table: &mut Table) {
     let times = (0..effort.samples())
         .map(|_| {
-            let site = Site::new();
+            let site = site();
             let begun = Instant::now();
             let server = Running::start(&site);
             let taken = begun.elapsed();
@@ -187,11 +154,34 @@ fn load(length: Duration, ask: impl Fn(Instant) -> Vec<Duration> + Sync) -> Answ
     Answered { per_second, p99 }
 }
 
-fn answering(effort: Effort, server: &Running<'_>, table: &mut Table) {
-    let length = match effort {
+/// Returns for how long clients ask.
+fn load_length(effort: Effort) -> Duration {
+    match effort {
         Effort::Quick => Duration::from_secs(1),
         Effort::Full => Duration::from_secs(3),
-    };
+    }
+}
+
+/// Others, while many clients do not get on with what they ask.
+fn beside_slow_clients(effort: Effort, server: &Running<'_>, table: &mut Table) {
+    const SLOW: usize = 200;
+    let slow = (0..SLOW).map(|_| {
+        let mut client = server.connect();
+        client.send_part();
+        client
+    });
+    let slow: Vec<Client> = slow.collect();
+    let token = token("edge");
+    let answered =
+        load(load_length(effort), |deadline| server.connect().repeat("/spec/edge", &token, deadline));
+    drop(slow);
+    let what = format!("GET /spec beside {SLOW} clients in the middle of a request, slowest hundredth");
+    let (shown, limit) = (millis(answered.p99), millis(SLOWEST_BESIDE_SLOW));
+    table.at_most(&what, shown, answered.p99, limit, SLOWEST_BESIDE_SLOW);
+}
+
+fn answering(effort: Effort, server: &Running<'_>, table: &mut Table) {
+    let length = load_length(effort);
     let kept_alive = |path: &str, token: &str| {
         load(length, |deadline| {
             let mut client = server.connect();
@@ -209,10 +199,10 @@ fn answering(effort: Effort, server: &Running<'_>, table: &mut Table) {
         answered.swap_remove(answered.len() / 2)
     };
     let (specs, statics) = (middle(specs), middle(statics));
-    let shown = rate(specs.per_second, "requests/s");
+    let shown = per_second(specs.per_second, "requests");
     let what = format!("GET /spec, {CLIENTS} kept-alive TLS clients");
-    table.at_least(&what, shown.clone(), specs.per_second, rate(LEAST_SPECS, "requests/s"), LEAST_SPECS);
-    let peer = format!("0.5 × {}", rate(statics.per_second, "requests/s"));
+    table.at_least(&what, shown.clone(), specs.per_second, per_second(LEAST_SPECS, "requests"), LEAST_SPECS);
+    let peer = format!("0.5 × {}", per_second(statics.per_second, "requests"));
     table.at_least(
         "the same, against static bytes of that size",
         shown,
@@ -230,9 +220,15 @@ fn answering(effort: Effort, server: &Running<'_>, table: &mut Table) {
         }
         times
     });
-    let shown = rate(fresh.per_second, "requests/s");
+    let shown = per_second(fresh.per_second, "requests");
     let what = "GET /spec, a new TLS connection each";
-    table.at_least(what, shown, fresh.per_second, rate(LEAST_CONNECTIONS, "requests/s"), LEAST_CONNECTIONS);
+    table.at_least(
+        what,
+        shown,
+        fresh.per_second,
+        per_second(LEAST_CONNECTIONS, "requests"),
+        LEAST_CONNECTIONS,
+    );
 }
 
 fn waiting(effort: Effort, server: &Running<'_>, table: &mut Table) {

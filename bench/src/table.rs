@@ -111,3 +111,34 @@ pub(crate) fn bytes(count: f64) -> String {
 pub(crate) fn rate(per_second: f64, what: &str) -> String {
     format!("{:.2} M {what}/s", per_second / 1e6)
 }
+
+/// Shows how many per second, every one counted.
+pub(crate) fn per_second(count: f64, what: &str) -> String {
+    format!("{} {what}/s", thousands(count as u64))
+}
+
+/// Shows a number with its thousands apart.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let parts: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|part| std::str::from_utf8(part).expect("digits are ASCII"))
+        .collect();
+    parts.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_shown_whole() {
+        assert_eq!(per_second(26_860.4, "requests"), "26,860 requests/s");
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0, 999, 1_000, 1_234_567].map(thousands).each_ref().map(String::as_str)
+        );
+    }
+}

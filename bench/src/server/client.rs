@@ -44,6 +44,11 @@ impl Client {
         Self { stream: StreamOwned::new(connection, stream), read: Vec::new() }
     }
 
+    /// Sends the beginning of a request that never ends.
+    pub(crate) fn send_part(&mut self) {
+        self.stream.write_all(b"G").and_then(|()| self.stream.flush()).expect("a byte goes out");
+    }
+
     pub(crate) fn send(&mut self, method: &str, path: &str, token: &str) {
         let authorization =
             if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
