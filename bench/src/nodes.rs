@@ -20,6 +20,7 @@ const SLOWEST_LARGE: f64 = 1.0;
 const SLOWEST_LIFE: f64 = 15.0;
 const SLOWEST_AGAIN: f64 = 3.0;
 const SLOWEST_PUSH: f64 = 0.150;
+const SLOWEST_PEERS: f64 = 2.0;
 
 /// The lines about nodes.
 pub(crate) fn measure(effort: Effort, table: &mut Table) {
@@ -27,6 +28,7 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     planning(effort, table);
     lives(effort, table);
     unchanged(effort, table);
+    peers(effort, table);
 }
 
 /// Adds a line about how long something takes, by the median of `times`.
@@ -104,6 +106,19 @@ fn unchanged(effort: Effort, table: &mut Table) {
     let connections = (lab.connections() - before) as f64 / times.len() as f64;
     line("push an unchanged spec to a sandbox", times, SLOWEST_PUSH, table);
     table.at_most("connections that this takes", format!("{connections}"), connections, "1".to_owned(), 1.0);
+}
+
+/// ST-6: peers that take a second to start do so at once.
+fn peers(effort: Effort, table: &mut Table) {
+    let lab = Lab::new("push", "- {name: n, type: vm, spec: base, count: 3}\n");
+    lab.0.write("hosts/local.yaml", "driver: sandbox\nboot_delay_ms: 1000\n");
+    let once = || {
+        let made = lab.create();
+        lab.destroy();
+        made
+    };
+    let times = (0..effort.samples()).map(|_| once()).collect();
+    line("create 3 peers that boot for 1 s each", times, SLOWEST_PEERS, table);
 }
 
 fn manifest(site: &Site, name: &str, head: &str, nodes: &str) {

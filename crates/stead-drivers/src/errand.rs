@@ -25,7 +25,7 @@ use stead_runner::journal::read_with;
 
 use crate::machine::ProcessMark;
 use crate::node_agent::JOB_MARK;
-use crate::nodes::Pairs;
+use crate::nodes::{Pairs, server_directory};
 use crate::site::{UnpackError, clear, unpack, unpacked_name};
 
 pub use follow::{Wanted, follow};
@@ -235,8 +235,8 @@ impl Errands {
         Ok(Standing::Ended(end))
     }
 
-    /// Removes the site of an errand that only looked, and the one whose last node is gone, with all errands of it. What
-    /// cannot be removed is removed by the next one.
+    /// Removes the site of an errand that only looked, and the one whose last node is gone, with its server's files and all
+    /// errands of it. What cannot be removed is removed by the next one.
     fn clear_after(&self, home: &Home, end: &ErrandEnd) {
         let Some((verb, site)) = home.work() else { return };
         if verb == ErrandVerb::Drift.word() {
@@ -245,6 +245,10 @@ impl Errands {
             let Ok(_alone) = lock_site(&site) else { return };
             let manifest = site.file_name().and_then(|name| name.to_str());
             if Pairs::of(&self.state, &site).known(None, manifest).is_empty() && clear(&site).is_ok() {
+                let server = server_directory(&self.state, &site);
+                if !holds_socket(&server) {
+                    fs::remove_dir_all(&server).ok();
+                }
                 let ended = self.ended().into_iter().map(|(_, directory)| Home { directory });
                 let of_site = ended.filter(|other| other.work().is_some_and(|(_, used)| used == site));
                 of_site.for_each(|other| drop(fs::remove_dir_all(&other.directory)));
@@ -318,6 +322,12 @@ impl Errands {
         }
         Ok(())
     }
+}
+
+/// Whether a server that uses this directory runs, or was killed and may be wanted again.
+fn holds_socket(directory: &Path) -> bool {
+    let mut entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.any(|entry| entry.path().extension().is_some_and(|extension| extension == "sock"))
 }
 
 /// Takes the lock of the site that is unpacked at `place`, which goes with the file.

@@ -63,9 +63,9 @@ pub use drifted::{Drifted, NodeDrift};
 pub use hosts::{HostError, machine_driver, machines_directory, network_side};
 pub use keys::{DriverKey, KeyError};
 pub use memory::{Memory, known_mode};
-pub use pairs::Pairs;
+pub use pairs::{Pairs, is_handed_down, server_directory};
 pub use preflight::{OnlyReach, Preflight};
-pub use serve::{LevelServer, Serving, served_elsewhere};
+pub use serve::{LevelServer, Serving};
 pub use test_files::write_test_report;
 
 /// What a level of nodes is made of.

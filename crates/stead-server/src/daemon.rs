@@ -311,8 +311,8 @@ fn file_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Serv
 
 /// Returns the port that is meant: the one given, that of the site, or the one kept from the last time any would do.
 fn port_of(place: &ServerPlace, given: Option<u16>) -> Result<u16, ServerError> {
-    let port = match given {
-        Some(port) => port,
+    let of_site = match given {
+        Some(given) => given,
         None => {
             let settings = load(&place.site, &place.site, Manifests::None)?.site.settings;
             if settings.is_broken() {
@@ -321,12 +321,8 @@ fn port_of(place: &ServerPlace, given: Option<u16>) -> Result<u16, ServerError> 
             settings.value.server.port
         }
     };
-    Ok(if port == 0 { kept_port(place).unwrap_or(0) } else { port })
-}
-
-/// Returns the port that was found when any would do.
-pub(crate) fn kept_port(place: &ServerPlace) -> Option<u16> {
-    fs::read_to_string(place.kept_port()).ok()?.trim().parse().ok()
+    let wanted = place.wanted_port(given, of_site);
+    Ok(wanted.kept.unwrap_or(wanted.number))
 }
 
 /// Returns the process of the server, if one runs; the inner is none while it is starting.

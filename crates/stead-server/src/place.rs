@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use stead_drivers::nodes::{is_handed_down, server_directory};
 
 use crate::lock;
 
@@ -20,7 +21,7 @@ pub struct ServerPlace {
 impl ServerPlace {
     /// Returns the directory of the server's files.
     pub fn directory(&self) -> PathBuf {
-        self.state.join("server")
+        server_directory(&self.state, &self.site)
     }
 
     fn of_port(&self, port: u16, extension: &str) -> PathBuf {
@@ -97,9 +98,29 @@ impl ServerPlace {
     }
 
     /// Returns the file that holds the port that was found when any would do.
-    pub(crate) fn kept_port(&self) -> PathBuf {
+    pub(crate) fn port_file(&self) -> PathBuf {
         self.directory().join("port")
     }
+
+    /// Returns the port to serve at: the one that is `given`, else the site's.
+    pub(crate) fn wanted_port(&self, given: Option<u16>, of_site: u16) -> WantedPort {
+        let number = given.unwrap_or(of_site);
+        // Sites that share a machine know nothing of each other.
+        let any_will_do = number == 0 || (given.is_none() && is_handed_down(&self.state, &self.site));
+        let kept = || fs::read_to_string(self.port_file()).ok()?.trim().parse().ok();
+        WantedPort { number, any_will_do, kept: if any_will_do { kept() } else { None } }
+    }
+}
+
+/// At which port a server is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WantedPort {
+    /// The one that was asked for; 0 is any.
+    pub(crate) number: u16,
+    /// Whether another one is as good, if that is taken.
+    pub(crate) any_will_do: bool,
+    /// The one that was found the last time when any would do.
+    pub(crate) kept: Option<u16>,
 }
 
 /// What a server is started with; what is not given is what the site says.

@@ -21,12 +21,11 @@ use tokio::task::JoinSet;
 use crate::audit::Audit;
 use crate::certificate::CertificateError;
 use crate::connection;
-use crate::daemon::kept_port;
 use crate::handle::Peer;
 use crate::keys;
 use crate::lock;
 use crate::log::{Destination, Log};
-use crate::place::{ServerFacts, ServerOptions, ServerPlace};
+use crate::place::{ServerFacts, ServerOptions, ServerPlace, WantedPort};
 use crate::plans::Plans;
 use crate::rates::counted;
 use crate::repos::Repos;
@@ -157,7 +156,7 @@ async fn run(
         return Err(SnapshotError::Site(settings.diagnostics).into());
     }
     let bind = options.bind.unwrap_or(settings.value.server.bind);
-    let wanted = options.port.unwrap_or(settings.value.server.port);
+    let wanted = place.wanted_port(options.port, settings.value.server.port);
     let (listener, port) = listen(place, bind, wanted).await?;
     let lock_file = place.lock(port);
     let lock = lock::take(&lock_file).map_err(failed("lock", &lock_file))?;
@@ -167,8 +166,8 @@ async fn run(
     let pid_file = place.pid_file(port);
     // That of a server before it: until this one answers there is none, which tells that it is starting.
     fs::remove_file(&pid_file).ok();
-    if wanted == 0 {
-        let kept = place.kept_port();
+    if port != wanted.number {
+        let kept = place.port_file();
         fs::write(&kept, format!("{port}\n")).map_err(failed("write", &kept))?;
     }
     let repos = place.repos(port);
@@ -256,28 +255,35 @@ fn open_log(
 }
 
 /// Binds the port; if any would do, the one of the last time while it is free.
-async fn listen(place: &ServerPlace, bind: IpAddr, port: u16) -> Result<(TcpListener, u16), ServeError> {
-    let kept = if port == 0 { kept_port(place) } else { None };
-    if let Some(kept) = kept
+async fn listen(
+    place: &ServerPlace,
+    bind: IpAddr,
+    wanted: WantedPort,
+) -> Result<(TcpListener, u16), ServeError> {
+    if let Some(kept) = wanted.kept
         && let Ok(listener) = TcpListener::bind((bind, kept)).await
     {
         return Ok((listener, kept));
     }
-    let address = SocketAddr::new(bind, port);
-    match TcpListener::bind(address).await {
-        Ok(listener) => {
-            let bound = listener.local_addr().map_err(|source| ServeError::Listen { address, source })?;
-            Ok((listener, bound.port()))
-        }
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+    let port = wanted.number;
+    match bound((bind, port).into()).await {
+        Err(ServeError::Listen { address, source }) if source.kind() == io::ErrorKind::AddrInUse => {
             let lock_file = place.lock(port);
             match lock::holder(&lock_file).map_err(failed("look at", &lock_file))? {
                 Some(_) => Err(ServeError::Running { port }),
+                None if wanted.any_will_do => bound((bind, 0).into()).await,
                 None => Err(ServeError::Held { address }),
             }
         }
-        Err(source) => Err(ServeError::Listen { address, source }),
+        answer => answer,
     }
+}
+
+async fn bound(address: SocketAddr) -> Result<(TcpListener, u16), ServeError> {
+    let failed = |source| ServeError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    Ok((listener, port))
 }
 
 /// Binds the socket, which is there for this account alone from its first moment.

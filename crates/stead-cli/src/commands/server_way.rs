@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use stead_drivers::nodes::server_directory;
 use stead_drivers::server_client::{ClientError, ServerClient};
 use stead_model::node::wire::Pins;
 use stead_model::site::secrets::Secret;
@@ -91,8 +92,8 @@ pub(super) async fn operator(
         return Ok(trusted(url, &args.trust, pins, settings, output)?.with_token(token(file, settings)?));
     }
     let directory = site::find(&args.site, settings)?;
-    let state = settings.state_dir.from(&directory.path).path.join("server");
-    for socket in sockets(&state) {
+    let state_dir = settings.state_dir.from(&directory.path).path;
+    for socket in sockets(&server_directory(&state_dir, &directory.path)) {
         let client = ServerClient::socket(socket);
         if client.health().await.is_ok() {
             return Ok(client);

@@ -1,13 +1,20 @@
-//! Where a state directory keeps what it knows of nodes: one file per pair of manifest and host.
+//! Where a state directory keeps what it knows of nodes, one file per pair of manifest and host, and the server of a site.
 //!
 //! ```text
 //!  STATE/nodes/HOST/MANIFEST/state.json        nodes of the directory's own site
-//!  STATE/nodes/HOST/MANIFEST@SITE/state.json   nodes of a site that a level above has handed down to STATE/delegated/SITE
+//!  STATE/server                                the server of that site
+//!  STATE/nodes/HOST/MANIFEST@SITE/state.json   nodes of a manifest that a level above has handed down, with its site, to
+//!  STATE/delegated/SITE/MANIFEST               … this directory
+//!  STATE/delegated/SITE/.MANIFEST.server       the server of those nodes
 //! ```
-//! Several sites may hand manifests of one name to one machine. `@` is in no name of a manifest, so none is taken for
-//! another's.
+//! Several sites may hand manifests of one name to one machine, each with keys of its own. `@` is in no name of a
+//! manifest, so none is taken for another's.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use stead_model::NodeName;
+use stead_model::node::NodesState;
 
 use crate::errand::DELEGATED;
 
@@ -15,20 +22,51 @@ use crate::errand::DELEGATED;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairs {
     state_dir: PathBuf,
-    /// The name of the site, if it was handed down.
-    handed_down: Option<String>,
+    handed_down: Option<HandedDown>,
+}
+
+/// What a level above has handed down to this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HandedDown {
+    site: String,
+    manifest: String,
+}
+
+impl HandedDown {
+    /// Returns what the site in `site_dir` is of what was handed down to `state_dir`, if it is any of that.
+    fn of(state_dir: &Path, site_dir: &Path) -> Option<Self> {
+        let given = |site: &Path, state: &Path| -> Option<Self> {
+            let mut below = site.strip_prefix(state.join(DELEGATED)).ok()?.components();
+            let mut next = || below.next()?.as_os_str().to_str();
+            let (site, manifest) = (next()?, next().unwrap_or_default());
+            // Who only looks has a copy of the site beside it.
+            let manifest = manifest.split_once('@').map_or(manifest, |(manifest, _)| manifest);
+            Some(Self { site: site.to_owned(), manifest: manifest.to_owned() })
+        };
+        let real = || given(&site_dir.canonicalize().ok()?, &state_dir.canonicalize().ok()?);
+        given(site_dir, state_dir).or_else(real)
+    }
+}
+
+/// Whether the site in `site_dir` shares this machine with others that may use the same port.
+pub fn is_handed_down(state_dir: &Path, site_dir: &Path) -> bool {
+    HandedDown::of(state_dir, site_dir).is_some()
+}
+
+/// Returns where the server of the site in `site_dir` keeps its files.
+pub fn server_directory(state_dir: &Path, site_dir: &Path) -> PathBuf {
+    match HandedDown::of(state_dir, site_dir) {
+        None => state_dir.join("server"),
+        Some(HandedDown { site, manifest }) => {
+            state_dir.join(DELEGATED).join(site).join(format!(".{manifest}.server"))
+        }
+    }
 }
 
 impl Pairs {
     /// Returns the pairs in `state_dir` of the site in `site_dir`.
     pub fn of(state_dir: &Path, site_dir: &Path) -> Self {
-        let given = |site: &Path, state: &Path| -> Option<String> {
-            let below = site.strip_prefix(state.join(DELEGATED)).ok()?;
-            Some(below.components().next()?.as_os_str().to_str()?.to_owned())
-        };
-        let real = || given(&site_dir.canonicalize().ok()?, &state_dir.canonicalize().ok()?);
-        let handed_down = given(site_dir, state_dir).or_else(real);
-        Self { state_dir: state_dir.to_owned(), handed_down }
+        Self { state_dir: state_dir.to_owned(), handed_down: HandedDown::of(state_dir, site_dir) }
     }
 
     /// Returns where is kept what is known of the nodes of a manifest on a host.
@@ -54,6 +92,22 @@ impl Pairs {
         found
     }
 
+    /// Returns the nodes that fetch from the server of this site, each with the pair it is of, but for those of the pair
+    /// that is kept in the file `own`.
+    pub fn served_elsewhere(&self, own: &Path) -> BTreeMap<NodeName, String> {
+        let manifest = self.handed_down.as_ref().map(|given| given.manifest.as_str());
+        let pairs = self.known(None, manifest).into_iter();
+        let files = pairs.map(|(host, manifest)| self.state_file(&host, &manifest));
+        let others = files.filter(|path| path != own);
+        let states = others.filter_map(|path| NodesState::parse(&std::fs::read(path).ok()?).ok());
+        let named = |state: NodesState| {
+            let pair = format!("{} on {}", state.manifest, state.host);
+            state.fetching().into_iter().map(move |name| (name, pair.clone()))
+        };
+        // Without a server of its own level a pair's nodes fetch from one elsewhere.
+        states.filter(|state| state.server.is_some()).flat_map(named).collect()
+    }
+
     fn hosts(&self) -> PathBuf {
         self.state_dir.join("nodes")
     }
@@ -61,7 +115,7 @@ impl Pairs {
     fn mark(&self, manifest: &str) -> String {
         match &self.handed_down {
             None => manifest.to_owned(),
-            Some(site) => format!("{manifest}@{site}"),
+            Some(given) => format!("{manifest}@{}", given.site),
         }
     }
 
@@ -69,7 +123,7 @@ impl Pairs {
     fn manifest<'m>(&self, mark: &'m str) -> Option<&'m str> {
         match (mark.split_once('@'), &self.handed_down) {
             (None, None) => Some(mark),
-            (Some((manifest, of)), Some(site)) if of == site => Some(manifest),
+            (Some((manifest, of)), Some(given)) if of == given.site => Some(manifest),
             (None | Some(_), _) => None,
         }
     }
@@ -109,6 +163,18 @@ mod tests {
         assert_eq!(a.known(None, Some("x")), [pair("other", "x")]);
         assert_eq!(a.known(None, Some("m")), []);
         assert_eq!(b.known(None, None), []);
+    }
+
+    #[test]
+    fn what_was_handed_down_has_a_server_of_its_own() {
+        let place = |site: &str| server_directory(Path::new("/s"), Path::new(site));
+        assert_eq!(place("/elsewhere"), Path::new("/s/server"));
+        assert_eq!(place("/s"), Path::new("/s/server"));
+        assert_eq!(place("/s/delegated/a/m"), Path::new("/s/delegated/a/.m.server"));
+        assert_eq!(place("/s/delegated/a/n"), Path::new("/s/delegated/a/.n.server"));
+        assert_eq!(place("/s/delegated/b/m@run-1"), Path::new("/s/delegated/b/.m.server"));
+        assert!(is_handed_down(Path::new("/s"), Path::new("/s/delegated/a/m")));
+        assert!(!is_handed_down(Path::new("/s"), Path::new("/s/delegated")));
     }
 
     /// The same directory may be named by two ways.

@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stead_model::node::ServerEntry;
 use stead_model::node::operations::serving;
-use stead_model::node::{NodesState, ServerEntry};
 use stead_model::site::address::Authority;
 use stead_model::{ErrorClass, NodeName};
 use stead_runner::operation::{OpContext, OpError, Outcome};
 use tokio::time::{Instant, sleep};
 
 use super::NodesSurroundings;
+use super::pairs::{Pairs, server_directory};
 use crate::server_client::ServerClient;
 
 /// How long others may take to start or stop the server: clones are made before it answers.
@@ -67,7 +68,7 @@ impl NodesSurroundings {
     async fn ensure_server(&self) -> Result<Outcome, OpError> {
         let _turn = self.server_turn().await?;
         let wanted = self.agents_wanted();
-        let elsewhere = served_elsewhere(&self.parts.state_dir, self.parts.memory.path());
+        let elsewhere = self.served_elsewhere();
         if let Some((name, pair)) = wanted.iter().find_map(|name| elsewhere.get_key_value(name)) {
             return Err(OpError::permanent(format!(
                 "{name} fetches from this server already: it is of {pair}"
@@ -110,7 +111,7 @@ impl NodesSurroundings {
 
     /// Stops the server if a run started it and no node fetches from it any more.
     async fn release_server(&self) -> Result<Outcome, OpError> {
-        if !server_directory(&self.parts.state_dir).is_dir() {
+        if !server_directory(&self.parts.state_dir, &self.parts.site_dir).is_dir() {
             return Ok(Outcome::default());
         }
         let _turn = self.server_turn().await?;
@@ -128,7 +129,7 @@ impl NodesSurroundings {
             is_needed
         });
         self.parts.memory.flush().await?;
-        let elsewhere = served_elsewhere(&self.parts.state_dir, self.parts.memory.path());
+        let elsewhere = self.served_elsewhere();
         if is_needed || !elsewhere.is_empty() {
             return Ok(Outcome::default());
         }
@@ -141,10 +142,16 @@ impl NodesSurroundings {
         Ok(Outcome { changed: true, ..Outcome::default() })
     }
 
-    /// Takes the turn at the server of this state directory: who needs it and who stops it do not meet.
+    /// Returns the nodes of other pairs that fetch from the same server, each with what it is of.
+    pub(super) fn served_elsewhere(&self) -> BTreeMap<NodeName, String> {
+        let pairs = Pairs::of(&self.parts.state_dir, &self.parts.site_dir);
+        pairs.served_elsewhere(self.parts.memory.path())
+    }
+
+    /// Takes the turn at the server of this site: who needs it and who stops it do not meet.
     async fn server_turn(&self) -> Result<File, OpError> {
         use rustix::fs::{FlockOperation, flock};
-        let directory = server_directory(&self.parts.state_dir);
+        let directory = server_directory(&self.parts.state_dir, &self.parts.site_dir);
         let path = directory.join("turn");
         let failed = |error: std::io::Error| OpError::io(format_args!("locking {}", path.display()), &error);
         DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
@@ -190,11 +197,6 @@ impl NodesSurroundings {
     }
 }
 
-/// Returns where the server of a state directory keeps its files.
-fn server_directory(state_dir: &Path) -> PathBuf {
-    state_dir.join("server")
-}
-
 /// Returns what nodes are told to connect to, given the address they reach this machine by.
 fn told_url(address: &str, port: u16) -> Result<String, OpError> {
     if address.starts_with("https://") {
@@ -207,23 +209,6 @@ fn told_url(address: &str, port: u16) -> Result<String, OpError> {
         true => format!("https://[{}]:{port}", authority.host),
         false => format!("https://{}:{port}", authority.host),
     })
-}
-
-/// Returns the nodes of other pairs that fetch from the server of `state_dir`, each with what it is of.
-///
-/// `own` is the state of the pair that asks.
-pub fn served_elsewhere(state_dir: &Path, own: &Path) -> BTreeMap<NodeName, String> {
-    let below =
-        |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let pairs = below(state_dir.join("nodes")).flat_map(below).map(|pair| pair.join("state.json"));
-    let others = pairs.filter(|path| path != own);
-    let states = others.filter_map(|path| NodesState::parse(&std::fs::read(path).ok()?).ok());
-    let named = |state: NodesState| {
-        let pair = format!("{} on {}", state.manifest, state.host);
-        state.fetching().into_iter().map(move |name| (name, pair.clone()))
-    };
-    // Without a server of its own level a pair's nodes fetch from one elsewhere.
-    states.filter(|state| state.server.is_some()).flat_map(named).collect()
 }
 
 #[cfg(test)]

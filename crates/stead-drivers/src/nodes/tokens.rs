@@ -11,7 +11,6 @@ use stead_runner::clock;
 use stead_runner::operation::{OpContext, OpError};
 
 use super::remove::began;
-use super::serve::served_elsewhere;
 use super::{NodeView, NodesSurroundings};
 use crate::site::{change_keyring, new_token_id};
 
@@ -78,7 +77,7 @@ impl NodesSurroundings {
         jti: Option<String>,
         before: Option<i64>,
     ) -> Result<(), OpError> {
-        let is_shared = served_elsewhere(&self.parts.state_dir, self.parts.memory.path()).contains_key(name);
+        let is_shared = self.served_elsewhere().contains_key(name);
         let (directory, name) = (self.parts.site_dir.clone(), name.clone());
         let revoking = tokio::task::spawn_blocking(move || {
             change_keyring(&directory, &directory, |site| {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use stead_drivers::Drivers;
 use stead_drivers::nodes::{
-    NodesParts, NodesSurroundings, OnlyReach, Preflight, machine_driver, served_elsewhere, write_test_report,
+    NodesParts, NodesSurroundings, OnlyReach, Pairs, Preflight, machine_driver, server_directory,
+    write_test_report,
 };
 use stead_drivers::transport::{Notices, Transports};
 use stead_engine::compile::CompiledPlan;
@@ -79,13 +80,14 @@ impl Prepared {
                 Remover::Node(node) => swept_nodes.insert(node),
             };
         }
+        let server_place = server_directory(&loaded.state_dir, &loaded.directory.path);
         let level = Level {
             name: &loaded.name,
             on_error: loaded.wishes.on_error.unwrap_or(loaded.manifest.settings.on_error),
             parallel: parallel(&loaded),
             orphans: removed,
             // One that is there may be needed no more, whatever is remembered of who needs it.
-            releases: removes && (!served.is_empty() || loaded.state_dir.join("server").exists()),
+            releases: removes && (!served.is_empty() || server_place.exists()),
             hosts: &hosts,
             swept: &swept,
             swept_nodes: &swept_nodes,
@@ -102,7 +104,8 @@ impl Prepared {
         if !matches!(self.verb, NodesVerb::Create | NodesVerb::Test) {
             return Ok(());
         }
-        let elsewhere = served_elsewhere(&loaded.state_dir, loaded.memory.path());
+        let elsewhere =
+            Pairs::of(&loaded.state_dir, &loaded.directory.path).served_elsewhere(loaded.memory.path());
         let served = served(loaded);
         let taken = served.iter().filter_map(|name| elsewhere.get_key_value(name));
         let problems = taken.map(|(name, pair)| {

@@ -332,13 +332,13 @@ fn each_level_serves_its_own_nodes() {
     let urls = [server(&["a"]), server(&["a", "b"]), server(&["a", "b", "c"])];
     assert!(urls.iter().all(|url| url.starts_with("https://127.0.0.1:")), "{urls:?}");
     assert!(urls[0] != urls[1] && urls[1] != urls[2] && urls[0] != urls[2], "{urls:?}");
-    for (state, url, child) in [
-        (tree.lab.path("state"), &urls[0], "a"),
-        (tree.root(&["a"]).join("var/lib/stead"), &urls[1], "b"),
-        (tree.root(&["a", "b"]).join("var/lib/stead"), &urls[2], "c"),
+    for (place, url, child) in [
+        (tree.lab.path("state/server"), &urls[0], "a"),
+        (tree.root(&["a"]).join(SERVER_BELOW), &urls[1], "b"),
+        (tree.root(&["a", "b"]).join(SERVER_BELOW), &urls[2], "c"),
     ] {
         let port = url.rsplit_once(':').unwrap().1;
-        let log = fs::read_to_string(state.join(format!("server/server-{port}.log"))).unwrap();
+        let log = fs::read_to_string(place.join(format!("server-{port}.log"))).unwrap();
         let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let asked: Vec<&Value> = lines.iter().filter(|line| line["peer"].is_string()).collect();
         assert!(asked.iter().any(|line| line["route"] == "spec" && line["status"] == 200), "{log}");
@@ -375,9 +375,12 @@ fn each_level_serves_its_own_nodes() {
     }
 }
 
+/// Where the server of a level below the first is, in the root directory of its machine.
+const SERVER_BELOW: &str = "var/lib/stead/delegated/site/.m.server";
+
 /// Whether a server was ever started here.
 fn holds_server(place: &Path) -> bool {
-    place.join("server").exists() || place.join("var/lib/stead/server").exists()
+    place.join("server").exists() || place.join(SERVER_BELOW).exists()
 }
 
 /// A level below the first, as who is on its machine sees it.

@@ -256,3 +256,35 @@ fn two_sites_share_a_machine_and_nothing_else() {
     assert!(rows(&gone).contains(&("a".to_owned(), "destroyed".to_owned())), "{gone}");
     assert_eq!(first.made_there(), 0);
 }
+
+/// Section 9: what pulls there fetches from a server of its own site and manifest, which knows no other's keys.
+#[test]
+fn what_pulls_on_a_shared_machine_has_a_server_of_its_own() {
+    let Some(first) = Pair::new("  - {name: a, type: vm, spec: base}\n") else { return };
+    write(
+        &first.lab,
+        "manifests/n.yaml",
+        &manifest("  - {name: a, type: vm, spec: base}\n").replace("name: m\n", "name: n\n"),
+    );
+    let second = site(&[]);
+    settle(&second, "second", "  - {name: a, type: vm, spec: base}\n", &first.other);
+    let all = [(&first.lab, "m", "site"), (&first.lab, "n", "site"), (&second, "m", "second")];
+    let run = |lab: &Lab, manifest: &str, words: &[&str]| {
+        lab.run(words.iter().copied().chain(["-M", manifest, "-H", "other", "--json"]))
+    };
+    let state = first.root().join("var/lib/stead");
+    for (lab, manifest, site) in all {
+        let made = run(lab, manifest, &["create", "--mode", "pull"]).exits(0).document();
+        assert_eq!(rows(&made), [("a".to_owned(), "completed".to_owned())], "{made}");
+        assert!(state.join(format!("delegated/{site}/.{manifest}.server/cert.pem")).exists());
+    }
+    assert_eq!(first.made_there(), 3);
+    assert!(!state.join("server").exists(), "nothing there is of that machine's own site");
+    for (lab, manifest, site) in all {
+        let again = run(lab, manifest, &["create", "--mode", "pull"]).exits(0).document();
+        assert_eq!(again["nodes"][0]["changed"], false, "{again}");
+        run(lab, manifest, &["destroy", "--yes"]).exits(0);
+        assert!(!state.join(format!("delegated/{site}/.{manifest}.server")).exists());
+    }
+    assert_eq!(first.made_there(), 0);
+}

@@ -334,10 +334,11 @@ fn three_levels_by_pull(runtime: &str) {
             harbour.json_on(node, "/etc/stead/bootstrap.json")["server"].as_str().unwrap().to_owned();
         let address = state["nodes"][above]["ip"].as_str().unwrap();
         assert!(server.starts_with(&format!("https://{address}:")), "{node}: {server}, not {address}");
-        let logs = harbour.on(above, &["sudo", "-n", "sh", "-c", "cat /var/lib/stead/server/*.log"]);
+        let logs =
+            harbour.on(above, &["sudo", "-n", "sh", "-c", "cat /var/lib/stead/delegated/*/.*.server/*.log"]);
         assert!(logs.contains(node), "{above} serves {node}: {logs}");
     }
-    let logs = harbour.on("a", &["sudo", "-n", "sh", "-c", "cat /var/lib/stead/server/*.log"]);
+    let logs = harbour.on("a", &["sudo", "-n", "sh", "-c", "cat /var/lib/stead/delegated/*/.*.server/*.log"]);
     assert!(!logs.lines().any(|line| line.contains("/spec/c")), "a level serves its own nodes only: {logs}");
     harbour.clear();
 }

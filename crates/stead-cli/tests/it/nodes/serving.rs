@@ -77,6 +77,33 @@ fn every_cell_of_the_server_table() {
     server(&lab, &["stop"]).exits(0);
 }
 
+/// A machine has sites of several levels above: none has to know which ports the others use.
+#[test]
+fn a_site_that_was_handed_down_gives_way_and_keeps_its_port() {
+    let lab = Lab::new("");
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    let text = format!("server: {{port: {port}, bind: 127.0.0.1}}\n");
+    lab.write("state/delegated/a/m/site.yaml", text);
+    let server = |words: &[&str]| {
+        let place = lab.path("state/delegated/a/m");
+        lab.run(
+            ["server"].into_iter().chain(words.iter().copied()).chain(["--site", place.to_str().unwrap()]),
+        )
+    };
+    let first = server(&["start", "--json"]).exits(0).document();
+    assert_ne!(first["port"], port);
+    assert_eq!(server(&["status", "--json"]).exits(0).document()["port"], first["port"]);
+    server(&["stop"]).exits(0);
+    drop(held);
+    let again = server(&["start", "--json"]).exits(0).document();
+    assert_eq!((&again["port"], &again["fingerprint"]), (&first["port"], &first["fingerprint"]));
+    server(&["stop"]).exits(0);
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
+    server(&["start", "-p", &port]).exits(1).says("held by another program");
+}
+
 #[test]
 fn a_site_that_cannot_be_served_says_why() {
     let lab = site(&[("site.yaml", "server: {prot: 1}\n")]);
@@ -113,7 +140,7 @@ fn endpoints_answer_as_tabled() {
         ("GET", "/v1/hooks/deploy", "E102", 405),
         ("POST", "/v1/hooks/deploy", "E200", 404),
         ("GET", "/v1/nodes/edge/jobs/j1/input", "E300", 400),
-        ("GET", "/ui", "E100", 400),
+        ("GET", "/ui", "E300", 401),
     ] {
         let reply = serving.ask(method, path, "", "");
         assert_eq!((reply.code().as_str(), reply.status), (code, status), "{method} {path}");

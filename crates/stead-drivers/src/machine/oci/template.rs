@@ -224,6 +224,11 @@ mod tests {
         let aside = root_dir.join(UNPACKED).join(".tmp-killed");
         fs::create_dir_all(&aside).unwrap();
         let mut left = Command::new("sleep").arg("600").env(MARK, &aside).spawn().unwrap();
+        // It is a program before the kernel shows what it was given.
+        let given = format!("/proc/{}/environ", left.id());
+        while fs::read(&given).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
         sweep(&root_dir, || BTreeSet::from([aside.clone()]));
         let ended = left.try_wait().unwrap();
         left.kill().ok();

@@ -402,6 +402,11 @@ impl Drop for Yard {
         for pid in self.processes() {
             Command::new("kill").arg("-KILL").arg(pid.to_string()).status().ok();
         }
+        // An agent that was ended in the middle of a removal may still be at it, in a thread of its own.
+        let begun = Instant::now();
+        while fs::remove_dir_all(self.dir.path()).is_err() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
