@@ -162,7 +162,7 @@ impl Owner {
         loop {
             let input = self.next(&stop).await;
             match input {
-                Input::Stop => return,
+                Input::Stop => break,
                 Input::Call(call) => self.take(call),
                 Input::News(news) => self.hear(news),
                 Input::Committed(done) => self.committed(done),
@@ -170,8 +170,12 @@ impl Owner {
             }
             self.note_role();
             if self.is_unfit {
-                return;
+                break;
             }
+        }
+        // What is on its way holds the store: whoever opens it next must not find it locked.
+        if let Some(commit) = self.commit.take() {
+            drop(commit.done.await);
         }
     }
 
