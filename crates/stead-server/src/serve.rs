@@ -35,6 +35,8 @@ use crate::store::{JournalError, Store};
 
 /// How long connections may take to end once the server stops: it ends within a second.
 const LEAVE: Duration = Duration::from_millis(500);
+/// In how many parts they are given it: where the machine is busy, each has its turn between two of them.
+const TURNS: u32 = 20;
 
 /// How long is waited when no connection can be taken.
 const BREATHER: Duration = Duration::from_millis(50);
@@ -488,11 +490,17 @@ impl Serving {
 
     /// Lets connections end, for a moment.
     async fn leave(&mut self) {
-        let all = async {
-            while self.tasks.join_next().await.is_some() {}
-            self.server.finish().await;
-        };
-        tokio::time::timeout(LEAVE, all).await.ok();
+        let Self { tasks, server, .. } = self;
+        let mut all = Box::pin(async {
+            while tasks.join_next().await.is_some() {}
+            server.finish().await;
+        });
+        for _ in 0..TURNS {
+            if tokio::time::timeout(LEAVE / TURNS, &mut all).await.is_ok() {
+                break;
+            }
+        }
+        drop(all);
         self.tasks.abort_all();
     }
 }
