@@ -27,7 +27,7 @@ const INSIDE: &str = "STEAD_TEST_INSIDE";
 /// Programs are found here, in a container.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How long a container may take to go away by itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Mounts the root where only runc and the container see it, then becomes runc. Arguments: bundle, id.
 const SETUP: &str = r#"set -e

@@ -13,6 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use stead_model::transport::SshSpec;
@@ -21,7 +22,7 @@ pub use keys::{KeyKind, SshAgent, certify, fingerprint, make_key, make_key_with,
 use rustix::process::{Pid, Signal, kill_process};
 
 const SSHD: &str = "/usr/sbin/sshd";
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Whether this machine has an SSH server to start. A test without one is skipped, and says so.
 ///
@@ -378,13 +379,19 @@ fn signal(pid: u32, what: Signal) {
     }
 }
 
-/// Returns a port of the loopback that nothing listens on right now.
+/// Returns a port of the loopback that nothing listens on right now. It is below those that the system gives to whoever
+/// asks for any, so that nobody takes it before it is used.
 ///
 /// # Panics
 /// If there is none.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Tests that run at once, each in a process of its own, begin elsewhere.
+    let first = std::process::id() % 1_250 * 16;
+    (0..20_000)
+        .filter_map(|_| u16::try_from(10_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 20_000).ok())
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port")
 }
 
 fn wait_until_listening(server: &mut Child, port: u16, log: &Path) -> bool {

@@ -168,8 +168,8 @@ impl Agent {
         let socket = directory.join("agent");
         let child = Command::new("ssh-agent").args(["-D", "-a"]).arg(&socket).stdout(Stdio::null()).spawn();
         let agent = Self(child.unwrap(), socket);
-        for _ in 0..500 {
-            if agent.1.exists() {
+        for _ in 0..6000 {
+            if std::os::unix::net::UnixStream::connect(&agent.1).is_ok() {
                 return agent;
             }
             std::thread::sleep(std::time::Duration::from_millis(10));

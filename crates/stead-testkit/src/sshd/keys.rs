@@ -112,8 +112,8 @@ impl SshAgent {
             .spawn()
             .expect("ssh-agent is installed");
         let started = Self { directory, agent };
-        let end = Instant::now() + Duration::from_secs(10);
-        while !socket.exists() {
+        let end = Instant::now() + Duration::from_secs(60);
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < end, "ssh-agent does not listen");
             std::thread::sleep(Duration::from_millis(5));
         }

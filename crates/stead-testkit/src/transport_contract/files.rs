@@ -177,7 +177,7 @@ fn near(path: &Path) -> SocketPath {
 
 /// Waits until nothing listens there any more.
 async fn ended(listen: &Endpoint) {
-    for _ in 0..500 {
+    for _ in 0..6000 {
         let gone = match listen {
             Endpoint::Tcp(host, port) => TcpStream::connect((host.as_str(), *port)).await.is_err(),
             Endpoint::Unix(path) => !path.exists(),

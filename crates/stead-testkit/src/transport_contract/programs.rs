@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{run, shell};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 pub(super) async fn bytes_reach_the_program(transport: &dyn Transport) {
     let all: Vec<u8> = (1..=255).collect();
