@@ -201,12 +201,12 @@ async fn a_ledger_in_a_store_outlives_its_master_and_is_shared() {
             () = revoke => {}
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), told).await.expect("the other master is told");
+    tokio::time::timeout(Duration::from_secs(60), told).await.expect("the other master is told");
     let (fleet, pin) = (one.fleet().to_owned(), one.pin());
     drop((one, two, store));
     // The store lets go of its file when its thread has ended.
     let mut again = Embedded::open(&file);
-    for _ in 0..100 {
+    for _ in 0..1200 {
         if again.is_ok() {
             break;
         }

@@ -95,7 +95,7 @@ async fn a_missed_deadline_ends_the_connection() {
     let (transport, client) = fake(&[("a", Does::Nothing), ("b", Does::Answer)]).await;
     let start = Instant::now();
     assert!(matches!(client.reserve_generation(&commit(), "").await, Err(CallError::Away(_))));
-    assert!(start.elapsed() >= DEADLINE && start.elapsed() < DEADLINE * 2);
+    assert!(start.elapsed() >= DEADLINE && start.elapsed() < DEADLINE * 5);
     assert_eq!(client.reserve_generation(&commit(), "").await, Ok(7));
     assert_eq!(*transport.tried.lock().unwrap(), ["a", "b"]);
 }

@@ -120,7 +120,7 @@ async fn who_cannot_read_the_store_does_not_lead() {
     let store: Arc<dyn FleetStore> = Arc::new(Embedded::open(&dir.path().join("master.db")).unwrap());
     store.txn(Txn::default().put("place/web/0", "of a later version")).await.unwrap();
     assert!(start(settings(Arc::clone(&store))).await.is_err());
-    let end = std::time::Instant::now() + Duration::from_secs(20);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
     while store.get("meta/leader").await.unwrap().is_some() {
         assert!(std::time::Instant::now() < end, "it holds on to the lease");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -225,7 +225,7 @@ async fn assignments_are_asked_for_by_number() {
     let began = Instant::now();
     let wait = Duration::from_millis(200);
     let unchanged = master.assignment(&worker.name, worker.applied, wait).await.unwrap();
-    assert!(unchanged.is_none() && began.elapsed() >= wait && began.elapsed() < Duration::from_secs(5));
+    assert!(unchanged.is_none() && began.elapsed() >= wait && began.elapsed() < Duration::from_secs(45));
     let Applied { generation, revision } = worker.applied;
     for old in [
         Applied { generation: generation - 1, revision },
@@ -244,7 +244,7 @@ async fn assignments_are_asked_for_by_number() {
     let began = Instant::now();
     let (changed, ()) = tokio::join!(waiting, publishing);
     assert_eq!(changed.unwrap().unwrap().instances.len(), 2);
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(began.elapsed() < Duration::from_secs(45));
     running.stop().await;
 }
 
@@ -366,7 +366,7 @@ async fn holds_are_seen_and_end() {
         };
         assert_eq!(told, code);
     }
-    let id = master.set_hold(order(w1(), 1_500, "looking at it"), "ann").await.unwrap();
+    let id = master.set_hold(order(w1(), 8_000, "looking at it"), "ann").await.unwrap();
     let shown = status(&*master).await;
     assert_eq!(shown["state"], "degraded");
     assert_eq!(shown["workers"][0]["state"], "cordoned");
@@ -458,7 +458,7 @@ async fn snapshots_and_waits() {
     assert_eq!(shown["groups"][0]["evaluated"]["contains"][0], commit(1).to_string());
     let began = Instant::now();
     let (_, same) = master.status(later, Duration::from_millis(100), &everything).await.unwrap();
-    assert!(same >= later && began.elapsed() < Duration::from_secs(5));
+    assert!(same >= later && began.elapsed() < Duration::from_secs(45));
     let unknown = master.explain(&InstanceKey::parse("wep/0").unwrap()).await;
     let Err(CallError::Refused { code, message }) = unknown else { panic!("{unknown:?}") };
     assert_eq!(code, "unknown-instance");

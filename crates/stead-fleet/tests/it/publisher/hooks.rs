@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use super::world::{Daemon, TestMaster, World};
@@ -32,7 +32,7 @@ async fn a_signed_hook_makes_it_look() {
     world.small_site();
     world.commit("first");
     fs::write(world.path("secret"), "s3cret-hook-key\n").unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = stead_testkit::sshd::free_port();
     let more =
         format!("webhook: {{listen: '127.0.0.1:{port}', secret_file: {}}}\n", world.path("secret").display());
     let mut settings = world.settings(&more);
@@ -60,9 +60,10 @@ async fn a_signed_hook_makes_it_look() {
     master
         .wait("the second commit", |master| master.active("default").is_some_and(|on| on.number == 2))
         .await;
+    // The master has it a moment before the publisher hears so.
+    master.wait("its number", |_| metrics.to_text().contains("stead_fleet_head_generation 2")).await;
     let told = send(port, "GET /metrics HTTP/1.1", "");
     assert!(told.contains("stead_fleet_head_generation 2"), "{told}");
-    // The master has it a moment before the publisher hears so.
     master.wait("it is counted", |_| metrics.to_text().contains("stead_fleet_publish_seconds_count 2")).await;
     daemon.stop().await;
 }

@@ -176,7 +176,7 @@ fn an_idle_poll_is_one_program() {
     };
     // A tracer that is killed lets what it traced go on.
     let mut child = command.process_group(0).spawn().unwrap();
-    for _ in 0..600 {
+    for _ in 0..1200 {
         if counted(&world).len() >= 3 {
             break;
         }

@@ -131,14 +131,14 @@ async fn watches_tell_everything_in_order(store: &Arc<dyn FleetStore>) {
 }
 
 async fn leases_end(store: &dyn FleetStore) {
-    let kept = store.lease(Duration::from_secs(2)).await.unwrap();
-    let left = store.lease(Duration::from_secs(2)).await.unwrap();
+    let kept = store.lease(Duration::from_secs(6)).await.unwrap();
+    let left = store.lease(Duration::from_secs(6)).await.unwrap();
     done(
         store.txn(Txn::default().put_with("l/kept", "1", kept).put_with("l/left", "1", left)).await.unwrap(),
     );
     let from = store.range("", None).await.unwrap().revision + 1;
     let mut watch = store.watch("l/", from).await.unwrap();
-    let end = std::time::Instant::now() + Duration::from_secs(15);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
     let gone = loop {
         assert!(std::time::Instant::now() < end, "a lease that nobody keeps ends");
         store.keepalive(kept).await.unwrap();
@@ -171,7 +171,7 @@ async fn compaction_forgets(store: &dyn FleetStore) {
     assert_eq!(store.range("k/", Some(last)).await.unwrap().entries.len(), 1);
     assert_eq!(value(store, "k/a").await.as_deref(), Some("3"));
     let mut watch = store.watch("k/", first).await.unwrap();
-    let told = tokio::time::timeout(Duration::from_secs(10), watch.next()).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(60), watch.next()).await.unwrap();
     assert!(matches!(told, Err(StoreError::Compacted)), "{told:?}");
     store.compact(last).await.unwrap();
 }
@@ -230,8 +230,8 @@ pub(super) async fn large_transactions_are_never_seen_in_part(
     reader: Arc<dyn FleetStore>,
 ) {
     let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let looks = std::cell::Cell::new(0);
     let reading = async {
-        let mut looks = 0;
         while stopped.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
             let range = reader.range("many/", None).await.unwrap();
             let values: std::collections::BTreeSet<&[u8]> = range
@@ -241,16 +241,17 @@ pub(super) async fn large_transactions_are_never_seen_in_part(
                 .collect();
             assert!(values.len() <= 1, "a mix of {values:?}");
             assert!(matches!(range.entries.len(), 0 | 600), "{} keys", range.entries.len());
-            looks += 1;
+            looks.set(looks.get() + 1);
         }
-        looks
     };
-    let writing = async move {
-        for round in 0..5 {
+    let writing = async {
+        let mut round = 0;
+        // Until somebody has looked often enough, however slow that is.
+        while round < 5 || looks.get() <= 5 {
             done(writer.txn(large("many/", 600, &round.to_string())).await.unwrap());
+            round += 1;
         }
         stop.send(()).unwrap();
     };
-    let (looks, ()) = tokio::join!(reading, writing);
-    assert!(looks > 5, "{looks} looks");
+    tokio::join!(reading, writing);
 }

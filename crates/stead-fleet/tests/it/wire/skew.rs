@@ -118,7 +118,7 @@ async fn an_old_worker_is_served() {
     stream.flush().await.unwrap();
     let (mut answers, mut buffer) = (Vec::new(), [0; 4_096]);
     while !String::from_utf8_lossy(&answers).contains("\"driver\":\"sandbox\"") {
-        let read = tokio::time::timeout(Duration::from_secs(10), stream.read(&mut buffer)).await;
+        let read = tokio::time::timeout(Duration::from_secs(60), stream.read(&mut buffer)).await;
         let count = read.expect("an answer").unwrap();
         assert!(count > 0, "the connection stays");
         answers.extend_from_slice(&buffer[..count]);

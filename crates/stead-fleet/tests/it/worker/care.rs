@@ -1,7 +1,6 @@
 //! Readiness, leases, strangers, full disks, configuration: what a worker minds.
 
 use std::fs;
-use std::net::TcpListener;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -9,6 +8,7 @@ use stead_model::fleet::Code;
 use stead_model::fleet::state::InstanceState;
 use stead_model::fleet::vm::Driver;
 use stead_model::plan::Digest;
+use stead_testkit::sshd::free_port;
 
 use super::yard::{Yard, is_alive, vm};
 
@@ -22,10 +22,6 @@ while (my $client = $server->accept) {
     close $client;
 }
 "#;
-
-fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
 
 /// Section 3: ready is what `ready` says, and is looked at again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,7 +87,7 @@ async fn singletons_run_only_with_a_lease() {
     yard.assign(1, &[("one/0", &one), ("many/0", &many)]);
     yard.until_ready("many/0", &many).await;
     assert_eq!(yard.starts("one"), Vec::<String>::new());
-    yard.stage.change(|state| state.lease = Some(3_000));
+    yard.stage.change(|state| state.lease = Some(8_000));
     yard.until_ready("one/0", &one).await;
     let (pid, other) = (yard.pid("one/0"), yard.pid("many/0"));
 
@@ -104,7 +100,7 @@ async fn singletons_run_only_with_a_lease() {
     yard.stage.change(|state| state.is_away = true);
     let begun = std::time::Instant::now();
     while is_alive(pid) {
-        assert!(begun.elapsed() < Duration::from_secs(3 + 5), "it runs on without a lease");
+        assert!(begun.elapsed() < Duration::from_secs(60), "it runs on without a lease");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(begun.elapsed() > Duration::from_millis(1_500), "the lease was its to the end");

@@ -399,12 +399,22 @@ impl Yard {
 
 impl Drop for Yard {
     fn drop(&mut self) {
-        for pid in self.processes() {
-            Command::new("kill").arg("-KILL").arg(pid.to_string()).status().ok();
+        // One that was just started shows only later whose it is.
+        let mut quiet = 0;
+        while quiet < 3 {
+            let left = self.processes();
+            quiet = if left.is_empty() { quiet + 1 } else { 0 };
+            for pid in left {
+                Command::new("kill").arg("-KILL").arg(pid.to_string()).status().ok();
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         // An agent that was ended in the middle of a removal may still be at it, in a thread of its own.
         let begun = Instant::now();
-        while fs::remove_dir_all(self.dir.path()).is_err() && begun.elapsed() < PATIENCE {
+        while fs::remove_dir_all(self.dir.path()).is_err()
+            && self.dir.path().exists()
+            && begun.elapsed() < PATIENCE
+        {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
