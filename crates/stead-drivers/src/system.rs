@@ -207,9 +207,9 @@ mod tests {
         let tries = directory.path().join("tries");
         let tool = Tool::new(&cx, "sh").args(["-c", script, "sh"]).arg(&tries);
         let is_busy = |said: &Said| said.stderr.contains("cannot get lock");
-        let error = tool.must_within(Duration::from_millis(600), is_busy).unwrap_err();
+        let error = tool.must_within(Duration::from_secs(3), is_busy).unwrap_err();
         assert_eq!(error.class, ErrorClass::Operation);
-        assert!(error.message.starts_with("still locked after 600ms: `sh`: "), "{}", error.message);
+        assert!(error.message.starts_with("still locked after 3s: `sh`: "), "{}", error.message);
         assert!(error.message.contains("cannot get lock"), "{}", error.message);
         assert!(std::fs::read_to_string(&tries).unwrap().lines().count() > 2, "it was tried again and again");
     }

@@ -34,11 +34,11 @@ fn is_alive(pid: &str) -> bool {
     stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
 }
 
-/// Waits until `ready` says so; panics after ten seconds.
+/// Waits until `ready` says so; panics after a minute.
 async fn until(what: &str, ready: impl Fn() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not come");
+        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not come");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -208,15 +208,15 @@ async fn output_comes_while_the_command_runs() {
 async fn cancelling_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let (cx, stop) = cancellable(dir.path());
+    // Longer than anybody waits: it ends because it was asked to.
+    let cx = OpContext { grace: Duration::from_secs(600), ..cx };
     let pids = dir.path().join("pids");
     let run = shell(&cx, json!({"script": "sleep 60 & echo $$ $! > pids.part; mv pids.part pids; wait"}));
     let cancel = async {
         until("the pids", || pids.exists()).await;
         stop.send(Stop::Ask).unwrap();
     };
-    let start = Instant::now();
     let (outcome, ()) = tokio::join!(run, cancel);
-    assert!(start.elapsed() < Duration::from_secs(9), "it waited for the grace period");
     assert_eq!(outcome.unwrap().failure.unwrap().message, "signal 15 (SIGTERM)");
     for pid in std::fs::read_to_string(pids).unwrap().split_whitespace() {
         until("its death", || !is_alive(pid)).await;
@@ -282,8 +282,8 @@ async fn a_background_child_with_the_pipe_open_does_not_hold_the_task() {
     let dir = tempfile::tempdir().unwrap();
     let start = Instant::now();
     let outcome =
-        shell(&context(dir.path()), json!({"script": "sleep 30 & echo $! > pid; echo done"})).await.unwrap();
-    assert!(start.elapsed() < Duration::from_secs(10), "it waited for the background child");
+        shell(&context(dir.path()), json!({"script": "sleep 600 & echo $! > pid; echo done"})).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(120), "it waited for the background child");
     assert_eq!(stdout(&outcome), "done\n");
     let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap();
     assert!(is_alive(&pid), "a command that ended normally may leave a daemon");

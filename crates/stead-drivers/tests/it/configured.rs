@@ -25,7 +25,7 @@ pub(crate) fn said(script: &str) -> String {
 pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "not in time: {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "not in time: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -165,7 +165,7 @@ async fn waits_end_when_it_is_so_and_say_what_was_seen_when_it_is_not() {
         assert!(error.message.contains("last seen: open"), "{error}");
     })
     .await;
-    let unused = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let unused = stead_testkit::sshd::free_port();
     let cx = context(dir.path());
     let error = run(&cx, "wait.port", json!({"port": unused, "timeout": "20ms", "interval": "5ms"}))
         .await
@@ -179,10 +179,11 @@ async fn a_file_is_waited_for_until_it_holds_the_text() {
     let dir = tempfile::tempdir().unwrap();
     let cx = context(dir.path());
     let file = dir.path().join("f");
-    let values = json!({"path": file.to_str().unwrap(), "regex": "up", "interval": "5ms", "timeout": "10s"});
+    let values = json!({"path": file.to_str().unwrap(), "regex": "up", "interval": "5ms", "timeout": "60s"});
     let write = async {
         std::fs::write(&file, "starting").unwrap();
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // It has looked by then, and looks again.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         std::fs::write(&file, "starting\nup\n").unwrap();
     };
     let (waited, ()) = tokio::join!(run(&cx, "wait.file", values), write);
@@ -207,7 +208,7 @@ async fn a_wait_ends_soon_after_it_is_cancelled() {
         tokio::task::yield_now().await;
         stop.send(Stop::Ask).unwrap();
     });
-    assert!(waited.unwrap_err().message.contains("cancelled") && start.elapsed() < Duration::from_secs(5));
+    assert!(waited.unwrap_err().message.contains("cancelled") && start.elapsed() < Duration::from_secs(60));
 }
 
 #[tokio::test]

@@ -197,7 +197,7 @@ fn a_unit_that_dies_shows_its_log() {
         let error = run(&cx, "service.started", json!({"name": "stuck", "timeout": "500ms"})).unwrap_err();
         assert_eq!(error.class, ErrorClass::Timeout);
         assert!(error.message.contains("activating after 500ms"), "{}", error.message);
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     });
 }
 

@@ -73,7 +73,7 @@ impl Cluster {
     }
 
     async fn up(&self, id: &MachineId) -> Machine {
-        let end = std::time::Instant::now() + Duration::from_secs(30);
+        let end = std::time::Instant::now() + Duration::from_secs(60);
         loop {
             let seen = self.driver().inspect(id).await.unwrap().unwrap();
             if seen.state == MachineState::Running {
@@ -259,7 +259,7 @@ async fn a_machine_is_a_configured_clone_with_its_mark() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_agent_is_waited_for() {
     let cluster = Cluster::new();
-    cluster.api.set_delays(Duration::from_millis(5), Duration::from_millis(600));
+    cluster.api.set_delays(Duration::from_millis(5), Duration::from_secs(4));
     let driver = cluster.driver();
     let made = driver.ensure_created(&vm(node("late"))).await.unwrap();
     driver.start(&made.machine.id).await.unwrap();

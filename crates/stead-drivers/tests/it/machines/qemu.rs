@@ -65,7 +65,7 @@ async fn a_linux_guest_says_what_it_does_and_why_it_ended() {
     assert!(ssh.host_key.starts_with("ssh-ed25519 "), "{ssh:?}");
     let mut said = String::new();
     // QEMU takes the connection before anybody listens in the guest.
-    for _ in 0..100 {
+    for _ in 0..600 {
         let mut stream = std::net::TcpStream::connect((ssh.host.as_str(), ssh.port)).unwrap();
         if std::io::Read::read_to_string(&mut stream, &mut said).is_ok_and(|read| read > 0) {
             break;

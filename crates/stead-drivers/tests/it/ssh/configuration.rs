@@ -338,7 +338,7 @@ async fn a_proxy_command_carries_the_connection_and_ends_with_it() {
     assert_eq!(output(&*host, &["echo", "through"]).await, "through\n");
     let pid = std::fs::read_to_string(&mark).unwrap();
     drop(host);
-    for _ in 0..500 {
+    for _ in 0..6000 {
         if !Path::new(&format!("/proc/{}/exe", pid.trim())).exists() {
             break;
         }

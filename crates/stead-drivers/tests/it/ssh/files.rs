@@ -11,7 +11,7 @@ use stead_testkit::tree::{Depth, snapshot};
 
 /// Waits until `directory` is as `before` again.
 async fn until_as_before(directory: &Path, before: &BTreeMap<String, String>) {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if snapshot(directory, Depth::State) == *before {
             return;
         }
@@ -21,7 +21,7 @@ async fn until_as_before(directory: &Path, before: &BTreeMap<String, String>) {
 }
 
 async fn until_temporary(directory: &Path) {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         let entries = std::fs::read_dir(directory).unwrap();
         if entries
             .map(|entry| entry.unwrap().file_name())
