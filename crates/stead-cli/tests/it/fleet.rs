@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::cases_17_32::lab::{Ended, Lab};
 
 /// How long a fleet may take to come to where a test wants it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A fleet in the directory `fleet` of a place of its own, with `stead fleet dev` on it.
 pub(crate) struct Fleet {
@@ -101,7 +101,7 @@ impl Fleet {
     /// Waits until a commit is what runs, and returns the status.
     #[track_caller]
     pub(crate) fn converged(&self, commit: &str) -> Value {
-        self.stead(&["wait", "--commit", commit, "--timeout", "60s"]).exits(0);
+        self.stead(&["wait", "--commit", commit, "--timeout", "150s"]).exits(0);
         self.status()
     }
 }

@@ -1,6 +1,6 @@
 //! Cases 5 and 7: what a failure stops and what it does not; exit codes of failures.
 
-use super::stage::{Stage, eventually, is_alive};
+use super::stage::{Stage, eventually, is_alive, wait_for_end};
 use rustix::process::Signal;
 
 /// Case 5: nothing new starts after a failure, dependent or not, and every task has its row.
@@ -100,7 +100,7 @@ fn a_run_in_which_everything_that_failed_timed_out_exits_8() {
 #[test]
 fn a_timeout_is_for_each_attempt() {
     let stage = Stage::of(
-        "  - {name: a, timeout: 2s, retry: {times: 1, backoff: none}, shell: 'if [ $STEAD_ATTEMPT = 1 ]; then sleep 60; fi'}\n",
+        "  - {name: a, timeout: 4s, retry: {times: 1, backoff: none}, shell: 'if [ $STEAD_ATTEMPT = 1 ]; then sleep 60; fi'}\n",
     );
     let outcome = stage.run(&[]).exits(0);
     assert_eq!(outcome.get("a", "attempts"), "2");
@@ -117,7 +117,7 @@ name: p
 grace: 300ms
 tasks:
   - name: a
-    timeout: 1s
+    timeout: 4s
     shell: |
       trap '' TERM
       sh -c 'echo $$ > child; while :; do sleep 0.1; done' &
@@ -128,7 +128,7 @@ tasks:
     let outcome = stage.run(&[]).exits(8);
     assert_eq!(outcome.get("a", "class"), "timeout");
     for file in ["self", "child"] {
-        assert!(!is_alive(&stage.text(file).unwrap()), "{file} is alive");
+        wait_for_end(&stage.text(file).unwrap());
     }
 }
 

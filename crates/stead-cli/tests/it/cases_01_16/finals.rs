@@ -1,6 +1,6 @@
 //! Case 10 and sections 6: `finally`, limits of time, rollback.
 
-use super::stage::{Stage, is_alive};
+use super::stage::{Stage, wait_for_end};
 
 fn with_finally(head: &str, tasks: &str) -> Stage {
     Stage::new(&format!(
@@ -31,14 +31,14 @@ fn a_plan_timeout_cancels_and_runs_finally() {
     let tasks =
         "  - {name: a, shell: 'echo $$ > pid; exec sleep 60'}\n  - {name: b, depends_on: a, shell: 'true'}\n";
     for (head, args) in
-        [("timeout: 1s\n", &[][..]), ("", &["--timeout", "1s"]), ("timeout: 1h\n", &["--timeout", "1s"])]
+        [("timeout: 3s\n", &[][..]), ("", &["--timeout", "3s"]), ("timeout: 1h\n", &["--timeout", "3s"])]
     {
         let stage = with_finally(head, tasks);
         let outcome = stage.run(args).exits(8);
         assert_eq!(outcome.statuses(), "a=cancelled b=not_run last=changed");
         assert_eq!(outcome.report["status"], "timeout");
         assert_eq!(stage.lines("last"), ["timeout"]);
-        assert!(!is_alive(&stage.text("pid").unwrap()));
+        wait_for_end(&stage.text("pid").unwrap());
         assert_eq!(outcome.of("cancel_requested")[0]["why"], "timeout");
     }
 }
@@ -47,7 +47,7 @@ fn a_plan_timeout_cancels_and_runs_finally() {
 #[test]
 fn a_plan_timeout_does_not_count_finally() {
     let stage = Stage::new(
-        "{api_version: v1, name: p, timeout: 2s, tasks: [{name: a, exec: ['true']}], finally: [{name: last, exec: [sleep, '3']}]}",
+        "{api_version: v1, name: p, timeout: 4s, tasks: [{name: a, exec: ['true']}], finally: [{name: last, exec: [sleep, '5']}]}",
     );
     assert_eq!(stage.run(&[]).exits(0).statuses(), "a=changed last=changed");
 }
@@ -58,7 +58,7 @@ fn finally_has_its_own_limit() {
     let stage = Stage::new(
         "api_version: v1
 name: p
-finally_timeout: 500ms
+finally_timeout: 3s
 tasks:
   - {name: a, shell: 'true'}
 finally:
@@ -70,7 +70,7 @@ finally:
     assert_eq!(outcome.statuses(), "a=changed last=cancelled after=not_run");
     assert_eq!(outcome.report["status"], "failed");
     outcome.exits(1);
-    assert!(!is_alive(&stage.text("pid").unwrap()));
+    wait_for_end(&stage.text("pid").unwrap());
 }
 
 /// Section 6: a failing `finally` task fails a successful run and stops no other; `stop_all` is refused there.
@@ -313,7 +313,7 @@ fn a_plan_timeout_is_rolled_back() {
         "api_version: v1
 name: p
 on_failure: rollback
-timeout: 1s
+timeout: 4s
 tasks:
   - {name: a, shell: 'true', undo: {op: command.shell, params: {script: 'echo a >> undone'}}}
   - {name: waits, depends_on: a, shell: 'exec sleep 60', undo: {op: command.shell, params: {script: 'echo waits >> undone'}}}

@@ -35,6 +35,11 @@ pub(super) fn is_alive(pid: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
+/// Waits until a process has ended: what was killed may be a moment on its way out.
+pub(super) fn wait_for_end(pid: &str) {
+    eventually(&format!("the end of {pid}"), || (!is_alive(pid)).then_some(()));
+}
+
 /// A directory with a plan in it.
 pub(super) struct Stage {
     dir: tempfile::TempDir,

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use super::stage::{Stage, eventually, is_alive};
+use super::stage::{Stage, is_alive, wait_for_end};
 
 const SIBLING: &str = "  - name: sibling
     shell: |
@@ -16,7 +16,7 @@ fn a_failure_cancels_siblings_and_their_children() {
     let stage = Stage::of(SIBLING);
     let outcome = stage.run(&[]).exits(1);
     assert_eq!(outcome.statuses(), "sibling=cancelled fails=failed");
-    assert!(!is_alive(&stage.text("grandchild").unwrap()));
+    wait_for_end(&stage.text("grandchild").unwrap());
     let cancel = &outcome.of("cancel_requested")[0];
     assert_eq!((&cancel["why"], &cancel["task"]), (&"failure".into(), &"fails".into()));
 }
@@ -40,7 +40,7 @@ tasks:
     );
     let outcome = stage.run(&[]).exits(1);
     assert_eq!(outcome.statuses(), "stubborn=cancelled fails=failed");
-    assert!(!is_alive(&stage.text("grandchild").unwrap()));
+    wait_for_end(&stage.text("grandchild").unwrap());
 }
 
 /// Section 6: the grace period is for everything that was asked, not only for the shell in front of it.
@@ -61,7 +61,7 @@ tasks:
     let outcome = stage.run(&[]).exits(1);
     assert_eq!(outcome.statuses(), "server=cancelled fails=failed");
     assert!(stage.has("cleaned"), "killed while it cleaned up");
-    assert!(!is_alive(&stage.text("ready").unwrap()));
+    wait_for_end(&stage.text("ready").unwrap());
 }
 
 /// Case 9: SIGINT during a delay of a minute ends the run at once.
@@ -111,7 +111,8 @@ finally:
         assert_eq!(outcome.statuses(), "a=cancelled b=not_run last=changed");
         assert_eq!(outcome.report["status"], "cancelled");
         assert!(outcome.get("b", "reason").contains("signal"));
-        assert!(stage.has("last") && !is_alive(&pid));
+        assert!(stage.has("last"));
+        wait_for_end(&pid);
     }
 }
 
@@ -170,7 +171,8 @@ finally:
     let outcome = running.finish().exits(130);
     let wanted = "done=changed stubborn=cancelled later=not_run last=not_run";
     assert_eq!(outcome.statuses(), wanted);
-    assert!(!is_alive(&pid) && !stage.has("last"));
+    wait_for_end(&pid);
+    assert!(!stage.has("last"));
     let recorded: serde_json::Value =
         serde_json::from_str(&stage.text("state/runs/r/report.json").unwrap()).unwrap();
     assert_eq!(recorded["tasks"], outcome.report["tasks"]);
@@ -197,7 +199,7 @@ finally:
     running.signal(Signal::TERM);
     let outcome = running.finish().exits(130);
     assert_eq!(outcome.statuses(), "a=cancelled last=cancelled after=not_run");
-    assert!(!is_alive(&pid));
+    wait_for_end(&pid);
 }
 
 /// Section 6: a third signal ends the process at once; the run can be resumed.
@@ -225,7 +227,7 @@ tasks:
     let outcome = stage.resume(&[]).exits(0);
     assert_eq!(outcome.statuses(), "first=changed stubborn=changed");
     assert_eq!(stage.lines("first").len(), 1, "what had finished does not run again");
-    eventually("the end of the first attempt", || (!is_alive(&pid)).then_some(()));
+    wait_for_end(&pid);
 }
 
 /// Section 6: a run that had failed stays failed when a signal comes during `finally`.

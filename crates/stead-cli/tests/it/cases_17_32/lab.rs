@@ -175,7 +175,7 @@ impl Lab {
 
     #[track_caller]
     pub(crate) fn nothing_runs(&self) {
-        let left = self.processes();
+        let left = when_quiet(|| self.processes());
         assert!(left.is_empty(), "left running: {left:?}");
     }
 
@@ -216,7 +216,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let left = self.processes();
+        let left = when_quiet(|| self.processes());
         for (pid, _) in &left {
             kill(*pid, Signal::KILL);
         }
@@ -229,6 +229,18 @@ impl Drop for Lab {
                 journal_rules::check(&run.path());
             }
         }
+    }
+}
+
+/// Returns the processes that are left. What was killed may be a moment on its way out.
+pub(crate) fn when_quiet(processes: impl Fn() -> Vec<(u32, String)>) -> Vec<(u32, String)> {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let left = processes();
+        if left.is_empty() || std::thread::panicking() || Instant::now() >= end {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

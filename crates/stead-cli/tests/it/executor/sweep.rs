@@ -29,6 +29,8 @@ use super::over_ssh::Driver;
 
 /// Short, so that a host that stays away is given up soon.
 const LEASE: Duration = Duration::from_secs(2);
+/// For what is to succeed.
+const PATIENT: Duration = Duration::from_secs(15);
 
 /// Carries connections to a server and counts their bytes, until it is told to cut them.
 struct Proxy {
@@ -168,7 +170,7 @@ impl Pushes {
         self.dir.path().join(name)
     }
 
-    fn runner(&self, spec: SshSpec) -> Runner {
+    fn runner(&self, spec: SshSpec, lease: Duration) -> Runner {
         let host = Host {
             workdir: Some(self.path("base").display().to_string()),
             executor: ExecutorMode::Always,
@@ -178,7 +180,7 @@ impl Pushes {
         inventory.hosts.insert(HostName::parse("web1").unwrap(), host);
         let transports = Transports::new(Surroundings::default(), Notices::ignored());
         let mut reach = Reach::new(Arc::new(transports), stead());
-        reach.lease = LEASE;
+        reach.lease = lease;
         Runner::new(Drivers::standard())
             .inventory(inventory)
             .reach(reach)
@@ -325,7 +327,7 @@ impl Pushes {
             decided.push(TaskName::parse("once").unwrap());
         }
         let bundle = PathBuf::from(report.bundle.clone().unwrap());
-        let resumed = self.runner(spec).resume_at(&bundle, plan, options).await;
+        let resumed = self.runner(spec, PATIENT).resume_at(&bundle, plan, options).await;
         let resumed = resumed.unwrap_or_else(|error| panic!("{push}: {error}: {report:#?}"));
         assert_eq!(resumed.exit_code, ExitCode::Success, "{push}: {resumed:#?}");
         for row in &resumed.tasks {
@@ -341,7 +343,7 @@ fn through(sshd: &Sshd, port: u16) -> SshSpec {
         port: Some(port),
         insecure: true,
         known_hosts: None,
-        connect_timeout: Some(Duration::from_secs(3)),
+        connect_timeout: Some(PATIENT),
         ..sshd.spec()
     }
 }
@@ -360,7 +362,7 @@ async fn sweep(points: u64, stays_away: bool) {
     // The first brings the program; the second shows how long a conversation is.
     for push in ["warm", "whole"] {
         proxy.heal();
-        let report = pushes.runner(spec.clone()).run_id(run_id(push)).run(pushes.plan(push)).await;
+        let report = pushes.runner(spec.clone(), PATIENT).run_id(run_id(push)).run(pushes.plan(push)).await;
         assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
         pushes.check(push, &report);
     }
@@ -369,7 +371,8 @@ async fn sweep(points: u64, stays_away: bool) {
         let push = format!("cut-{point}");
         proxy.cut_after(whole * point / (points + 1), stays_away);
         let plan = pushes.plan(&push);
-        let report = pushes.runner(spec.clone()).run_id(run_id(&push)).run(plan).await;
+        let hasty = SshSpec { connect_timeout: Some(Duration::from_secs(3)), ..spec.clone() };
+        let report = pushes.runner(hasty, LEASE).run_id(run_id(&push)).run(plan).await;
         proxy.heal();
         pushes.complete(&push, pushes.plan(&push), spec.clone(), report).await;
         Place::until("the session has gone", || pushes.sessions().is_empty());
@@ -397,7 +400,7 @@ async fn a_session_that_is_killed_after_any_operation_is_completed_by_a_resume()
     for (number, task) in names.into_iter().enumerate().chain([(9, "large")]) {
         let push = format!("killed-{number}");
         let spec = SshSpec { connect_timeout: Some(Duration::from_secs(3)), ..sshd.spec() };
-        let running = pushes.runner(spec.clone()).run_id(run_id(&push)).run(pushes.plan(&push));
+        let running = pushes.runner(spec.clone(), LEASE).run_id(run_id(&push)).run(pushes.plan(&push));
         let is_server = number == 9;
         let killing = async {
             while !pushes.is_done(&push, task) {

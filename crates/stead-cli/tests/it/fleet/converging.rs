@@ -48,7 +48,7 @@ fn a_bad_commit_fails_with_its_place_and_changes_nothing() {
     let first = fleet.git(&["rev-parse", "HEAD"]);
     fleet.converged(&first);
     let bad = fleet.commit("manifests/fleet.yaml", "{name: cache,", "{name: cache, parent: web,");
-    let waited = fleet.stead(&["wait", "--commit", &bad, "--timeout", "60s"]).exits(1);
+    let waited = fleet.stead(&["wait", "--commit", &bad, "--timeout", "150s"]).exits(1);
     let waited = waited.says("manifests/fleet.yaml");
     drop(waited);
     let status = fleet.status();

@@ -13,7 +13,7 @@ fn a_hold_freezes_shows_and_ends() {
     fleet.converged(&first);
     fleet.stead(&["hold", "worker/w1", "--for", "25h", "--reason", "x"]).exits(2).says("24h");
     fleet.stead(&["hold", "rack/w1", "--for", "1h", "--reason", "x"]).exits(2).says("worker");
-    let id = fleet.stead(&["hold", "worker/w1", "--for", "3s", "--reason", "new fan"]).exits(0).stdout;
+    let id = fleet.stead(&["hold", "worker/w1", "--for", "10s", "--reason", "new fan"]).exits(0).stdout;
     let held =
         fleet.until("held", |status| status["holds"].as_array().is_some_and(|holds| !holds.is_empty()));
     assert_eq!(

@@ -167,7 +167,7 @@ fn an_undoing_killed_anywhere_is_gone_on_with() {
 fn the_commit_of_a_killed_run_is_waited_for() {
     let lab = small();
     commit_all(&lab);
-    lab.script(".git/hooks/pre-commit", "touch .git/started\nsleep 3\n");
+    lab.script(".git/hooks/pre-commit", "touch .git/started\nuntil [ -e .git/go ]; do sleep 0.05; done\n");
     let mut command = lab.command(env!("CARGO_BIN_EXE_stead"), &["intent", "flip", "--commit"]);
     let mut running = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the hook", || lab.path(".git/started").exists());
@@ -176,6 +176,7 @@ fn the_commit_of_a_killed_run_is_waited_for() {
     // It is at work, and healthy: nothing is bad.
     lab.stead(&["steps", "check"]).exits(0).says("is at work");
     lab.stead(&["intent", "other", "V=z"]).exits(5);
+    lab.write(".git/go", "");
     let is_done = || lab.stead(&["steps", "check"]).exits(0).stdout.contains("its files were committed");
     wait_until("the commit", is_done);
     assert!(is_whole(&lab, "after the commit"));

@@ -1,7 +1,6 @@
 //! `stead config fetch`: whom it asks, how often, and what it leaves behind.
 
 use std::fs;
-use std::net::TcpListener;
 
 use serde_json::Value;
 
@@ -28,8 +27,7 @@ fn what_is_missing_is_named_and_a_server_that_is_away_is_tried_again() {
     let lab = site(&[]);
     fetch(&lab, &[], &[]).exits(2).says("--server").says("STEAD_SERVER");
     lab.run(["config", "--fetch"]).exits(2).says("STEAD_SERVER");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("https://{free}");
+    let url = format!("https://127.0.0.1:{}", stead_testkit::sshd::free_port());
     fetch(&lab, &["--server", &url], &[]).exits(2).says("--token-file").says("STEAD_TOKEN");
 
     let around = [("HOMESTAK_SPEC_SERVER", url.as_str()), ("HOMESTAK_TOKEN", "a.b")];

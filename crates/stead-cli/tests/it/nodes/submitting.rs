@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -327,7 +326,7 @@ fn plans_of_a_server_that_does_not_run_are_told_of() {
     submit(&pulled, plan, &["--wait"]).exits(0);
     let before = pulled.server["port"].to_string();
     pulled.lab.run(["server", "stop"]).exits(0);
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port().to_string();
+    let free = stead_testkit::sshd::free_port().to_string();
     pulled.server = pulled.lab.run(["server", "start", "-p", &free, "--json"]).exits(0).document();
     let told = format!("plans of a server at port {before} are armed or unfinished");
     pulled.lab.run(["server", "status", "-p", &free]).exits(0).says(&told);

@@ -131,7 +131,6 @@ fn push_works_after_a_spec_took_all_keys() {
 #[test]
 fn drift_is_found_where_it_is() {
     let world = World::new();
-    world.host("local", "driver: sandbox\ntimeouts: {ssh: 1}\n");
     world.manifest("settings: {timeout_buffer: 1}\nnodes:\n- {name: a, type: vm, spec: base}\n- {name: b, type: vm, spec: base}\n");
     world.create(&[]).exits(0);
     let drift = |more: &[&str]| world.run(&[&["drift", "-M", "m", "-H", "local", "--json"], more].concat());
@@ -152,6 +151,8 @@ fn drift_is_found_where_it_is() {
     world.create(&[]).exits(0);
     drift(&[]).exits(0);
     world.kill_machines();
+    // From here on nobody is waited for long.
+    world.host("local", "driver: sandbox\ntimeouts: {ssh: 1}\n");
     let unreached = drift(&["--only", "a"]).exits(7).document();
     assert_eq!(unreached["unreachable"], json!(["a"]));
 }

@@ -249,12 +249,13 @@ async fn a_container_that_goes_down_comes_back() {
     let machine = start(&driver, &place.spec(node("tired"))).await;
     place.deafen(&machine);
     // Whoever says so is asked to go, too.
-    place.inside(&machine).args(["/bin/sh", "-c", "kill -TERM 1"]).output().unwrap();
+    let mut asking = place.inside(&machine).args(["/bin/sh", "-c", "kill -TERM 1"]).spawn().unwrap();
     let state = async || driver.inspect(&machine.id).await.unwrap().unwrap().state;
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while state().await != MachineState::Stopping {
         assert!(Instant::now() < deadline, "{:?}", state().await);
     }
+    asking.wait().unwrap();
     // This takes as long as what ignores the signal is given.
     assert_eq!(driver.start(&machine.id).await.unwrap(), Changed::Yes);
     assert_eq!(state().await, MachineState::Running);

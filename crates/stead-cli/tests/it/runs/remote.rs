@@ -66,7 +66,7 @@ fn a_quiet_remote_service_is_stopped_and_cleared_away_whatever_happens() {
     is_clean_there(&place, &server);
 
     let place = quiet(&server, "sleep 60");
-    place.run(&["--timeout", "4s"]).exits(8);
+    place.run(&["--timeout", "12s"]).exits(8);
     is_clean_there(&place, &server);
 }
 
@@ -115,7 +115,7 @@ fn a_connection_that_comes_back_loses_nothing() {
     let server = Sshd::start();
     let place = quiet(&server, "while ! [ -e GO ]; do sleep 0.02; done");
     let manifest = place.lab.read("m.yaml").replace("GO", &place.lab.path("go").display().to_string());
-    place.lab.write("m.yaml", manifest);
+    place.lab.write("m.yaml", manifest.replace("lease_seconds: 5", "lease_seconds: 60"));
     let running = place.start(&["--json"]);
     place.wait_for_event("role_started", "client");
     server.drop_connections();

@@ -58,7 +58,7 @@ fn a_signal_cancels_a_run_and_its_bundle_is_whole() {
 #[test]
 fn a_signal_during_a_stop_cancels_a_run_that_went_well() {
     let place = Place::new(
-        "  server: {kind: service, command: [sh, -c, 'trap \"sleep 1; exit 0\" TERM; echo up; while :; do sleep 0.02; done'], ready: {method: regex, pattern: up}}
+        "  server: {kind: service, command: [sh, -c, 'trap \"sleep 5; exit 0\" TERM; echo up; while :; do sleep 0.02; done'], ready: {method: regex, pattern: up}}
   client: {needs: [server], command: ['true']}
 ",
     );

@@ -85,7 +85,7 @@ fn a_run_id_that_is_taken_is_refused_or_moved_away() {
     assert_eq!(place.lab.snapshot("runs"), before);
     place.run(&["--force"]).exits(0);
     assert!(place.lab.path("runs/r.old-1/hashes.txt").exists());
-    let slow = pair("sleep 30");
+    let slow = pair("sleep 170");
     let running = slow.start(&[]);
     slow.wait_for_event("role_started", "client");
     slow.run(&[]).exits(5).says("in progress");

@@ -187,7 +187,7 @@ pub(super) fn is_alive(pid: u32) -> bool {
 
 #[track_caller]
 pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < end, "still not so: {what}");
         std::thread::sleep(Duration::from_millis(5));

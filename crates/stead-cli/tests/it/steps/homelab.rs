@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cases_17_32::journal_rules;
-use crate::cases_17_32::lab::{Ended, kill, wait_until};
+use crate::cases_17_32::lab::{Ended, kill, wait_until, when_quiet};
 
 /// The apply order.
 pub(crate) const APPLY: [&str; 6] = [
@@ -166,7 +166,7 @@ impl Homelab {
 
 impl Drop for Homelab {
     fn drop(&mut self) {
-        let left = self.processes();
+        let left = when_quiet(|| self.processes());
         for (pid, _) in &left {
             kill(*pid, Signal::KILL);
         }

@@ -99,7 +99,7 @@ fn drift_of_what_pulls_is_found_by_jobs() {
 /// Case 32 for jobs: who reads is killed, and so is the agent; nothing is missed, nothing comes twice.
 #[test]
 fn an_agent_that_ends_loses_no_event() {
-    let nodes = PULLED.replacen("spec: base}\n", "spec: base, hosting: {boot_delay_ms: 1500}}\n", 1);
+    let nodes = PULLED.replacen("spec: base}\n", "spec: base, hosting: {boot_delay_ms: 8000}}\n", 1);
     let tree = Tree::with(&nodes, &[("site.yaml", SERVED)]);
     let child = tree.start("create");
     wait_for("somebody who listens", || !tree.processes(&["errand", "follow"]).is_empty());

@@ -117,7 +117,7 @@ fn a_server_that_is_starting_is_waited_for() {
     lab.write("bin/git", "#!/bin/sh\ncase \"$1\" in clone) sleep 3 ;; esac\nexec /usr/bin/git \"$@\"\n");
     std::fs::set_permissions(lab.path("bin/git"), std::fs::Permissions::from_mode(0o755)).unwrap();
     // A port is chosen first, so that both mean the same.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = stead_testkit::sshd::free_port().to_string();
     let start = || {
         let mut command = lab.stead(["server", "start", "-p", &port, "--json"]);
         command.env("PATH", format!("{}:/usr/bin:/bin", lab.path("bin").display()));

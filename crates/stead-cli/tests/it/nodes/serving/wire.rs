@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::cases_17_32::lab::Lab;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits for a state.
 pub(super) fn until(mut is_there: impl FnMut() -> bool) {
@@ -126,6 +126,23 @@ impl<'l> Serving<'l> {
             "{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         ));
         asked
+    }
+
+    /// Asks `times` times at once. The connections are opened before, so that all that is counted comes within a moment.
+    pub(super) fn flood(&self, times: usize, path: &str, authorization: &str) -> Vec<Reply> {
+        let mut opened: Vec<Asked> = (0..times).map(|_| self.connect()).collect();
+        for asked in &mut opened {
+            let stream = asked.stream();
+            while stream.conn.is_handshaking() {
+                stream.conn.complete_io(&mut stream.sock).unwrap();
+            }
+        }
+        let token =
+            if authorization.is_empty() { "" } else { &format!("Authorization: {authorization}\r\n") };
+        for asked in &mut opened {
+            asked.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n{token}Connection: close\r\n\r\n"));
+        }
+        opened.into_iter().map(Asked::end).collect()
     }
 
     pub(super) fn connect(&self) -> Asked {
