@@ -176,8 +176,7 @@ pub fn compare_roles(
     }
     // The first of equals, so that the result does not depend on the order they were asked for.
     let worst = diffs.values().rev().max_by_key(|diff| diff.summary.diff_score);
-    let summary =
-        worst.map(|diff| diff.summary.clone()).ok_or(RoleError::Ambiguous { common: Default::default() })?;
+    let summary = worst.map(|diff| diff.summary.clone()).ok_or(RoleError::NothingInCommon)?;
     let result = |index: usize| {
         let mut results = diffs.values().filter_map(move |diff| diff.thresholds.get(index));
         let first = results.clone().next();

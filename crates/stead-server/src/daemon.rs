@@ -176,15 +176,15 @@ fn renew(
     Ok(ServerFacts { replaced_fingerprint: Some(before.fingerprint), ..facts })
 }
 
-/// Stops the server on `port`, or on the site's. Returns whether there was one.
+/// Stops the server on `port`, on the site's, or the only one that runs. Returns whether there was one.
 pub fn stop(place: &ServerPlace, port: Option<u16>) -> Result<bool, ServerError> {
-    let port = port_of(place, port)?;
+    let port = port_meant(place, port)?;
     end(place, port)
 }
 
-/// Returns what is known of the server on `port`, or on the site's.
+/// Returns what is known of the server on `port`, on the site's, or of the only one that runs.
 pub fn status(place: &ServerPlace, port: Option<u16>) -> Result<StatusReport, ServerError> {
-    let port = port_of(place, port)?;
+    let port = port_meant(place, port)?;
     let holder = holder(place, port)?;
     let report = match &holder {
         Some(_) => socket::ask(&place.socket(port), "GET", "/v1/server", PATIENCE)
@@ -302,6 +302,21 @@ fn ports(place: &ServerPlace) -> Result<Vec<u16>, ServerError> {
     let mut ports: Vec<u16> = entries.filter_map(|entry| port(entry.ok()?.file_name().to_str()?)).collect();
     ports.sort_unstable();
     Ok(ports)
+}
+
+/// Returns the port of the server that is meant: the one given, else the site's, else that of the only one that runs.
+fn port_meant(place: &ServerPlace, given: Option<u16>) -> Result<u16, ServerError> {
+    let port = port_of(place, given)?;
+    if given.is_some() || holder(place, port)?.is_some() {
+        return Ok(port);
+    }
+    let mut running = Vec::new();
+    for other in ports(place)? {
+        if holder(place, other)?.is_some() {
+            running.push(other);
+        }
+    }
+    Ok(if let [only] = running[..] { only } else { port })
 }
 
 fn file_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ServerError {

@@ -108,11 +108,14 @@ pub enum RoleError {
         roles: BTreeSet<String>,
     },
     /// No role is the obvious one.
-    #[error("no role was named, and {}", if .common.is_empty() { "BASE and NEW have none in common".to_owned() } else { format!("there are several in common: {}", listed(.common)) })]
+    #[error("no role was named, and there are several in common: {}", listed(.common))]
     Ambiguous {
         /// The roles that both sides have.
         common: BTreeSet<String>,
     },
+    /// Nothing can be set against each other.
+    #[error("BASE and NEW have no role in common: only runs of roles can be compared")]
+    NothingInCommon,
     /// Only one side has a capture.
     #[error("{without} has no capture of role `{role}`, the other side has one")]
     OneCapture {
@@ -159,6 +162,9 @@ pub fn choose_roles(
         RoleChoice::All | RoleChoice::DefaultOrAll if !common.is_empty() => {
             Ok(common.into_iter().map(Some).collect())
         }
+        RoleChoice::Default | RoleChoice::DefaultOrAll | RoleChoice::All if common.is_empty() => {
+            Err(RoleError::NothingInCommon)
+        }
         RoleChoice::Default | RoleChoice::DefaultOrAll | RoleChoice::All => {
             Err(RoleError::Ambiguous { common })
         }
@@ -201,7 +207,7 @@ mod tests {
         );
         assert_eq!(
             chosen(&named(&["a"]), &named(&["b"]), &default),
-            ["no role was named, and BASE and NEW have none in common"]
+            ["BASE and NEW have no role in common: only runs of roles can be compared"]
         );
     }
 

@@ -76,8 +76,9 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     match read {
         Ok(_) if bytes.len() as u64 <= most => Ok(bytes),
         Ok(_) => Err(Failure::new(FailureKind::Invalid, format!("{} is too large", path.display()))),
-        Err(error) => Err(Failure::caused_by(FailureKind::Invalid, error)
-            .hint(format!("{} cannot be read", path.display()))),
+        Err(error) => {
+            Err(Failure::new(FailureKind::Invalid, format!("{} cannot be read: {error}", path.display())))
+        }
     }
 }
 

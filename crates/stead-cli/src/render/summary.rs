@@ -1,6 +1,6 @@
 //! What a person reads when a run has ended.
 
-use stead_model::{Report, RunStatus, Status};
+use stead_model::{ErrorClass, Report, RunStatus, Status};
 
 use super::text;
 use crate::output::{Paint, Style};
@@ -44,11 +44,18 @@ pub fn to_text(report: &Report, paint: Paint) -> String {
     if let Some(bundle) = &report.bundle {
         lines.push(format!("Bundle: {}", text::one_line(bundle)));
         if let Some(run) = report.run_id.as_ref().filter(|_| can_be_resumed(report)) {
-            lines.push(format!("{} stead resume {run}", paint.apply(Style::Strong, "hint:")));
+            let hint = paint.apply(Style::Strong, "hint:");
+            lines.push(format!("{hint} stead resume {run}{}", rerun_flags(report)));
         }
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// Tasks that were interrupted only go on once somebody says that they may be run again.
+fn rerun_flags(report: &Report) -> String {
+    let interrupted = report.tasks.iter().filter(|row| row.class == Some(ErrorClass::Interrupted));
+    interrupted.map(|row| format!(" --rerun {}", row.name)).collect()
 }
 
 /// A success has nothing left to do, and a run that was rolled back must start anew.

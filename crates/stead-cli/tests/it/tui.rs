@@ -28,7 +28,7 @@ roles:
 
 /// Says that it is ready, then waits; when it is stopped it says so.
 const SERVER: &str = r#"#!/bin/sh
-trap 'echo server stops; exit 0' TERM
+trap 'echo server stops; echo by a signal >&2; exit 0' TERM
 echo '{"event": "server_ready"}'
 while :; do sleep 0.1; done
 "#;

@@ -25,6 +25,9 @@ pub fn read(name: &str, bytes: Vec<u8>) -> Result<ResolvedSpec, Diagnostics> {
             problem.help("`stead validate` checks specs; the driver or the server resolves them"),
         ]))
     };
+    if !value.is_object() {
+        return refuse("node/bad-type", "this is not a resolved spec: it is empty or no mapping".to_owned());
+    }
     let spec: ResolvedSpec = match serde_json::from_value(value) {
         Ok(spec) => spec,
         Err(error) => return refuse("node/bad-type", format!("this is not a resolved spec: {error}")),
@@ -73,6 +76,7 @@ mod tests {
         let code = |text: String| read("-", text.into_bytes()).unwrap_err().0[0].code;
         assert_eq!(code("a: [".to_owned()), "node/bad-yaml");
         assert_eq!(code("schema_version: 1\n".to_owned()), "node/bad-type");
+        assert_eq!(code(String::new()), "node/bad-type");
         assert_eq!(
             code(VECTOR.replace("\"schema_version\":1", "\"schema_version\":2")),
             "node/version-unsupported"

@@ -103,21 +103,29 @@ fn everybody(workers: Vec<worker::Settings>, directory: &Path) -> Vec<worker::Se
     workers.into_iter().chain(others).collect()
 }
 
-/// Returns the full name of the branch that is checked out.
+/// Returns the full name of the branch that is checked out, which has a commit.
 fn checked_out(repo: &Path) -> Result<String, Failure> {
-    let mut git = Command::new("git");
-    git.args(["symbolic-ref", "--quiet", "HEAD"]).current_dir(repo).stdin(Stdio::null());
     let failed = |why: String| {
         Failure::new(FailureKind::Invalid, format!("{} cannot be a fleet: {why}", repo.display()))
             .hint("`stead init fleet DIR` makes one; else name a Git repository with a branch checked out")
     };
-    let output = git.output().map_err(|error| failed(error.to_string()))?;
-    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if output.status.success() && !said.is_empty() {
-        return Ok(said);
+    let ask = |words: &[&str], otherwise: &str| -> Result<String, Failure> {
+        let mut git = Command::new("git");
+        let output = git.args(words).current_dir(repo).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| failed(error.to_string()))?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match (output.status.success(), said(&output.stderr)) {
+            (true, _) => Ok(said(&output.stdout)),
+            (false, why) => Err(failed(if why.is_empty() { otherwise.to_owned() } else { why })),
+        }
+    };
+    let inside = ask(&["rev-parse", "--show-prefix"], "it is no repository")?;
+    if !inside.is_empty() {
+        return Err(failed(format!("it is only the directory {inside} of a repository")));
     }
-    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(failed(if why.is_empty() { "no branch is checked out".to_owned() } else { why }))
+    let branch = ask(&["symbolic-ref", "--quiet", "HEAD"], "no branch is checked out")?;
+    ask(&["rev-parse", "--quiet", "--verify", "HEAD^{commit}"], "its branch has no commit yet")?;
+    Ok(branch)
 }
 
 /// Returns what follows the repository's branch, each second.

@@ -40,6 +40,7 @@ fn an_interrupted_command_stays_failed_until_it_is_rerun() {
         assert_eq!(report["segments"], segment);
         assert_eq!(lab.read("out"), "first\nmiddle\n");
     }
+    lab.run(["resume", "r1"]).exits(1).says("stead resume r1 --rerun middle");
     lab.write("go", "");
     let report = lab.run(["resume", "r1", "--rerun", "middle", "--json"]).exits(0).document();
     assert_eq!(statuses(&report), ["first:changed", "middle:changed", "last:changed"]);

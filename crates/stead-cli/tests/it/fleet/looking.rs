@@ -1,9 +1,11 @@
 //! Questions to a fleet, and what may be frozen.
 
+use std::process::Command;
+
 use serde_json::Value;
 
 use super::Fleet;
-use crate::cases_17_32::lab::Ended;
+use crate::cases_17_32::lab::{Ended, Lab};
 
 /// Case 20: a hold is visible with who and why, ends by itself, and no longer than a day.
 #[test]
@@ -75,4 +77,20 @@ fn an_instance_is_explained() {
     fleet.stead(&["explain", "web/0"]).exits(0).says("web/0 is on");
     fleet.stead(&["explain", "wbe/0"]).exits(2).says("web/0");
     fleet.stead(&["wait", "--commit", "nonsense"]).exits(2);
+}
+
+#[test]
+fn what_cannot_be_a_fleet_says_why() {
+    let lab = Lab::new("");
+    let git = |words: &[&str]| {
+        let status = Command::new("git").args(words).current_dir(lab.root()).status().unwrap();
+        assert!(status.success(), "{words:?}");
+    };
+    lab.write("plain/file", "");
+    lab.run(["fleet", "dev", "plain"]).exits(3).says("not a git repository");
+    lab.run(["fleet", "dev", "nowhere"]).exits(3);
+    git(&["init", "--quiet", "repo"]);
+    lab.run(["fleet", "dev", "repo"]).exits(3).says("its branch has no commit yet");
+    lab.write("repo/sub/file", "");
+    lab.run(["fleet", "dev", "repo/sub"]).exits(3).says("only the directory sub/ of a repository");
 }

@@ -77,6 +77,17 @@ fn every_cell_of_the_server_table() {
     server(&lab, &["stop"]).exits(0);
 }
 
+/// Whoever let a server choose its port need not remember it.
+#[test]
+fn the_only_server_that_runs_is_meant() {
+    let lab = site(&[("site.yaml", "server: {bind: 127.0.0.1}\n")]);
+    let started = server(&lab, &["start", "-p", "0", "--json"]).exits(0).document();
+    assert_eq!(server(&lab, &["status", "--json"]).exits(0).document()["port"], started["port"]);
+    server(&lab, &["stop"]).exits(0).says("stopped");
+    assert!(!wire::is_alive(&started));
+    server(&lab, &["status"]).exits(1);
+}
+
 /// A machine has sites of several levels above: none has to know which ports the others use.
 #[test]
 fn a_site_that_was_handed_down_gives_way_and_keeps_its_port() {

@@ -316,7 +316,7 @@ async fn an_evaluation_out_of_bounds_is_tried_again() {
     let endless = "    l = builtins.genList (x: 0) 3000;\n    f = builtins.foldl' (a: x: builtins.foldl' (b: y: builtins.foldl' (c: z: c + z) b l) a l) 1 l;\n";
     flake(&world, endless, "    orchestrator.vms = { web = vm web f; };\n");
     world.commit("endless");
-    let more = nix_yaml(&world, "  eval_timeout: 1s\n");
+    let more = nix_yaml(&world, "  eval_timeout: 2s\n");
     let mut settings = world.settings(&more);
     let events = std::sync::Arc::new(stead_fleet::events::Events::open(&world.path("events")).unwrap());
     settings.events = Some(events);
@@ -324,9 +324,11 @@ async fn an_evaluation_out_of_bounds_is_tried_again() {
     assert_eq!(published.ending, Ending::Failed);
     let found = failure(&published, "default");
     assert_eq!(serde_json::to_value(found.class).unwrap(), "resource", "{found:?}");
-    assert!(found.error.contains("took longer than 1s"), "{found:?}");
+    assert!(found.error.contains("took longer than 2s"), "{found:?}");
     let lines = stead_fleet::events::read(&world.path("events")).unwrap();
-    let failures = lines.iter().filter(|line| line.fields.stage == "failed").count();
+    // On a busy machine Nix may take that long before it comes to evaluate at all.
+    let evaluated = lines.iter().skip_while(|line| line.fields.stage != "verified");
+    let failures = evaluated.filter(|line| line.fields.stage == "failed").count();
     assert_eq!(failures, 3, "two more tries: {lines:?}");
     assert!(master.active("default").is_none());
 }
