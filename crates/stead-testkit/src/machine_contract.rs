@@ -5,6 +5,7 @@
 
 mod cells;
 mod disturbed;
+pub mod large_console;
 
 use std::process::Command;
 use std::sync::Arc;
