@@ -19,7 +19,7 @@ use stead_drivers::machine::qemu::{Accel, QemuDriver, QemuSettings};
 use stead_model::machine::{Boot, Machine, MachineId, MachineKind, MachineSpec, MachineState, Owner};
 use stead_runner::machine::MachineDriver;
 use stead_runner::socket::SocketPath;
-use stead_testkit::machine_contract::Yard;
+use stead_testkit::machine_contract::{self, Yard};
 use stead_testkit::{cloud_hypervisor, micro_vm};
 
 /// Says in which process a driver is: what it does, where and for whom.
@@ -188,13 +188,11 @@ async fn a_driver_of_its_own() {
     let owner = Owner::deserialize(&order["owner"]).unwrap();
     let dir = PathBuf::from(order["dir"].as_str().unwrap());
     let runs = Runs::of(order["runs"].as_str().unwrap());
-    let driver = driver(runs, &dir, Arc::new(|_| {}));
+    let driver = driver(runs, &dir, machine_contract::death());
     let id = MachineId::new(owner.uuid());
     match order["verb"].as_str().unwrap() {
         "create" => drop(driver.ensure_created(&spec(runs, &dir, owner)).await.unwrap()),
-        "start" => drop(driver.start(&id).await.unwrap()),
-        "destroy" => drop(driver.destroy(&id).await.unwrap()),
-        verb => panic!("{verb}"),
+        verb => machine_contract::drive(&*driver, verb, &id).await,
     }
 }
 
