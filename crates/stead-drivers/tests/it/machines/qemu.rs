@@ -1,7 +1,7 @@
 //! Virtual machines by QEMU, emulated: this needs neither root nor `/dev/kvm`.
 
 use std::fs::{self, File};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use stead_drivers::machine::qemu::{Accel, QemuDriver, QemuSettings};
@@ -10,7 +10,7 @@ use stead_runner::machine::{Changed, MachineDriver, MachineError, Need, Stopped}
 use stead_testkit::machine_contract::{self, Yard};
 use stead_testkit::micro_vm::MicroLinux;
 
-use super::yard::{Place, Runs, is_alive, leave_out, node, signal, start, until};
+use super::yard::{Place, Runs, is_alive, leave_out, node, signal, start};
 
 /// Whether what QEMU needs is installed; else says what is missing.
 fn is_installed() -> bool {
@@ -188,9 +188,12 @@ async fn a_console_that_lost_its_keeper_gets_another() {
     let keepers = place.keepers(&machine.owner);
     assert_eq!(keepers.len(), 1);
     signal(keepers[0], Signal::KILL);
-    until("it is gone", || !is_alive(keepers[0]));
-    assert_eq!(driver.inspect(&machine.id).await.unwrap().unwrap().pid, machine.pid);
-    assert_ne!(place.keepers(&machine.owner), keepers);
+    // Threads of what was killed may hold the pipe a moment longer than it counts as alive: then it is looked at again.
+    let end = Instant::now() + Duration::from_secs(60);
+    while place.keepers(&machine.owner).iter().all(|keeper| *keeper == keepers[0]) {
+        assert!(Instant::now() < end, "nobody took its place");
+        assert_eq!(driver.inspect(&machine.id).await.unwrap().unwrap().pid, machine.pid);
+    }
     place.deafen(&machine);
     assert_eq!(place.keepers(&machine.owner).len(), 1);
     // Killed with nobody to look: its machine still ends as it is told to.
