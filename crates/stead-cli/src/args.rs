@@ -211,6 +211,13 @@ pub enum Command {
     /// Be the process of a sandbox; started by its driver
     #[command(hide = true)]
     Sandbox(SandboxArgs),
+    /// Be the process that writes a machine's console; started by its driver
+    #[command(hide = true)]
+    Console {
+        /// The machine's directory
+        #[arg(long, value_name = "DIR")]
+        machine: PathBuf,
+    },
     /// Be a process of a container; started by its driver
     #[command(hide = true, subcommand)]
     Container(ContainerCommand),
@@ -474,6 +481,7 @@ impl Command {
             | Self::Executor(_)
             | Self::Supervise
             | Self::Sandbox(_)
+            | Self::Console { .. }
             | Self::Container(_)
             | Self::Errand(_) => None,
         }
@@ -556,6 +564,7 @@ impl Command {
             | Self::Executor(_)
             | Self::Supervise
             | Self::Sandbox(_)
+            | Self::Console { .. }
             | Self::Container(_)
             | Self::Errand(_) => false,
         }

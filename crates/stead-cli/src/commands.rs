@@ -14,6 +14,7 @@ pub(crate) mod agent;
 pub(crate) mod bundle;
 mod completions;
 mod config;
+mod console;
 mod container;
 mod diff;
 mod doctor;
@@ -124,6 +125,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         Command::Executor(args) => executor::run(&args, settings),
         Command::Supervise => supervise::run(),
         Command::Sandbox(args) => sandbox::run(&args),
+        Command::Console { machine } => console::run(&machine),
         Command::Container(command) => container::run(&command),
         Command::Errand(command) => errand::run(&command, settings, output),
     }

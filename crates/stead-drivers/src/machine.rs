@@ -25,6 +25,7 @@ pub mod sandbox;
 /// A resolved spec that a container becomes at its first boot; guests of virtual machines find it there too.
 pub const FIRST_BOOT: &str = "/etc/stead/first-boot.yaml";
 
+pub use console::keep as keep_console;
 pub use local::StepWatch;
 pub(crate) use process::ProcessMark;
 pub use vm::BootSettings;

@@ -19,6 +19,8 @@ const ARGUMENTS: &str = "STEAD_TEST_CLOUD_HYPERVISOR";
 pub const KERNEL: &[u8] = b"MICRO";
 /// A file in the machine's directory: its guest goes deaf, and the file away.
 pub const DEAF: &str = "deaf";
+/// A file in the machine's directory: its guest writes as many bytes as the file says, and the file goes away.
+pub const TALK: &str = "talk";
 /// How long the guest takes to power off.
 const POWER_OFF: Duration = Duration::from_millis(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -106,6 +108,7 @@ impl Program {
                 return;
             }
             self.go_deaf();
+            self.talk();
             match listener.accept() {
                 // A client that goes away is its own business.
                 Ok((stream, _)) => self.answer(stream).unwrap_or(()),
@@ -121,6 +124,15 @@ impl Program {
             if let Some(machine) = &mut self.machine {
                 machine.is_deaf = true;
             }
+        }
+    }
+
+    fn talk(&mut self) {
+        let size = fs::read_to_string(TALK).ok().and_then(|text| text.parse().ok());
+        if let Some(size) = size.filter(|_| self.machine.is_some()) {
+            fs::remove_file(TALK).expect("it was there");
+            self.say(&"x".repeat(size));
+            self.say("\r\nall is said\r\n");
         }
     }
 

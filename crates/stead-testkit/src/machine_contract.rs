@@ -5,6 +5,8 @@
 
 mod cells;
 mod disturbed;
+mod driver_process;
+pub mod large_console;
 
 use std::process::Command;
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use std::time::Duration;
 
 use stead_model::machine::{Machine, MachineId, MachineSpec, MachineState, Owner};
 use stead_runner::machine::{Changed, MachineDriver};
+
+pub use driver_process::{death, die_at, drive};
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -55,8 +59,8 @@ pub trait Yard: Send + Sync {
     /// Makes the record of the machine's process name a process that is none of it, and ends its own.
     fn swap_process(&self, machine: &Machine);
 
-    /// Returns a program that makes, starts and removes the machine of `owner` as a driver of its own: `create`,
-    /// `start`, `destroy`.
+    /// Returns a program that does something with the machine of `owner` as a driver of its own: `create`, or a verb of
+    /// [`drive`]. A driver that tells its steps is watched by [`death`].
     fn driver_process(&self, verb: &str, owner: &Owner) -> Command;
 
     /// Returns everything that machines left here: processes, files, sockets.
@@ -83,6 +87,7 @@ pub async fn verify(yard: &dyn Yard) {
     disturbed::two_drivers(yard).await;
     disturbed::dropped_everywhere(yard).await;
     disturbed::killed_driver(yard).await;
+    disturbed::killed_while_stopping(yard).await;
 }
 
 fn owner(name: &str) -> Owner {

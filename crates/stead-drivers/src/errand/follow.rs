@@ -1,12 +1,12 @@
 //! Hands on what happens in an errand: the lines of its run's journal as they are written, then its end.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stead_model::RunId;
 use stead_model::node::{ErrandEnd, ErrandNote};
+use stead_runner::journal::Lines;
 
 use super::{ErrandError, Errands, Standing, failed};
 
@@ -15,8 +15,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long nothing is said before that is said: who listens knows that the connection lives, and this process whether
 /// anybody listens.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The longest line that is handed on. Events are bounded by far less.
-const LONGEST_LINE: u64 = 64 << 20;
+/// What of a journal is handed on at once.
+const PIECE: usize = 1 << 20;
 
 /// The longest end of an errand for who hears only so much.
 const LONGEST_END: usize = 768 << 10;
@@ -43,8 +43,9 @@ pub fn follow(
     if !home.directory.is_dir() {
         return Err(ErrandError::Unknown(run.clone()));
     }
-    let most = wanted.most.unwrap_or(u64::MAX);
-    let mut lines = Lines { path: errands.journal(run), offset: 0, after: wanted.after, left: most };
+    let journal = errands.journal(run);
+    let mut lines = Lines::new(&journal, wanted.after, 0);
+    let mut left = wanted.most.unwrap_or(u64::MAX);
     let mut spoke: Option<Instant> = None;
     loop {
         // Asked before the journal is read: what was written until then is read.
@@ -53,10 +54,10 @@ pub fn follow(
             Standing::Ended(end) => Some(end),
             Standing::Gone => Some(lost()),
         };
-        if lines.copy(out)? {
+        if copy(&mut lines, &journal, &mut left, out)? {
             spoke = Some(Instant::now());
         }
-        if lines.left == 0 {
+        if left == 0 {
             return Ok(());
         }
         if let Some(end) = end {
@@ -92,59 +93,31 @@ fn say(out: &mut dyn Write, note: &ErrandNote) -> Result<(), ErrandError> {
     out.write_all(&line).and_then(|()| out.flush()).map_err(ErrandError::Unheard)
 }
 
-/// A journal that is being written.
-struct Lines {
-    path: PathBuf,
-    /// Where the first line begins that was not looked at.
-    offset: u64,
-    /// The last number that was handed on, or need not be.
-    after: u64,
-    /// As many bytes may still be handed on; the last line may be longer.
-    left: u64,
-}
-
-impl Lines {
-    /// Hands on the whole lines that are there now; returns whether there were any.
-    fn copy(&mut self, out: &mut dyn Write) -> Result<bool, ErrandError> {
-        let mut reader = match File::open(&self.path) {
-            Ok(file) => BufReader::new(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(failed("read", &self.path)(error)),
+/// Hands on the whole lines that are there now, `left` bytes of them at most but for the last line; returns whether there
+/// were any.
+fn copy(lines: &mut Lines, journal: &Path, left: &mut u64, out: &mut dyn Write) -> Result<bool, ErrandError> {
+    let mut any = false;
+    while *left > 0 {
+        let piece = match lines.next(usize::try_from(*left).unwrap_or(usize::MAX).min(PIECE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            read => read.map_err(failed("read", journal))?,
         };
-        reader.seek(SeekFrom::Start(self.offset)).map_err(failed("read", &self.path))?;
-        let mut line = Vec::new();
-        let mut any = false;
-        while self.left > 0 {
-            line.clear();
-            let bounded = &mut io::Read::take(&mut reader, LONGEST_LINE);
-            let length = bounded.read_until(b'\n', &mut line).map_err(failed("read", &self.path))?;
-            if line.last() != Some(&b'\n') {
-                break;
-            }
-            self.offset += length as u64;
-            let Some(seq) = number_of(&line).filter(|seq| *seq > self.after) else { continue };
-            out.write_all(&line).map_err(ErrandError::Unheard)?;
-            self.left = self.left.saturating_sub(length as u64);
-            self.after = seq;
-            any = true;
+        if piece.is_empty() {
+            break;
         }
-        if any {
-            out.flush().map_err(ErrandError::Unheard)?;
-        }
-        Ok(any)
+        out.write_all(&piece).map_err(ErrandError::Unheard)?;
+        *left = left.saturating_sub(piece.len() as u64);
+        any = true;
     }
-}
-
-/// Returns the number of the event in a line. Who gets the line checks it whole.
-fn number_of(line: &[u8]) -> Option<u64> {
-    let rest = line.strip_prefix(b"{\"seq\":")?;
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    std::str::from_utf8(rest.get(..digits)?).ok()?.parse().ok()
+    if any {
+        out.flush().map_err(ErrandError::Unheard)?;
+    }
+    Ok(any)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::fs::File;
 
     use super::*;
     use crate::errand::Home;

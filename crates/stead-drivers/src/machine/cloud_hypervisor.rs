@@ -4,7 +4,7 @@
 //!   CloudHypervisorDriver ──▶ ROOT/UUID/  machine.json  pid  console.log  vm.log  events.json  disk.raw  seed.iso
 //!        │ spawns cloud-hypervisor, once per start; PUT vm.create, vm.boot on api.sock
 //!        ▼
-//!   cloud-hypervisor ── serial ─▶ console.log     ── event monitor ─▶ events.json     ── tap ─▶ bridge
+//!   cloud-hypervisor ── serial ─▶ its console     ── event monitor ─▶ events.json     ── tap ─▶ bridge
 //! ```
 //! The process outlives the driver, and ends with the guest's power-off.
 
@@ -42,7 +42,9 @@ static KIND: Kind =
 pub struct CloudHypervisorSettings {
     /// Where machines are kept.
     pub root_dir: PathBuf,
-    /// The program.
+    /// This program: a process of it keeps each machine's console.
+    pub program: PathBuf,
+    /// Cloud Hypervisor.
     pub binary: PathBuf,
     /// What machines boot.
     pub boot: BootSettings,
@@ -56,9 +58,10 @@ pub struct CloudHypervisorSettings {
 
 impl CloudHypervisorSettings {
     /// Returns settings that leave everything to this machine.
-    pub fn new(root_dir: impl Into<PathBuf>) -> Self {
+    pub fn new(root_dir: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Self {
         Self {
             root_dir: root_dir.into(),
+            program: program.into(),
             binary: PathBuf::from("cloud-hypervisor"),
             boot: BootSettings::default(),
             firmware: None,
@@ -153,6 +156,10 @@ impl Local for CloudHypervisorDriver {
     fn exit(&self, home: &Home) -> Option<MachineExit> {
         home.exit().or_else(|| events::exit(home))
     }
+
+    async fn tend(&self, home: &Home) {
+        console::mend(home, &self.settings.program);
+    }
 }
 
 #[async_trait::async_trait]
@@ -219,7 +226,9 @@ impl MachineDriver for CloudHypervisorDriver {
     }
 
     async fn inspect(&self, id: &MachineId) -> Result<Option<Machine>, MachineError> {
-        local::inspect(self, &local::home_of(self, id)?)
+        let home = local::home_of(self, id)?;
+        self.tend(&home).await;
+        local::inspect(self, &home)
     }
 
     async fn list(&self, scope: &OwnerScope) -> Result<Vec<Machine>, MachineError> {

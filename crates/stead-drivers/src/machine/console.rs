@@ -1,9 +1,17 @@
-//! What machines write to their consoles, read as it comes.
+//! What machines write to their consoles: bounded, and read as it comes.
 //!
-//! `console.log` begins at the place that `console.start` names: what was before was let go.
+//! ```text
+//!   console.log.N   what was put aside last: its first byte is the console's byte N
+//!   console.log     the rest; begins where that ends
+//! ```
+//! One process writes a console. It puts a full one aside by one rename, so that whoever is killed when, the names and
+//! sizes of the two say where every byte is.
+
+mod keeper;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,11 +20,13 @@ use stead_runner::machine::{ConsoleStream, MachineError};
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
-use super::home::{Home, write_text};
+use super::home::Home;
 use super::local::{self, Local};
+pub use keeper::keep;
+pub(super) use keeper::{PIPE, Pipe, drain, is_kept, mend};
 
-/// A console is begun anew at this size; the one before is kept.
-pub(super) const ROTATE: u64 = 16 << 20;
+/// No console is larger. The one before is kept.
+const LARGEST: u64 = 16 << 20;
 /// What is read of a console at once.
 const PIECE: usize = 32 << 10;
 /// How often a console is looked at for more.
@@ -24,36 +34,72 @@ const MORE: Duration = Duration::from_millis(50);
 /// Between the console and its reader.
 const BUFFER: usize = 64 << 10;
 
-/// Returns the place of the console's first byte.
-pub(super) fn start(home: &Home) -> u64 {
-    let text = fs::read_to_string(home.file("console.start")).unwrap_or_default();
-    text.trim().parse().unwrap_or_default()
+/// What was put aside last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Aside {
+    path: PathBuf,
+    begins: u64,
+    size: u64,
+}
+
+/// Returns what was put aside, the latest last.
+fn asides(home: &Home) -> io::Result<Vec<Aside>> {
+    let log = home.console();
+    let name = log.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut found = Vec::new();
+    for entry in fs::read_dir(home.directory())? {
+        let entry = entry?;
+        let begins = entry.file_name().to_str().and_then(|found| {
+            found.strip_prefix(&name)?.strip_prefix('.').and_then(|place| place.parse().ok())
+        });
+        // One that is gone meanwhile was not the latest.
+        if let (Some(begins), Ok(metadata)) = (begins, entry.metadata()) {
+            found.push(Aside { path: entry.path(), begins, size: metadata.len() });
+        }
+    }
+    found.sort_by_key(|aside| aside.begins);
+    Ok(found)
+}
+
+fn latest_aside(home: &Home) -> Option<Aside> {
+    asides(home).ok().and_then(|mut found| found.pop())
+}
+
+/// Returns the place of the first byte that is kept, and of the first one of `console.log`.
+fn beginnings(aside: Option<&Aside>) -> (u64, u64) {
+    aside.map_or((0, 0), |aside| (aside.begins, aside.begins + aside.size))
 }
 
 /// Puts the console aside, so that the next byte begins another one.
-pub(super) fn put_aside(home: &Home) -> io::Result<()> {
-    let path = home.console();
-    let begins = start(home) + fs::metadata(&path)?.len();
-    // Readers find nothing there until they can know where it begins.
-    fs::rename(&path, path.with_extension("log.1"))?;
-    write_text(&home.file("console.start"), &begins.to_string(), 0o600)
+fn put_aside(home: &Home) -> io::Result<()> {
+    let before = asides(home)?;
+    let (_, begins) = beginnings(before.last());
+    let log = home.console();
+    fs::rename(&log, log.with_extension(format!("log.{begins}")))?;
+    before.iter().try_for_each(|aside| fs::remove_file(&aside.path))
 }
 
 /// Returns what the console has at `place`, or at the first place after it that it still has, and which that is;
 /// nothing if there is no more.
 fn piece(home: &Home, place: u64) -> (u64, Vec<u8>) {
     loop {
-        let start = start(home);
-        let place = place.max(start);
-        let mut piece = vec![0; PIECE];
-        let read = (|| {
-            let mut file = File::open(home.console())?;
-            file.seek(SeekFrom::Start(place - start))?;
-            file.read(&mut piece)
-        })();
-        piece.truncate(read.unwrap_or_default());
+        let aside = latest_aside(home);
+        let (kept, log) = beginnings(aside.as_ref());
+        let place = place.max(kept);
+        let (path, begins) = match &aside {
+            Some(aside) if place < log => (aside.path.clone(), aside.begins),
+            Some(_) | None => (home.console(), log),
+        };
+        let mut piece = Vec::new();
+        let read = File::open(path).and_then(|mut file| {
+            file.seek(SeekFrom::Start(place - begins))?;
+            file.take(PIECE as u64).read_to_end(&mut piece)
+        });
+        if read.is_err() {
+            piece.clear();
+        }
         // A console that was begun anew meanwhile had other bytes there.
-        if self::start(home) == start {
+        if latest_aside(home) == aside {
             return (place, piece);
         }
     }
@@ -62,7 +108,7 @@ fn piece(home: &Home, place: u64) -> (u64, Vec<u8>) {
 /// Returns what the machine writes, from byte `from` until it ends.
 pub(super) fn follow<L: Local>(driver: &L, home: &Home, from: u64) -> Result<ConsoleStream, MachineError> {
     local::is_ours(home)?;
-    let begins = from.max(start(home));
+    let begins = from.max(beginnings(latest_aside(home).as_ref()).0);
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     let mut reading = JoinSet::new();
     let (driver, home) = (driver.clone(), home.clone());
@@ -74,10 +120,11 @@ pub(super) fn follow<L: Local>(driver: &L, home: &Home, from: u64) -> Result<Con
 async fn copy<L: Local>(driver: &L, home: &Home, mut place: u64, mut to: tokio::io::DuplexStream) {
     loop {
         let live = local::machine(driver, home).is_some_and(|machine| machine.state.is_live());
+        let may_say_more = live || is_kept(home);
         driver.tend(home).await;
         let (found, piece) = piece(home, place);
         if piece.is_empty() {
-            if !live {
+            if !may_say_more {
                 return;
             }
             tokio::time::sleep(MORE).await;
@@ -106,7 +153,7 @@ impl tokio::io::AsyncRead for Following {
     }
 }
 
-/// What a machine's own process writes to its console.
+/// What a process writes to the console that it keeps.
 pub(super) struct Console {
     home: Home,
     file: Mutex<()>,
@@ -125,35 +172,104 @@ impl Console {
     /// Writes what the machine says. A console that cannot be written is no reason to stop.
     pub(super) fn write(&self, bytes: &[u8]) {
         let _one_at_a_time = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = (|| {
-            let path = self.home.console();
-            let mut file = File::options().create(true).append(true).open(&path)?;
-            if file.metadata()?.len() >= ROTATE {
-                put_aside(&self.home)?;
-                file = File::options().create(true).append(true).open(&path)?;
-            }
-            file.write_all(bytes)
-        })();
-        written.unwrap_or(());
+        bytes.chunks(PIECE).try_for_each(|piece| self.append(piece)).unwrap_or(());
     }
+
+    fn append(&self, piece: &[u8]) -> io::Result<()> {
+        let open = || File::options().create(true).append(true).open(self.home.console());
+        let mut file = open()?;
+        let size = file.metadata()?.len();
+        if size > 0 && size + piece.len() as u64 > LARGEST {
+            put_aside(&self.home)?;
+            let next = open()?;
+            follow_with_own_output(&file, &next)?;
+            file = next;
+        }
+        file.write_all(piece)
+    }
+}
+
+/// Has what this process itself prints go to `next` if it went to `last`: what is put aside does not grow.
+fn follow_with_own_output(last: &File, next: &File) -> io::Result<()> {
+    let id = |file: rustix::fs::Stat| (file.st_dev, file.st_ino);
+    let last = id(rustix::fs::fstat(last)?);
+    let is_last = |found: rustix::io::Result<rustix::fs::Stat>| found.is_ok_and(|found| id(found) == last);
+    if is_last(rustix::fs::fstat(rustix::stdio::stdout())) {
+        rustix::stdio::dup2_stdout(next)?;
+    }
+    if is_last(rustix::fs::fstat(rustix::stdio::stderr())) {
+        rustix::stdio::dup2_stderr(next)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::machine::home::Kind;
 
     static KIND: Kind = Kind { driver: "test", noun: "machine", kept: &[], mark: "STEAD_TEST_MACHINE" };
 
-    /// A reader that was left behind goes on where the console now begins, and reads nothing twice.
+    fn names(place: &Path) -> Vec<String> {
+        let entries = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<String> = entries.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Reads everything that is kept from `place` on; returns where that begins, too.
+    fn all(home: &Home, place: u64) -> (u64, Vec<u8>) {
+        let (begins, mut bytes) = piece(home, place);
+        loop {
+            let next = begins + bytes.len() as u64;
+            let (found, more) = piece(home, next);
+            if more.is_empty() {
+                return (begins, bytes);
+            }
+            assert_eq!(found, next, "nothing is left out on the way");
+            bytes.extend(more);
+        }
+    }
+
+    /// A reader that was left behind goes on with the first byte that is kept, and reads nothing twice.
     #[test]
-    fn a_console_that_began_anew_is_read_from_its_beginning() {
+    fn every_byte_that_is_kept_has_its_place() {
         let place = tempfile::tempdir().unwrap();
         let home = Home::at(&KIND, place.path().to_owned());
+        fs::write(home.file("console.log.1000"), "old lines ").unwrap();
         fs::write(home.console(), "new lines").unwrap();
-        fs::write(home.file("console.start"), "1000").unwrap();
-        assert_eq!(piece(&home, 3), (1000, b"new lines".to_vec()));
-        assert_eq!(piece(&home, 1004), (1004, b"lines".to_vec()));
-        assert_eq!(piece(&home, 1009).1, Vec::<u8>::new());
+        assert_eq!(all(&home, 3), (1000, b"old lines new lines".to_vec()));
+        assert_eq!(all(&home, 1004), (1004, b"lines new lines".to_vec()));
+        assert_eq!(all(&home, 1014), (1014, b"lines".to_vec()));
+        assert_eq!(piece(&home, 1019).1, Vec::<u8>::new());
+        // Whoever put it aside was killed before the next byte, and before what was there is removed.
+        fs::rename(home.console(), home.file("console.log.1010")).unwrap();
+        assert_eq!(all(&home, 0), (1010, b"new lines".to_vec()));
+        Console::new(home.clone()).write(b", and more");
+        assert_eq!(all(&home, 1014), (1014, b"lines, and more".to_vec()));
+    }
+
+    /// However much is written in whatever pieces, a console is no larger than it may be and the one before is kept.
+    #[test]
+    fn a_console_is_bounded() {
+        let place = tempfile::tempdir().unwrap();
+        let home = Home::at(&KIND, place.path().to_owned());
+        let console = Console::new(home.clone());
+        let written: Vec<u8> = (0..LARGEST * 5 / 2).map(|index| (index % 251) as u8).collect();
+        for part in written.chunks(300_007) {
+            console.write(part);
+            assert!(
+                names(place.path())
+                    .iter()
+                    .all(|name| { fs::metadata(place.path().join(name)).unwrap().len() <= LARGEST })
+            );
+        }
+        let (begins, kept) = all(&home, 0);
+        assert!(kept.len() as u64 > LARGEST, "the one before is kept: {}", kept.len());
+        assert_eq!(begins + kept.len() as u64, written.len() as u64);
+        assert!(kept == written[usize::try_from(begins).unwrap()..], "every byte at its place");
+        assert_eq!(names(place.path()), ["console.log".to_owned(), format!("console.log.{begins}")]);
     }
 }

@@ -23,6 +23,8 @@ pub(super) use super::removal::remove;
 const SCHEMA: u32 = 1;
 const RECORD: &str = "machine.json";
 const LOCK: &str = "lock";
+/// How the last run ended.
+pub(super) const EXIT: &str = "exit.json";
 /// Says which start of the machine's process is meant.
 const TICKET: &str = "ticket";
 /// How long another's lock is left alone before it is looked at again.
@@ -311,11 +313,11 @@ impl Home {
     }
 
     pub(super) fn exit(&self) -> Option<MachineExit> {
-        read(&self.file("exit.json"))
+        read(&self.file(EXIT))
     }
 
     pub(super) fn set_exit(&self, exit: &MachineExit) -> io::Result<()> {
-        write(&self.file("exit.json"), exit)
+        write(&self.file(EXIT), exit)
     }
 
     /// Returns the last lines of the console.

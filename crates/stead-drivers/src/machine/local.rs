@@ -11,6 +11,7 @@ use stead_model::machine::{Machine, MachineExit, MachineId, MachineSpec, OwnerSc
 use stead_runner::clock;
 use stead_runner::machine::{Changed, Ensured, MachineError};
 
+use super::console;
 use super::home::{self, Found, Held, Home, Kind, Record, Run};
 use super::process::ProcessMark;
 use super::tree;
@@ -70,7 +71,7 @@ pub(super) trait Local: Clone + Send + Sync + 'static {
     /// Returns how the last run ended, if that was said.
     fn exit(&self, home: &Home) -> Option<MachineExit>;
 
-    /// Looks after a machine while its console is read.
+    /// Looks after a machine when somebody looks at it.
     async fn tend(&self, _home: &Home) {}
 }
 
@@ -157,7 +158,8 @@ async fn claim(driver: &impl Local, home: &Home, spec: &MachineSpec) -> Result<(
 
 /// Ends whatever still runs of the machine, by force, and takes back what it had. Blocks.
 pub(super) fn end_all(driver: &impl Local, home: &Home) -> Result<(), MachineError> {
-    if tree::kill_all(home).map_err(|error| home.unreadable(&error))? {
+    let unreadable = |error: io::Error| home.unreadable(&error);
+    if tree::kill_all(home).map_err(unreadable)? && console::drain(home).map_err(unreadable)? {
         return driver.release(home);
     }
     Err(MachineError::failed(format!(

@@ -4,7 +4,7 @@
 //!   QemuDriver ──▶ ROOT/UUID/  machine.json  pid  console.log  vm.log  events.log  disk.qcow2  seed.iso  qmp.sock
 //!        │ spawns qemu-system-*, once per start; talks to qmp.sock
 //!        ▼
-//!   QEMU ── serial ─▶ console.log     ── events ─▶ events.log     ── user network ─▶ 127.0.0.1:PORT leads to SSH
+//!   QEMU ── serial ─▶ its console     ── events ─▶ events.log     ── user network ─▶ 127.0.0.1:PORT leads to SSH
 //! ```
 //! The process outlives the driver. Why it ended is in the events that it writes itself.
 
@@ -49,7 +49,9 @@ static KIND: Kind = Kind { driver: "qemu", noun: "virtual machine", kept: &[], m
 pub struct QemuSettings {
     /// Where machines are kept.
     pub root_dir: PathBuf,
-    /// The program.
+    /// This program: a process of it keeps each machine's console.
+    pub program: PathBuf,
+    /// QEMU.
     pub binary: PathBuf,
     /// The kind of machine.
     pub machine: Emulated,
@@ -67,10 +69,11 @@ pub struct QemuSettings {
 
 impl QemuSettings {
     /// Returns settings that leave everything to this machine.
-    pub fn new(root_dir: impl Into<PathBuf>) -> Self {
+    pub fn new(root_dir: impl Into<PathBuf>, program: impl Into<PathBuf>) -> Self {
         let arch = if cfg!(target_arch = "aarch64") { "aarch64" } else { "x86_64" };
         Self {
             root_dir: root_dir.into(),
+            program: program.into(),
             binary: PathBuf::from(format!("qemu-system-{arch}")),
             machine: Emulated::default(),
             accel: Accel::default(),
@@ -180,7 +183,7 @@ impl Local for QemuDriver {
     }
 
     async fn tend(&self, home: &Home) {
-        control::rotate(home).await;
+        console::mend(home, &self.settings.program);
     }
 }
 
@@ -248,7 +251,7 @@ impl MachineDriver for QemuDriver {
 
     async fn inspect(&self, id: &MachineId) -> Result<Option<Machine>, MachineError> {
         let home = local::home_of(self, id)?;
-        control::rotate(&home).await;
+        self.tend(&home).await;
         local::inspect(self, &home)
     }
 

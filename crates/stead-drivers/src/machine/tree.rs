@@ -129,6 +129,14 @@ pub(super) fn kill_leftovers(mark: &str, directory: &Path) -> io::Result<bool> {
     kill_marked(mark, directory, Instant::now() + PATIENCE)
 }
 
+/// Whether nothing lives whose variable `mark` names `directory` or a place inside it.
+///
+/// # Errors
+/// If it cannot be told.
+pub(super) fn is_quiet(mark: &str, directory: &Path) -> io::Result<bool> {
+    Ok(marked(mark, directory)?.is_empty())
+}
+
 fn kill_marked(mark: &str, directory: &Path, end: Instant) -> io::Result<bool> {
     while Instant::now() < end {
         if kill_once(marked(mark, directory)?)? {

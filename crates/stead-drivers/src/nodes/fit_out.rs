@@ -31,6 +31,10 @@ impl NodesSurroundings {
         if !able.seed || spec.kind == MachineKind::Ct {
             unapplied.extend(preset.is_some_and(|preset| !preset.packages.is_empty()).then_some("packages"));
         }
+        // A container has the room of this machine's disk. A sandbox has no size at all, and nobody thinks it has.
+        if spec.disk_gb.is_some() && node.known.driver == Some(DriverKind::Oci) {
+            unapplied.push("disk");
+        }
         if node.written.vmid.is_some() && node.known.driver != Some(DriverKind::Proxmox) {
             unapplied.push("vmid");
         }

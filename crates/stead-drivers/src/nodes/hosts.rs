@@ -65,9 +65,9 @@ pub fn machine_driver(
             Ok(Arc::new(SandboxDriver::new(sandbox_settings(host, state_dir, program, parent))))
         }
         DriverKind::Oci => Ok(Arc::new(OciDriver::new(oci_settings(name, host, state_dir, program)?))),
-        DriverKind::Qemu => Ok(Arc::new(QemuDriver::new(qemu_settings(host, state_dir)))),
+        DriverKind::Qemu => Ok(Arc::new(QemuDriver::new(qemu_settings(host, state_dir, program)))),
         DriverKind::CloudHypervisor => {
-            let settings = cloud_hypervisor_settings(host, state_dir);
+            let settings = cloud_hypervisor_settings(host, state_dir, program);
             Ok(Arc::new(CloudHypervisorDriver::new(settings)))
         }
         DriverKind::None => Err(HostError::MakesNone(name.to_owned())),
@@ -141,8 +141,8 @@ fn has_taps(host: &Host) -> bool {
     text(host, "network") == Some("tap")
 }
 
-fn qemu_settings(host: &Host, state_dir: &Path) -> QemuSettings {
-    let defaults = QemuSettings::new(machines(state_dir));
+fn qemu_settings(host: &Host, state_dir: &Path, program: &Path) -> QemuSettings {
+    let defaults = QemuSettings::new(machines(state_dir), program);
     QemuSettings {
         binary: text(host, "binary").map_or(defaults.binary, PathBuf::from),
         machine: text(host, "machine").and_then(Emulated::parse).unwrap_or_default(),
@@ -154,8 +154,8 @@ fn qemu_settings(host: &Host, state_dir: &Path) -> QemuSettings {
     }
 }
 
-fn cloud_hypervisor_settings(host: &Host, state_dir: &Path) -> CloudHypervisorSettings {
-    let defaults = CloudHypervisorSettings::new(machines(state_dir));
+fn cloud_hypervisor_settings(host: &Host, state_dir: &Path, program: &Path) -> CloudHypervisorSettings {
+    let defaults = CloudHypervisorSettings::new(machines(state_dir), program);
     CloudHypervisorSettings {
         binary: text(host, "binary").map_or(defaults.binary, PathBuf::from),
         boot: boot_settings(host, state_dir),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use stead_model::machine::{MachineSpec, MachineState};
 use stead_runner::machine::{Changed, MachineError, Stopped};
 
-use super::{GRACE, Yard, is_empty, make, owner, remove, start, state, up, within};
+use super::{GRACE, Yard, die_at, is_empty, make, owner, remove, start, state, up, within};
 
 pub(super) async fn killed_machine(yard: &dyn Yard) {
     let driver = yard.driver();
@@ -162,7 +162,7 @@ pub(super) async fn killed_driver(yard: &dyn Yard) {
     // Spread over what the calls take, closer where they begin.
     for step in 0..8_u64 {
         let moment = Duration::from_millis(step * step * 4);
-        for verb in ["create", "start", "destroy"] {
+        for verb in ["create", "start", "stop", "start", "destroy"] {
             let mut command = yard.driver_process(verb, &spec.owner);
             let mut process =
                 command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("a driver of its own");
@@ -178,6 +178,10 @@ pub(super) async fn killed_driver(yard: &dyn Yard) {
                     within(driver.start(&id)).await.expect("started after all");
                     up(yard, &id).await;
                 }
+                "stop" => {
+                    within(driver.stop(&id, GRACE)).await.expect("stopped after all");
+                    assert_eq!(state(yard, &id).await, Some(MachineState::Stopped));
+                }
                 _ => {
                     within(driver.destroy(&id)).await.expect("removed after all");
                     is_empty(yard);
@@ -185,4 +189,36 @@ pub(super) async fn killed_driver(yard: &dyn Yard) {
             }
         }
     }
+}
+
+/// A driver that is killed between any two steps of a stop, asked for or forced: the next one stops or starts the machine.
+pub(super) async fn killed_while_stopping(yard: &dyn Yard) {
+    let driver = yard.driver();
+    let machine = start(yard, &yard.spec(owner("half-stopped"))).await;
+    let id = &machine.id;
+    for verb in ["stop", "force"] {
+        for step in 0.. {
+            let mut command = yard.driver_process(verb, &machine.owner);
+            die_at(&mut command, step);
+            let ended = command.stdin(Stdio::null()).output().expect("a driver of its own");
+            let died = std::os::unix::process::ExitStatusExt::signal(&ended.status) == Some(9);
+            assert!(died || ended.status.success(), "{verb}: {}", String::from_utf8_lossy(&ended.stdout));
+            // Whether the next one wants it to run or not, it does what it is told.
+            if step % 2 == 0 {
+                within(driver.stop(id, GRACE)).await.expect("stopped after all");
+                let seen = within(driver.inspect(id)).await.expect("a look").expect("it is there");
+                assert_eq!(seen.state, MachineState::Stopped, "{verb}, step {step}: {seen:?}");
+                let exit = within(driver.wait(id)).await.expect("it has ended");
+                assert_eq!(exit.code, Some(0), "{verb}, step {step}: {exit:?}");
+            }
+            within(driver.start(id)).await.expect("started after all");
+            up(yard, id).await;
+            if !died {
+                // Machines of this machine are stopped step by step; others by one call.
+                assert!(step > 1 || machine.pid.is_none(), "{verb}: {step} steps show nothing");
+                break;
+            }
+        }
+    }
+    remove(yard, id).await;
 }

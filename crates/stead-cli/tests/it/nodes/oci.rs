@@ -156,6 +156,18 @@ fn public(keys: &Path) -> String {
     fs::read_to_string(keys.join("ann.pub")).unwrap().trim().to_owned()
 }
 
+/// Section 7: the room that a container has is not limited, and this is said.
+#[test]
+fn a_size_that_is_no_limit_is_said() {
+    if is_skipped("runc") {
+        return;
+    }
+    let harbour = Harbour::new("runc", &["name: small, disk: 3"], "");
+    let told = harbour.make(&[])["diagnostics"].to_string();
+    assert!(told.contains("node/unapplied-key") && told.contains("cannot apply disk"), "{told}");
+    harbour.clear();
+}
+
 /// ST-1: a container fetches its spec by its token and nobody logs in to it before it has reported.
 fn one_container_pulls(runtime: &str, keys: &Path) -> Value {
     let (nodes, pull) = (&["name: edge, spec: base"], "execution: {default_mode: pull}\n");

@@ -209,7 +209,8 @@ fn a_hosting_node_without_children_is_checked() {
     world.nodes("- {name: good, type: pve}\n- {name: bad, type: pve, hosting: {driver: cloud-hypervisor}}\nsettings: {on_error: continue}\n");
     let ended = world.create(&["--skip-preflight"]).exits(1);
     assert_eq!(world.statuses(&ended), [("good", "completed"), ("bad", "failed")]);
-    assert!(ended.stdout.contains("cannot make machines with `cloud-hypervisor`"), "{}", ended.stdout);
+    let said = "cannot make machines with `cloud-hypervisor`: [FAIL] ";
+    assert!(ended.stdout.contains(said), "what its doctor found: {}", ended.stdout);
 }
 
 /// Section 10, two levels: so can one that is in a node.

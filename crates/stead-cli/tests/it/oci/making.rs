@@ -12,7 +12,7 @@ use stead_model::machine::{
 };
 use stead_model::site::secrets::Secret;
 use stead_runner::machine::{Changed, MachineDriver, MachineError};
-use stead_testkit::machine_contract::Yard;
+use stead_testkit::machine_contract::{Yard, large_console};
 use stead_testkit::sshd::{KeyKind, make_key};
 
 use super::yard::{Place, is_skipped, node};
@@ -145,18 +145,46 @@ async fn templates_are_directories_and_tarballs_too() {
     }
 }
 
+/// Makes a runtime that has no terminals.
+fn runtime_without_terminals(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let script = "#!/bin/sh\ncase \"$*\" in *--console-socket*) echo no console here >&2; exit 1;; esac\nexec runc \"$@\"\n";
+    fs::write(path, script).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Section 9 of reach: the console of a container that nobody looks at is bounded, with and without a terminal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_console_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mute = dir.path().join("runc-without-console");
+    runtime_without_terminals(&mute);
+    for (installed, runtime) in [("crun", "crun"), ("runc", "runc"), ("runc", mute.to_str().unwrap())] {
+        if is_skipped(installed) {
+            continue;
+        }
+        let place = Place::new(runtime);
+        let driver = place.containers();
+        let argv = ["/bin/sh", "-c", &large_console::script()].map(str::to_owned).to_vec();
+        let program = MachineProgram { argv, ..MachineProgram::default() };
+        let spec =
+            MachineSpec { user: "root".to_owned(), program: Some(program), ..place.spec(node("talks")) };
+        let machine = start(&driver, &spec).await;
+        large_console::verify_large_console(&driver, &machine.id, &place.home(&spec.owner)).await;
+        driver.destroy(&machine.id).await.unwrap();
+        assert_eq!(place.left(), Vec::<String>::new());
+    }
+}
+
 /// A runtime that hands over no terminal is used without one, and this is said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_container_without_a_terminal_says_so_and_works() {
-    use std::os::unix::fs::PermissionsExt as _;
     if is_skipped("runc") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let runtime = dir.path().join("runc-without-console");
-    let script = "#!/bin/sh\ncase \"$*\" in *--console-socket*) echo no console here >&2; exit 1;; esac\nexec runc \"$@\"\n";
-    fs::write(&runtime, script).unwrap();
-    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
+    runtime_without_terminals(&runtime);
     let place = Place::new(runtime.to_str().unwrap());
     let driver = place.containers();
     let spec = place.spec(node("mute"));

@@ -17,7 +17,7 @@ use stead_model::machine::{Boot, Machine, MachineId, MachineKind, MachineSpec, O
 use stead_model::plan::Digest;
 use stead_model::site::address::Cidr;
 use stead_runner::machine::MachineDriver;
-use stead_testkit::machine_contract::Yard;
+use stead_testkit::machine_contract::{self, Yard};
 
 /// Says in which process a driver is: what it does, where and for whom.
 const DRIVER: &str = "STEAD_TEST_OCI_DRIVER";
@@ -171,13 +171,11 @@ async fn a_driver_of_its_own() {
     let Some(order) = std::env::var_os(DRIVER) else { return };
     let order: Value = serde_json::from_str(order.to_str().unwrap()).unwrap();
     let owner = Owner::deserialize(&order["owner"]).unwrap();
-    let driver = OciDriver::new(settings(&order));
+    let driver = OciDriver::new(settings(&order)).watched(machine_contract::death());
     let id = MachineId::new(owner.uuid());
     match order["verb"].as_str().unwrap() {
         "create" => drop(driver.ensure_created(&spec(owner)).await.unwrap()),
-        "start" => drop(driver.start(&id).await.unwrap()),
-        "destroy" => drop(driver.destroy(&id).await.unwrap()),
-        verb => panic!("{verb}"),
+        verb => machine_contract::drive(&driver, verb, &id).await,
     }
 }
 

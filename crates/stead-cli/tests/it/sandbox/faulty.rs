@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 use stead_drivers::machine::sandbox::{Names, SandboxDriver};
-use stead_model::machine::{MachineExit, MachineSpec, MachineState, OwnerScope, PlantedFile};
+use stead_model::machine::{MachineExit, MachineProgram, MachineSpec, MachineState, OwnerScope, PlantedFile};
 use stead_runner::machine::{Changed, MachineDriver, MachineError};
-use stead_testkit::machine_contract::Yard;
+use stead_testkit::machine_contract::{Yard, large_console};
 
 use super::yard::{Place, is_alive, node, signal, until};
 
@@ -80,6 +80,21 @@ async fn connections_are_refused_as_often_as_the_fault_says() {
     let codes: Vec<bool> = (0..4).map(|_| place.run(&machine, "true").status.success()).collect();
     assert_eq!(codes, [false, false, true, true]);
     place.sandboxes().destroy(&machine.id).await.unwrap();
+}
+
+/// Section 9 of reach: the console of a sandbox that nobody looks at is bounded.
+#[tokio::test]
+async fn a_console_is_bounded() {
+    let place = Place::new();
+    let driver = place.sandboxes();
+    let argv = ["/bin/sh", "-c", &large_console::script()].map(str::to_owned).to_vec();
+    let program = MachineProgram { argv, ..MachineProgram::default() };
+    let spec = MachineSpec { program: Some(program), ..place.spec(node("talks")) };
+    let machine = driver.ensure_created(&spec).await.unwrap().machine;
+    driver.start(&machine.id).await.unwrap();
+    large_console::verify_large_console(&driver, &machine.id, &place.home(&spec.owner)).await;
+    driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
 }
 
 /// Section 7 of nodes: a start takes as long as the host says, whoever waits for it.

@@ -155,7 +155,7 @@ async fn an_account_without_rights_makes_and_configures_a_sandbox() {
     }
     let owner = node("n1");
     let by = |verb: &str| {
-        let mut command = driver_process(&place.root_dir(), verb, &owner, usize::MAX);
+        let mut command = driver_process(&place.root_dir(), verb, &owner);
         let said = command.uid(NOBODY).gid(NOBODY).env("HOME", place.path("")).output().unwrap();
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
     };

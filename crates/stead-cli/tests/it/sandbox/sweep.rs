@@ -1,16 +1,13 @@
 //! A driver that is killed between any two steps of making or removing: the next one ends right.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::process::{Signal, getpid, kill_process};
 use serde::Deserialize as _;
 use serde_json::Value;
 use stead_drivers::machine::sandbox::SandboxDriver;
 use stead_model::machine::{MachineId, MachineKind, MachineSpec, MachineState, Owner};
 use stead_runner::machine::{Changed, MachineDriver};
-use stead_testkit::machine_contract::Yard;
+use stead_testkit::machine_contract::{self, Yard};
 
 use super::yard::{DRIVER, Place, driver_process, node, settings};
 
@@ -20,15 +17,8 @@ async fn a_driver_of_its_own() {
     let Some(order) = std::env::var_os(DRIVER) else { return };
     let order: Value = serde_json::from_str(order.to_str().unwrap()).unwrap();
     let owner = Owner::deserialize(&order["owner"]).unwrap();
-    let dies_at = order["dies_at"].as_u64().unwrap() as usize;
-    let steps = AtomicUsize::new(0);
-    let watch = move |_: &str| {
-        if steps.fetch_add(1, Ordering::SeqCst) == dies_at {
-            kill_process(getpid(), Signal::KILL).unwrap();
-        }
-    };
     let root_dir = PathBuf::from(order["root_dir"].as_str().unwrap());
-    let driver = SandboxDriver::new(settings(&root_dir)).watched(Arc::new(watch));
+    let driver = SandboxDriver::new(settings(&root_dir)).watched(machine_contract::death());
     let id = MachineId::new(owner.uuid());
     match order["verb"].as_str().unwrap() {
         "create" => {
@@ -37,15 +27,14 @@ async fn a_driver_of_its_own() {
             let spec = MachineSpec { authorized_keys, ..MachineSpec::new(owner, MachineKind::Vm) };
             drop(driver.ensure_created(&spec).await.unwrap());
         }
-        "start" => drop(driver.start(&id).await.unwrap()),
-        "destroy" => drop(driver.destroy(&id).await.unwrap()),
-        verb => panic!("{verb}"),
+        verb => machine_contract::drive(&driver, verb, &id).await,
     }
 }
 
 /// Runs `verb` in a process that dies at a step; returns whether it did.
 fn dies(place: &Place, verb: &str, owner: &Owner, step: usize) -> bool {
-    let mut command = driver_process(&place.root_dir(), verb, owner, step);
+    let mut command = driver_process(&place.root_dir(), verb, owner);
+    machine_contract::die_at(&mut command, step);
     let ended = command.output().unwrap();
     let died = std::os::unix::process::ExitStatusExt::signal(&ended.status) == Some(9);
     assert!(died || ended.status.success(), "{}", String::from_utf8_lossy(&ended.stdout));

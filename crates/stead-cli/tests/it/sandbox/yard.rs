@@ -195,12 +195,12 @@ pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The program of a driver in a process of its own: this test binary again.
-pub(super) fn driver_process(root_dir: &Path, verb: &str, owner: &Owner, dies_at: usize) -> Command {
+pub(super) fn driver_process(root_dir: &Path, verb: &str, owner: &Owner) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["sandbox::sweep::a_driver_of_its_own", "--exact", "--test-threads=1"]);
     let key = root_dir.parent().and_then(|place| fs::read_to_string(place.join("id.pub")).ok());
     let order = serde_json::json!({
-        "root_dir": root_dir, "verb": verb, "owner": owner, "dies_at": dies_at, "keys": Vec::from_iter(key),
+        "root_dir": root_dir, "verb": verb, "owner": owner, "keys": Vec::from_iter(key),
     });
     command.env(DRIVER, order.to_string());
     command
@@ -269,7 +269,7 @@ impl Yard for Place {
     }
 
     fn driver_process(&self, verb: &str, owner: &Owner) -> Command {
-        let mut command = driver_process(&self.root_dir(), verb, owner, usize::MAX);
+        let mut command = driver_process(&self.root_dir(), verb, owner);
         command.stderr(Stdio::null());
         command
     }

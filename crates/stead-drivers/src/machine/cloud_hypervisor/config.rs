@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 use stead_model::machine::{Drive, DriveAccess, DriveFormat, MachineSpec};
 
+use crate::machine::console;
 use crate::machine::vm::network::{Card, Wire};
 use crate::machine::vm::{CPUS, Kernel, MEMORY_MB, context_id, seed};
 
@@ -71,7 +72,7 @@ pub(super) fn config(
         "memory": { "size": spec.memory_mb.unwrap_or(MEMORY_MB).saturating_mul(1 << 20) },
         "payload": payload,
         "disks": disks,
-        "serial": { "mode": "File", "file": "console.log" },
+        "serial": { "mode": "File", "file": console::PIPE },
         "console": { "mode": "Off" },
         "platform": {
             "uuid": spec.owner.uuid(),
@@ -119,7 +120,7 @@ mod tests {
                     { "path": "seed.iso", "readonly": true, "image_type": "Raw" },
                 ],
                 "net": [{ "tap": "st0-0", "mac": "52:54:00:83:99:24" }],
-                "serial": { "mode": "File", "file": "console.log" },
+                "serial": { "mode": "File", "file": "console.pipe" },
                 "console": { "mode": "Off" },
                 "platform": {
                     "uuid": "b8ca0a97-6f03-56c9-ab24-2f428cb4ff94",

@@ -41,32 +41,32 @@ pub(super) async fn start(driver: &CloudHypervisorDriver, home: &Home) -> Result
     if let Some((mark, _)) = home.pid().filter(|(mark, _)| mark.open().is_some()) {
         if !run::is_ready(home, &mark) {
             // Whoever started it did not live to see it up.
-            come_up(driver, home, &record, None).await?;
+            let console = console::Pipe::open(home, &driver.settings.program);
+            let console = console.map_err(|error| home.failed("start", &error))?;
+            come_up(driver, home, &record, None, console).await?;
         }
         return Ok(Changed::No);
     }
     let (place, starter) = (home.clone(), driver.clone());
-    let (mut child, _held) = blocking(move || Ok((spawn(&starter, &place)?, held))).await?;
-    come_up(driver, home, &record, Some(&mut child)).await?;
+    let ((mut child, console), _held) = blocking(move || Ok((spawn(&starter, &place)?, held))).await?;
+    come_up(driver, home, &record, Some(&mut child), console).await?;
     Ok(Changed::Yes)
 }
 
-fn spawn(driver: &CloudHypervisorDriver, home: &Home) -> Result<Child, MachineError> {
+fn spawn(driver: &CloudHypervisorDriver, home: &Home) -> Result<(Child, console::Pipe), MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
     // A socket without its process would be in the way.
     run::clear(driver, home, &[events::FILE, api::SOCKET])?;
-    if home.console().exists() {
-        // It writes over what is there: the console of the run before goes aside.
-        console::put_aside(home).map_err(failed)?;
-    }
     network::make_taps(home, &network::cards(home))?;
     let arguments: Vec<OsString> =
         ["--api-socket", api::SOCKET, "--event-monitor", &format!("path={}", events::FILE)]
             .map(OsString::from)
             .into();
+    let console = console::Pipe::open(home, &driver.settings.program).map_err(failed)?;
     let binary = &driver.settings.binary;
-    run::spawn(home, binary, &arguments, Stdio::null(), None)
-        .map_err(|error| run::not_started(home, binary, &error))
+    let child = run::spawn(home, binary, &arguments, Stdio::null(), None)
+        .map_err(|error| run::not_started(home, binary, &error))?;
+    Ok((child, console))
 }
 
 /// Goes on from whatever is there to a guest that runs; ends the process if that does not work.
@@ -75,8 +75,11 @@ async fn come_up(
     home: &Home,
     record: &Record,
     child: Option<&mut Child>,
+    console: console::Pipe,
 ) -> Result<(), MachineError> {
     let up = climb(driver, home, record, child).await;
+    // From here the machine itself has it open, or is to be ended.
+    drop(console);
     if up.is_err() {
         let (driver, home) = (driver.clone(), home.clone());
         blocking(move || end_all(&driver, &home)).await?;

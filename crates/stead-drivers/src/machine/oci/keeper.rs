@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fcntl_setfl, openat, statat, unlinkat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, PidfdFlags, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid, waitpid,
 };
@@ -183,17 +184,15 @@ fn live_once(
     hide_below(home, order, spec).map_err(failed)?;
     init::give_program(&home.file("volume"), spec.program.as_ref()).map_err(failed)?;
     let made = make(home, console, runtime, order, spec, storage);
-    let (init, terminal) = made.inspect_err(|_| drop(runtime.delete()))?;
+    let (init, output) = made.inspect_err(|_| drop(runtime.delete()))?;
     if let Err(error) = come_up(home, runtime, order, spec, init) {
         // What it said before it died says why.
         drop(runtime.kill("KILL"));
-        if let Some(terminal) = terminal {
-            drop(follow(console, terminal, None));
-        }
+        drop(follow(console, output, None));
         drop(runtime.delete());
         return Err(error);
     }
-    watch(console, init, terminal).map_err(failed)
+    watch(console, init, output).map_err(failed)
 }
 
 /// Removes the places of programs that were only mounted there. The machine may have put links in their way: none is
@@ -234,7 +233,8 @@ pub(super) fn hidden_above() -> Vec<PathBuf> {
     read(&Path::new(VOLUME).join(HIDDEN)).unwrap_or_default()
 }
 
-/// Has the runtime make the container; returns its first process and its terminal, if it has one.
+/// Has the runtime make the container; returns its first process, and where what it says is read: its terminal, or a
+/// pipe if it can have none.
 fn make(
     home: &Home,
     console: &Console,
@@ -242,7 +242,7 @@ fn make(
     order: &Order,
     spec: &MachineSpec,
     storage: &Storage,
-) -> Result<(u32, Option<OwnedFd>), MachineError> {
+) -> Result<(u32, OwnedFd), MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
     let inside = Path::new(VOLUME).join("bin").join(&order.sha256).join("stead");
     let mut bundle = Bundle {
@@ -257,9 +257,8 @@ fn make(
         terminal: true,
         held: bundle::held(),
     };
-    let log = File::options().create(true).append(true).open(home.console()).map_err(failed)?;
-    let why = match make_with_terminal(home, runtime, &bundle, &log) {
-        Ok((init, terminal)) => return Ok((init, Some(terminal))),
+    let why = match make_with_terminal(home, runtime, &bundle) {
+        Ok(made) => return Ok(made),
         Err(error) if is_about_terminal(&error, home.directory()) => error,
         Err(error) => return Err(error),
     };
@@ -267,21 +266,28 @@ fn make(
     console.say(&format!("it has no terminal, what it says comes here all the same: {why}"));
     bundle.terminal = false;
     write_text(&home.file("config.json"), &bundle.config().to_string(), 0o600).map_err(failed)?;
-    Ok((runtime.create(false, &log)?, None))
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    match runtime.create(Some(File::from(theirs))) {
+        Ok(init) => Ok((init, ours)),
+        Err(error) => {
+            // What the runtime complains of went there, too.
+            follow(console, ours, None).map_err(failed)?;
+            Err(error)
+        }
+    }
 }
 
 fn make_with_terminal(
     home: &Home,
     runtime: &Runtime,
     bundle: &Bundle<'_>,
-    log: &File,
 ) -> Result<(u32, OwnedFd), MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
     write_text(&home.file("config.json"), &bundle.config().to_string(), 0o600).map_err(failed)?;
     fs::remove_file(home.file(CONSOLE_SOCKET)).ok();
     let no_terminal = |error: io::Error| MachineError::failed(format!("{NO_TERMINAL}: {error}"));
     let listener = UnixListener::bind(CONSOLE_SOCKET).map_err(no_terminal)?;
-    let init = runtime.create(true, log)?;
+    let init = runtime.create(None)?;
     let terminal = accept(&listener).and_then(|stream| receive(&stream)).map_err(no_terminal)?;
     fs::remove_file(home.file(CONSOLE_SOCKET)).map_err(failed)?;
     Ok((init, terminal))
@@ -368,40 +374,38 @@ fn come_up(
 }
 
 /// Writes what the machine says until its first process has ended; returns how.
-fn watch(console: &Console, init: u32, terminal: Option<OwnedFd>) -> io::Result<Option<WaitStatus>> {
+fn watch(console: &Console, init: u32, output: OwnedFd) -> io::Result<Option<WaitStatus>> {
     let pid = i32::try_from(init).ok().and_then(Pid::from_raw);
     let pid = pid.ok_or_else(|| io::Error::other("there is no such process"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    match terminal {
-        Some(terminal) => follow(console, terminal, Some(&process))?,
-        None => drop(poll(&mut [PollFd::new(&process, PollFlags::IN)], None)?),
-    }
+    follow(console, output, Some(&process))?;
     Ok(waitpid(Some(pid), WaitOptions::empty())?.map(|(_, status)| status))
 }
 
-/// Copies the terminal to the console until `process` has ended and all is said; without one, what is there now.
-fn follow(console: &Console, terminal: OwnedFd, process: Option<&OwnedFd>) -> io::Result<()> {
-    fcntl_setfl(&terminal, OFlags::NONBLOCK)?;
-    let mut terminal = Some(File::from(terminal));
+/// Copies what the machine says to the console until `process` has ended and all is said; without one, what is there
+/// now.
+fn follow(console: &Console, output: OwnedFd, process: Option<&OwnedFd>) -> io::Result<()> {
+    fcntl_setfl(&output, OFlags::NONBLOCK)?;
+    let mut output = Some(File::from(output));
     let mut has_ended = process.is_none();
     let mut piece = vec![0; PIECE];
     loop {
-        // One that nobody writes to any more is closed; it may be opened again only by a process that lives.
-        if let Some(open) = &mut terminal {
+        // A terminal that nobody writes to any more is closed; it may be opened again only by a process that lives.
+        if let Some(open) = &mut output {
             match open.read(&mut piece) {
-                Ok(0) => terminal = None,
+                Ok(0) => output = None,
                 Ok(size) => {
                     console.write(piece.get(..size).unwrap_or_default());
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => terminal = None,
+                Err(_) => output = None,
             }
         }
         let Some(process) = process.filter(|_| !has_ended) else { return Ok(()) };
         let mut waiting = vec![PollFd::new(process, PollFlags::IN)];
-        waiting.extend(terminal.as_ref().map(|terminal| PollFd::new(terminal, PollFlags::IN)));
+        waiting.extend(output.as_ref().map(|output| PollFd::new(output, PollFlags::IN)));
         match poll(&mut waiting, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),

@@ -109,18 +109,17 @@ impl Runtime {
         self.home.join(STATE).join(&self.id).exists()
     }
 
-    /// Makes the container, without starting its program, and returns the number of its first process. `output` is what
-    /// it writes to if it has no terminal.
-    pub(super) fn create(&self, terminal: bool, output: &File) -> Result<u32, MachineError> {
+    /// Makes the container, without starting its program, and returns the number of its first process. Without `output`
+    /// it has a terminal.
+    pub(super) fn create(&self, output: Option<File>) -> Result<u32, MachineError> {
         let mut arguments: Vec<OsString> = vec!["create".into(), "--bundle".into()];
         arguments.push(self.home.clone().into());
         arguments.extend(["--pid-file".into(), self.home.join(PID_FILE).into()]);
-        if terminal {
+        if output.is_none() {
             arguments.extend(["--console-socket".into(), CONSOLE_SOCKET.into()]);
         }
         arguments.push(self.id.clone().into());
-        let given = if terminal { None } else { Some(output) };
-        self.run(&arguments, given)?;
+        self.run(&arguments, output)?;
         let pid = fs::read_to_string(self.home.join(PID_FILE)).ok().and_then(|text| text.trim().parse().ok());
         pid.ok_or_else(|| MachineError::failed(format!("{} did not say which process it made", self.name())))
     }
@@ -153,7 +152,7 @@ impl Runtime {
     }
 
     /// Runs the runtime to its end and returns what it said. What it complains of is in [`LOG`].
-    fn run(&self, arguments: &[OsString], output: Option<&File>) -> Result<String, MachineError> {
+    fn run(&self, arguments: &[OsString], output: Option<File>) -> Result<String, MachineError> {
         let verb = arguments.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         let failed = |error: io::Error| {
             MachineError::failed(format!("`{} {verb}` cannot be started: {error}", self.program.display()))
@@ -167,17 +166,12 @@ impl Runtime {
         command.env_clear().env("PATH", SYSTEM_PATH).env(super::MARK, &self.home);
         // Where it copies itself to: killed meanwhile it leaves a file there.
         command.env("_LIBCONTAINER_STATEDIR", &self.home);
-        // A container without a terminal writes where its runtime does, so nothing is read from a pipe that stays open.
-        match output {
-            Some(file) => {
-                command.stdout(file.try_clone().map_err(failed)?);
-                command.stderr(file.try_clone().map_err(failed)?);
-            }
-            None => {
-                command.stdout(log.try_clone().map_err(failed)?).stderr(log.try_clone().map_err(failed)?);
-            }
-        }
+        // A container without a terminal writes where its runtime does.
+        let output = output.map_or_else(|| log.try_clone(), Ok).map_err(failed)?;
+        command.stdout(output.try_clone().map_err(failed)?).stderr(output);
         let status = mounts::apart(|| wait(&mut command))?.map_err(failed)?;
+        // Whoever reads that output sees its end with the container.
+        drop(command);
         let mut said = Vec::new();
         log.seek(SeekFrom::Start(from)).and_then(|_| log.read_to_end(&mut said)).map_err(failed)?;
         let said = String::from_utf8_lossy(&said).into_owned();

@@ -6,6 +6,7 @@ use std::path::Path;
 use stead_model::machine::{DriveAccess, DriveFormat, MachineSpec};
 
 use super::qmp;
+use crate::machine::console;
 use crate::machine::vm::network::{Card, Wire};
 use crate::machine::vm::{CPUS, Kernel, MEMORY_MB, context_id, seed};
 
@@ -93,7 +94,8 @@ pub(super) fn arguments(order: &Order<'_>) -> Vec<OsString> {
     line.pair("-cpu", if order.kvm { "host" } else { "max" });
     line.pair("-smp", order.spec.cpus.unwrap_or(CPUS).to_string());
     line.pair("-m", order.spec.memory_mb.unwrap_or(MEMORY_MB).to_string());
-    line.pair("-chardev", "file,id=console,path=console.log,append=on").pair("-serial", "chardev:console");
+    line.pair("-chardev", format!("file,id=console,path={},append=on", console::PIPE));
+    line.pair("-serial", "chardev:console");
     line.pair("-chardev", format!("socket,id=orders,path={},server=on,wait=off", qmp::SOCKET));
     line.pair("-mon", "chardev=orders,mode=control");
     // Its events go to a file, by way of a monitor that nobody types into.

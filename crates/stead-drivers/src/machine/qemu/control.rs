@@ -1,17 +1,16 @@
-//! Starting a machine's QEMU, giving it orders, and keeping its console from growing without end.
+//! Starting a machine's QEMU, and giving it orders.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
 use stead_runner::machine::{Changed, MachineError};
 use tokio::process::Child;
 
 use super::argv::{self, Order};
 use super::qmp::{self, Qmp};
 use super::{QemuDriver, SHEET, events};
-use crate::machine::console::{self, ROTATE};
+use crate::machine::console;
 use crate::machine::home::{Held, Home, Record, last_lines, read, write, write_text};
 use crate::machine::local::{LOOK_AGAIN, blocking, end_all, made};
 use crate::machine::vm::network::{self, Wire};
@@ -25,8 +24,6 @@ const PORTS: usize = 5;
 const LISTEN: &str = "{\"execute\": \"qmp_capabilities\"}\n";
 /// Where it reads that.
 const LISTEN_FILE: &str = "events.in";
-/// A console that is about to take the place of a large one.
-const NEXT_CONSOLE: &str = "console.next";
 
 /// A process that is on its way up, and what is held meanwhile.
 struct Started {
@@ -35,6 +32,7 @@ struct Started {
     record: Record,
     /// Nobody else chooses a port until this one is taken.
     ports: Option<(File, u16)>,
+    console: console::Pipe,
 }
 
 pub(super) async fn start(driver: &QemuDriver, home: &Home) -> Result<Changed, MachineError> {
@@ -43,6 +41,8 @@ pub(super) async fn start(driver: &QemuDriver, home: &Home) -> Result<Changed, M
     if let Some((mark, _)) = home.pid().filter(|(mark, _)| mark.open().is_some()) {
         if !run::is_ready(home, &mark) {
             // Whoever started it did not live to see it up.
+            let _console = console::Pipe::open(home, &driver.settings.program)
+                .map_err(|error| home.failed("start", &error))?;
             come_up(home, None, None).await?;
         }
         return Ok(Changed::No);
@@ -58,6 +58,7 @@ pub(super) async fn start(driver: &QemuDriver, home: &Home) -> Result<Changed, M
             }
             Err(error) => {
                 let (place, ender, held) = (home.clone(), driver.clone(), started.held);
+                drop(started.console);
                 // Nothing of one that did not come up stays; what cannot be ended now is told by whoever comes next.
                 let ended = blocking(move || {
                     let _held = held;
@@ -85,13 +86,6 @@ fn spawn(
     let failed = |error: std::io::Error| home.failed("start", &error);
     let last: Sheet = read(&home.file(SHEET)).unwrap_or_default();
     run::clear(driver, home, &[events::FILE, qmp::SOCKET])?;
-    if fs::metadata(home.console()).is_ok_and(|console| console.len() >= ROTATE) {
-        console::put_aside(home).map_err(failed)?;
-    }
-    if home.file(NEXT_CONSOLE).exists() {
-        // Whoever began it did not live to put it in place.
-        fs::rename(home.file(NEXT_CONSOLE), home.console()).map_err(failed)?;
-    }
     let booted = driver.settings.boot.resolve(record.spec.boot.as_ref())?;
     let cards = network::cards(home);
     network::make_taps(home, &cards)?;
@@ -113,10 +107,11 @@ fn spawn(
     });
     let listen = File::open(home.file(LISTEN_FILE)).map_err(failed)?;
     let events = File::create(home.file(events::FILE)).map_err(failed)?;
+    let console = console::Pipe::open(home, &driver.settings.program).map_err(failed)?;
     let binary = &driver.settings.binary;
     let child = run::spawn(home, binary, &arguments, Stdio::from(listen), Some(events))
         .map_err(|error| run::not_started(home, binary, &error))?;
-    Ok(Started { child, held, record, ports: held_ports.zip(port) })
+    Ok(Started { child, held, record, ports: held_ports.zip(port), console })
 }
 
 /// Waits until QEMU answers. Others may choose a port as soon as it has its own, whatever else it does.
@@ -150,32 +145,5 @@ async fn come_up(
 pub(super) async fn order(home: &Home, command: &str) {
     if let Ok(mut qmp) = Qmp::connect(home).await {
         qmp.execute(command, None).await.ok();
-    }
-}
-
-/// Begins another console if this one is large: QEMU goes on writing to the old file until it has the new one, so that
-/// nothing is lost.
-pub(super) async fn rotate(home: &Home) {
-    let is_large = match fs::metadata(home.console()) {
-        Ok(console) => console.len() >= ROTATE,
-        // Whoever put it aside did not live to put the next one in its place.
-        Err(_) => home.file(NEXT_CONSOLE).exists(),
-    };
-    if !is_large || live(home).is_none() {
-        return;
-    }
-    // Without the lock somebody else is at it, or the machine is being stopped.
-    let Ok(Some(_held)) = home.try_lock() else { return };
-    if !home.console().exists() {
-        fs::rename(home.file(NEXT_CONSOLE), home.console()).ok();
-        return;
-    }
-    let Ok(mut qmp) = Qmp::connect(home).await else { return };
-    // By its name in the directory that QEMU works in.
-    let file = json!({ "type": "file", "data": { "out": NEXT_CONSOLE, "append": true } });
-    let change = json!({ "id": "console", "backend": file });
-    if qmp.execute("chardev-change", Some(change)).await.is_ok() && console::put_aside(home).is_ok() {
-        // It has the file open: another name changes nothing for it.
-        fs::rename(home.file(NEXT_CONSOLE), home.console()).ok();
     }
 }

@@ -13,11 +13,13 @@ use tokio::process::Command;
 use super::faults::{self, Phase};
 use super::home::{Home, Sheet};
 use super::{SandboxDriver, SandboxSettings};
-use crate::machine::home::random_hex;
+use crate::machine::home::{random_hex, write_text};
 use crate::machine::local::{LOOK_AGAIN, Local as _, SYSTEM_PATH, blocking, end_all, made};
 
 /// How long a process may take until it lives.
 const BIRTH: Duration = Duration::from_secs(60);
+/// How long one that goes down may take before it is started anew.
+const GOING: Duration = Duration::from_secs(10);
 
 pub(super) fn sheet(settings: &SandboxSettings, node: &str) -> Sheet {
     Sheet {
@@ -46,8 +48,11 @@ pub(super) async fn start(driver: &SandboxDriver, home: &Home) -> Result<Changed
         if !home.file("stopping").exists() {
             return Ok(Changed::No);
         }
-        // Somebody asked it to stop and did not see it through.
-        running.ended().await.map_err(failed)?;
+        // Somebody wanted to stop it and did not live to ask, or to see it through. What does not go is ended below.
+        running.signal(Signal::TERM);
+        if let Ok(ended) = tokio::time::timeout(GOING, running.ended()).await {
+            ended.map_err(failed)?;
+        }
     }
     home.set_sheet(&sheet(settings, record.spec.owner.name())).map_err(failed)?;
     let ticket = random_hex().map_err(failed)?;
@@ -127,14 +132,19 @@ pub(super) async fn stop(
         // What a killed supervisor left goes too.
         return blocking(move || end_all(&ender, &place).map(|()| unchanged)).await;
     };
+    // Known before it is asked: whoever wants it to run sees that it goes down.
+    let failed = |error: io::Error| home.failed("stop", &error);
+    write_text(&home.file("stopping"), "", 0o600).map_err(failed)?;
+    (driver.watch())("stopping");
     handle.signal(Signal::TERM);
+    (driver.watch())("told");
     let forced = match tokio::time::timeout(grace, handle.ended()).await {
         Ok(Ok(())) => false,
         Ok(Err(_)) | Err(_) => true,
     };
+    (driver.watch())("asked");
     let (place, ender) = (home.clone(), driver.clone());
     blocking(move || {
-        end_all(&ender, &place)?;
         if forced {
             let exit = MachineExit {
                 code: Some(0),
@@ -142,8 +152,12 @@ pub(super) async fn stop(
                 at: Some(clock::now()),
                 reason: "it did not stop in time and was forced to".to_owned(),
             };
+            // Known before it ends: whoever waits for that is told why.
             place.set_exit(&exit).map_err(|error| place.failed("stop", &error))?;
+            (ender.watch())("exit");
         }
+        end_all(&ender, &place)?;
+        (ender.watch())("quiet");
         drop(held);
         Ok(())
     })

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use super::network::{self, Card, Wire};
-use crate::machine::home::{Home, Run, last_lines, write_text};
+use crate::machine::home::{EXIT, Home, Run, last_lines, remove, write_text};
 use crate::machine::local::{Local, SYSTEM_PATH, blocking, end_all, made};
 use crate::machine::process::{Handle, ProcessMark};
 
@@ -28,8 +28,10 @@ pub(crate) const LOG: &str = "vm.log";
 const READY: &str = "ready";
 /// There as long as the machine is asked to stop.
 const STOPPING: &str = "stopping";
+/// How a machine ended that did not stop.
+const FORCED: &str = "it did not stop in time and was forced to";
 /// Files of the run before.
-const STALE: [&str; 4] = ["pid", READY, STOPPING, "exit.json"];
+const STALE: [&str; 4] = ["pid", READY, STOPPING, EXIT];
 /// How often a guest that may not listen yet is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// How long a guest that was asked to stop may take before it counts as one that runs on.
@@ -57,10 +59,7 @@ pub(crate) fn clear<L: Local>(driver: &L, home: &Home, also: &[&str]) -> Result<
     // What a driver that died at the wrong moment started, and nobody knows of.
     end_all(driver, home)?;
     for stale in STALE.iter().chain(also) {
-        match fs::remove_file(home.file(stale)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(home.failed("start", &error)),
-            Ok(()) | Err(_) => {}
-        }
+        remove(&home.file(stale)).map_err(|error| home.failed("start", &error))?;
     }
     Ok(())
 }
@@ -76,9 +75,16 @@ pub(crate) async fn outlast_stop(home: &Home) -> Result<(), MachineError> {
     {
         return Ok(());
     }
-    match fs::remove_file(home.file(STOPPING)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(home.failed("start", &error)),
-        Ok(()) | Err(_) => Ok(()),
+    forget_force(home)
+        .and_then(|()| remove(&home.file(STOPPING)))
+        .map_err(|error| home.failed("start", &error))
+}
+
+/// Forgets the end of a machine that somebody wanted to force, and did not live to: it has not ended so.
+fn forget_force(home: &Home) -> io::Result<()> {
+    match home.exit() {
+        Some(exit) if exit.reason == FORCED => remove(&home.file(EXIT)),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -199,7 +205,9 @@ pub(crate) async fn stop<V: Virtual>(
         .await;
     };
     let failed = |error: io::Error| home.failed("stop", &error);
+    forget_force(home).map_err(failed)?;
     write_text(&home.file(STOPPING), "", 0o600).map_err(failed)?;
+    (driver.watch())("stopping");
     let asking = async {
         loop {
             driver.ask(home).await;
@@ -213,15 +221,17 @@ pub(crate) async fn stop<V: Virtual>(
         }
     };
     let forced = !timeout(grace, ended).await.unwrap_or(false);
+    (driver.watch())("asked");
     if forced {
         let exit = MachineExit {
             code: Some(0),
             signal: Some(Signal::KILL.as_raw()),
             at: Some(clock::now()),
-            reason: "it did not stop in time and was forced to".to_owned(),
+            reason: FORCED.to_owned(),
         };
         // Known before it ends: whoever waits for that is told why.
         home.set_exit(&exit).map_err(failed)?;
+        (driver.watch())("exit");
         if let Some(process) = live(home) {
             let quitting = async {
                 driver.quit(home).await;
@@ -234,13 +244,11 @@ pub(crate) async fn stop<V: Virtual>(
     let (driver, home) = (driver.clone(), home.clone());
     blocking(move || {
         end_all(&driver, &home)?;
-        match fs::remove_file(home.file(STOPPING)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(home.failed("stop", &error)),
-            Ok(()) | Err(_) => {
-                drop(held);
-                Ok(())
-            }
-        }
+        (driver.watch())("quiet");
+        remove(&home.file(STOPPING)).map_err(|error| home.failed("stop", &error))?;
+        (driver.watch())("stopped");
+        drop(held);
+        Ok(())
     })
     .await?;
     Ok(Stopped { changed: true, forced })

@@ -9,7 +9,8 @@ use serde_json::json;
 use stead_drivers::machine::cloud_hypervisor::{CloudHypervisorDriver, CloudHypervisorSettings};
 use stead_model::machine::{Boot, MachineSpec, MachineState};
 use stead_runner::machine::{Changed, MachineDriver, MachineError, Need, Stopped};
-use stead_testkit::machine_contract::{self, Yard};
+use stead_testkit::cloud_hypervisor;
+use stead_testkit::machine_contract::{self, Yard, large_console};
 use stead_testkit::micro_vm::MicroLinux;
 
 use super::yard::{Place, Runs, is_alive, node, signal, start, until};
@@ -24,6 +25,20 @@ fn place() -> Place {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cloud_hypervisor_keeps_the_machine_contract() {
     machine_contract::verify(&place()).await;
+}
+
+/// Section 9: the console of a machine that nobody looks at is bounded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_console_is_bounded() {
+    let place = place();
+    let driver = place.driver();
+    let machine = start(&*driver, &place.spec(node("talks"))).await;
+    let home = place.home(&machine.owner);
+    fs::write(home.join("talk.new"), large_console::MUCH.to_string()).unwrap();
+    fs::rename(home.join("talk.new"), home.join(cloud_hypervisor::TALK)).unwrap();
+    large_console::verify_large_console(&*driver, &machine.id, &home).await;
+    driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
 }
 
 /// Case 28: an answer that is lost is no failure, neither on the way up nor while the process ends.
@@ -118,7 +133,7 @@ async fn a_locked_disk_is_a_conflict() {
 #[tokio::test]
 async fn what_cannot_be_booted_is_refused_and_needs_are_named() {
     let place = place();
-    let driver = CloudHypervisorDriver::new(CloudHypervisorSettings::new(place.root_dir()));
+    let driver = CloudHypervisorDriver::new(CloudHypervisorSettings::new(place.root_dir(), place.program()));
     assert!(driver.capabilities().needs.contains(&Need::Kvm));
     let image = Boot::Image(place.path("guest.img").display().to_string());
     let spec = MachineSpec { boot: Some(image), ..place.spec(node("image")) };
@@ -139,7 +154,7 @@ async fn the_real_program_boots_a_linux() {
         Err(missing) => return println!("skipped: {missing}"),
     };
     let place = place();
-    let driver = CloudHypervisorDriver::new(CloudHypervisorSettings::new(place.root_dir()));
+    let driver = CloudHypervisorDriver::new(CloudHypervisorSettings::new(place.root_dir(), place.program()));
     let boot = Boot::Kernel {
         kernel: guest.kernel.display().to_string(),
         initrd: Some(guest.initrd.display().to_string()),

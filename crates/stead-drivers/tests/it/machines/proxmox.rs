@@ -199,11 +199,7 @@ async fn a_driver_of_its_own() {
     }
     let listed = driver.list(&scope).await.unwrap();
     let id = listed.into_iter().find(|machine| machine.owner == owner).unwrap().id;
-    match verb {
-        "start" => drop(driver.start(&id).await.unwrap()),
-        "destroy" => drop(driver.destroy(&id).await.unwrap()),
-        verb => panic!("{verb}"),
-    }
+    machine_contract::drive(&driver, verb, &id).await;
 }
 
 /// Case 26: the contract of machine drivers.

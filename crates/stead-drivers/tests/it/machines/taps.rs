@@ -57,7 +57,7 @@ async fn taps_come_and_go_with_the_machine() {
                 binary: place.path("cloud-hypervisor"),
                 bridge: Some(bridge.0.clone()),
                 subnet,
-                ..CloudHypervisorSettings::new(place.root_dir())
+                ..CloudHypervisorSettings::new(place.root_dir(), place.program())
             })),
         };
         let one = start(&*driver, &place.spec(node("one"))).await;

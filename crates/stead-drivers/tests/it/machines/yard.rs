@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,11 +19,16 @@ use stead_drivers::machine::qemu::{Accel, QemuDriver, QemuSettings};
 use stead_model::machine::{Boot, Machine, MachineId, MachineKind, MachineSpec, MachineState, Owner};
 use stead_runner::machine::MachineDriver;
 use stead_runner::socket::SocketPath;
-use stead_testkit::machine_contract::Yard;
+use stead_testkit::machine_contract::{self, Yard};
 use stead_testkit::{cloud_hypervisor, micro_vm};
 
 /// Says in which process a driver is: what it does, where and for whom.
 const DRIVER: &str = "STEAD_TEST_MACHINE_DRIVER";
+
+/// Holds the machine whose console a process keeps.
+const CONSOLE: &str = "STEAD_TEST_CONSOLE";
+/// The program that keeps consoles.
+const PROGRAM: &str = "stead";
 
 /// Says why a test shows nothing, where that may be.
 #[expect(clippy::print_stderr, reason = "a test that is left out is said")]
@@ -65,6 +71,7 @@ impl Place {
         fs::copy("/bin/true", place.path("doomed")).unwrap();
         fs::write(place.path("kernel"), cloud_hypervisor::KERNEL).unwrap();
         cloud_hypervisor::install(place.dir.path(), "machines::yard::a_cloud_hypervisor_of_its_own");
+        install_program(&place.path(PROGRAM));
         place
     }
 
@@ -85,6 +92,11 @@ impl Place {
         self.root_dir().join(owner.uuid())
     }
 
+    /// Returns a program that keeps consoles as `stead` does.
+    pub(super) fn program(&self) -> PathBuf {
+        self.path(PROGRAM)
+    }
+
     pub(super) fn qemu_settings(&self) -> QemuSettings {
         qemu_settings(self.dir.path())
     }
@@ -98,6 +110,11 @@ impl Place {
             .into_owned()
     }
 
+    /// Returns the processes that keep the machine's console.
+    pub(super) fn keepers(&self, owner: &Owner) -> Vec<u32> {
+        marked_by(&[[b"STEAD_CONSOLE=", self.home(owner).as_os_str().as_bytes()].concat()])
+    }
+
     /// Waits until the machine's console says something.
     #[track_caller]
     pub(super) fn until_console(&self, owner: &Owner, text: &str) {
@@ -106,14 +123,14 @@ impl Place {
 }
 
 fn qemu_settings(dir: &Path) -> QemuSettings {
-    QemuSettings { accel: Accel::Tcg, ..QemuSettings::new(dir.join("machines")) }
+    QemuSettings { accel: Accel::Tcg, ..QemuSettings::new(dir.join("machines"), dir.join(PROGRAM)) }
 }
 
 fn driver(runs: Runs, dir: &Path, watch: StepWatch) -> Arc<dyn MachineDriver> {
     match runs {
         Runs::Qemu => Arc::new(QemuDriver::new(qemu_settings(dir)).watched(watch)),
         Runs::CloudHypervisor => {
-            let mut settings = CloudHypervisorSettings::new(dir.join("machines"));
+            let mut settings = CloudHypervisorSettings::new(dir.join("machines"), dir.join(PROGRAM));
             settings.binary = dir.join("cloud-hypervisor");
             Arc::new(CloudHypervisorDriver::new(settings).watched(watch))
         }
@@ -171,13 +188,30 @@ async fn a_driver_of_its_own() {
     let owner = Owner::deserialize(&order["owner"]).unwrap();
     let dir = PathBuf::from(order["dir"].as_str().unwrap());
     let runs = Runs::of(order["runs"].as_str().unwrap());
-    let driver = driver(runs, &dir, Arc::new(|_| {}));
+    let driver = driver(runs, &dir, machine_contract::death());
     let id = MachineId::new(owner.uuid());
     match order["verb"].as_str().unwrap() {
         "create" => drop(driver.ensure_created(&spec(runs, &dir, owner)).await.unwrap()),
-        "start" => drop(driver.start(&id).await.unwrap()),
-        "destroy" => drop(driver.destroy(&id).await.unwrap()),
-        verb => panic!("{verb}"),
+        verb => machine_contract::drive(&*driver, verb, &id).await,
+    }
+}
+
+/// Writes a program that is this test binary as the test below.
+fn install_program(path: &Path) {
+    let binary = std::env::current_exe().unwrap();
+    let script = format!(
+        "#!/bin/sh\n{CONSOLE}=\"$3\" exec '{}' machines::yard::a_console_of_its_own --exact --quiet\n",
+        binary.display()
+    );
+    fs::write(path, script).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Keeps a console, if this process was started to do so; else it shows nothing.
+#[test]
+fn a_console_of_its_own() {
+    if let Some(machine) = std::env::var_os(CONSOLE) {
+        stead_drivers::machine::keep_console(Path::new(&machine)).unwrap();
     }
 }
 
@@ -284,9 +318,8 @@ impl Yard for Place {
 fn press_a_key(home: &Path) {
     until("the guest is up", || {
         let console = fs::read(home.join("console.log")).unwrap_or_default();
-        // One that is begun anew by a guest that runs is empty.
-        let is_new = console.is_empty() && home.join("console.start").exists();
-        is_new || String::from_utf8_lossy(&console).lines().last().is_some_and(|line| line.contains("up"))
+        let said = String::from_utf8_lossy(&console).trim_end_matches('\0').to_owned();
+        said.lines().last().is_some_and(|line| line.contains("up"))
     });
     let mut stream = UnixStream::connect(SocketPath::new(&home.join("qmp.sock")).unwrap().path()).unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
@@ -300,13 +333,20 @@ fn press_a_key(home: &Path) {
 
 /// Returns the live processes of machines below `root_dir`.
 fn processes_of(root_dir: &Path) -> Vec<u32> {
-    let mut mark = b"STEAD_MACHINE=".to_vec();
-    mark.extend_from_slice(root_dir.as_os_str().as_bytes());
+    let marks = ["STEAD_MACHINE=", "STEAD_CONSOLE="]
+        .map(|mark| [mark.as_bytes(), root_dir.as_os_str().as_bytes()].concat());
+    marked_by(&marks)
+}
+
+/// Returns the live processes that have a variable which begins with one of `marks`.
+fn marked_by(marks: &[Vec<u8>]) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(&mark))
+        environment
+            .split(|byte| *byte == 0)
+            .any(|variable| marks.iter().any(|mark| variable.starts_with(mark)))
     };
     pids.filter(|pid| is_marked(pid) && is_alive(*pid)).collect()
 }
