@@ -1,8 +1,10 @@
 //! Fleets as people use them: `stead init fleet`, `stead fleet dev`, commits, and looking at what becomes of them.
 
+mod cable;
 mod converging;
 mod daemons;
 mod looking;
+mod silent;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
