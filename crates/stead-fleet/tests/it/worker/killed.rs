@@ -161,13 +161,15 @@ fn an_end_survives_every_death() {
     let ends_once = |yard: &Yard| {
         // Not before an agent knows that it runs: of what nobody saw nothing is told.
         let script = format!(
-            "cd '{}'; [ -e once ] && exec sleep 1000
+            "cd '{}'; [ -e once ] && touch up && exec sleep 1000
             until grep -q '\"pid\":[0-9]' state/fleet/instances/web.0/record.json; do sleep 0.1; done
             touch once; exit 3",
             yard.dir.path().display()
         );
         let restart = json!({"backoffSeconds": 1, "maxBackoffSeconds": 1});
-        json!({"runtime": {"argv": ["/bin/sh", "-c", script]}, "restart": restart, "stopSeconds": 1})
+        // Only the second run is ever ready, however long the first one lasts.
+        let ready = json!({"kind": "exec", "argv": ["/usr/bin/test", "-e", yard.path("up")]});
+        json!({"runtime": {"argv": ["/bin/sh", "-c", script]}, "restart": restart, "ready": ready, "stopSeconds": 1})
     };
     for_each(&steps(&|_| {}, 1, &|yard| vec![ends_once(yard)]), |step, yard| {
         assert!(!agent(yard, 1, &[&ends_once(yard)], step), "{step}");
