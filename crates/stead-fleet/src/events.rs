@@ -244,6 +244,29 @@ impl Events {
         Ok(())
     }
 
+    /// Returns the number that the next event has.
+    pub fn next_seq(&self) -> u64 {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).next_seq
+    }
+
+    /// Returns all whole lines from number `first` on, as far as they are kept.
+    pub fn since(&self, first: u64) -> io::Result<Vec<Line>> {
+        // Nobody writes, and no file goes, meanwhile.
+        let _inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = Vec::new();
+        for number in numbers(&self.directory)?.into_iter().rev() {
+            let mut lines = lines_of(&path(&self.directory, number))?;
+            let is_enough = lines.first().is_some_and(|line| line.seq <= first);
+            lines.retain(|line| line.seq >= first);
+            lines.append(&mut found);
+            found = lines;
+            if is_enough {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     fn begin_next(&self, inner: &mut Inner) -> io::Result<()> {
         inner.file.sync_data()?;
         let number = inner.number + 1;
@@ -263,11 +286,15 @@ impl Events {
 pub fn read(directory: &Path) -> io::Result<Vec<Line>> {
     let mut found = Vec::new();
     for number in numbers(directory)? {
-        let bytes = fs::read(path(directory, number))?;
-        let lines = bytes.split(|byte| *byte == b'\n');
-        found.extend(lines.filter_map(|line| decode_as(line).ok()));
+        found.append(&mut lines_of(&path(directory, number))?);
     }
     Ok(found)
+}
+
+fn lines_of(path: &Path) -> io::Result<Vec<Line>> {
+    let bytes = fs::read(path)?;
+    let lines = bytes.split(|byte| *byte == b'\n');
+    Ok(lines.filter_map(|line| decode_as(line).ok()).collect())
 }
 
 fn path(directory: &Path, number: u64) -> PathBuf {

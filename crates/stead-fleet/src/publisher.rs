@@ -30,6 +30,7 @@ mod failure;
 mod git;
 mod hook;
 mod kept;
+mod key;
 mod look;
 mod metrics;
 mod nix;
@@ -39,6 +40,7 @@ mod plan;
 mod site;
 mod source;
 
+pub use key::ensure_key;
 pub use metrics::Metrics;
 pub use plan::{PlanError, PlanRequest, Planned, plan};
 

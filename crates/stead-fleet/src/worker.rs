@@ -41,6 +41,7 @@ mod drivers;
 mod facts;
 mod fetch;
 mod files;
+mod logbook;
 mod machine;
 mod observe;
 mod ready;

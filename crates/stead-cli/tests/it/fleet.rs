@@ -1,8 +1,12 @@
 //! Fleets as people use them: `stead init fleet`, `stead fleet dev`, commits, and looking at what becomes of them.
 
+mod cable;
+mod codes;
 mod converging;
 mod daemons;
 mod looking;
+mod rollouts;
+mod silent;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -32,9 +36,25 @@ impl Fleet {
         fleet
     }
 
+    /// Makes a fleet of a flake and starts it; Nix has a store of its own.
+    pub(crate) fn of_flake(flake: &str) -> Self {
+        let mut fleet = Self { lab: Lab::new(""), dev: None };
+        fleet.lab.write("fleet/flake.nix", flake);
+        fleet.git(&["init", "--quiet", "--initial-branch", "main"]);
+        fleet.git(&["add", "--all"]);
+        fleet.git(&["commit", "--quiet", "--message", "first"]);
+        fleet.dev();
+        fleet
+    }
+
     /// Starts `stead fleet dev` and waits until it listens.
     pub(crate) fn dev(&mut self) {
         let mut command = self.lab.stead(["fleet", "dev", "fleet"]);
+        command.env("HOME", self.lab.path("home")).env("NIX_REMOTE", self.lab.path("nix"));
+        command.env(
+            "NIX_CONFIG",
+            "sandbox = false\nsubstituters =\nbuild-users-group =\nsandbox-paths = /bin /lib /lib64 /usr",
+        );
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().map(Result::unwrap);
@@ -112,6 +132,8 @@ impl Drop for Fleet {
             kill_process(Pid::from_child(&dev), Signal::INT).ok();
             dev.wait().ok();
         }
+        // What is in a store of Nix may not be written to, not even to remove it.
+        Command::new("chmod").args(["-R", "u+w"]).arg(self.lab.root()).status().ok();
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Body, Bytes};
 use hyper::ext::ReasonPhrase;
 use hyper::{HeaderMap, Uri};
 use hyper_util::rt::TokioIo;
@@ -44,6 +44,17 @@ pub(crate) struct Response {
 pub(crate) enum Roots {
     System,
     These(Vec<u8>),
+}
+
+/// What may be sent: bytes, or a file in pieces.
+pub(crate) trait Sendable:
+    Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static
+{
+}
+
+impl<B> Sendable for B where
+    B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static
+{
 }
 
 /// Takes a piece of the body; an error ends the exchange.
@@ -97,9 +108,19 @@ pub(crate) async fn send(cx: &OpContext, request: Request<'_>, sink: Sink<'_>) -
 ///
 /// # Errors
 /// Class `timeout` if the deadline passes, `invalid` for a bad address, else `operation`.
-pub(crate) async fn send_uncancelled(request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpError> {
+pub(crate) async fn send_uncancelled(mut request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpError> {
+    let body = Full::new(Bytes::from(std::mem::take(&mut request.body)));
+    send_body(request, body, sink).await
+}
+
+/// As [`send_uncancelled`], with `body` in place of the request's own.
+pub(crate) async fn send_body<B: Sendable>(
+    request: Request<'_>,
+    body: B,
+    sink: Sink<'_>,
+) -> Result<Response, OpError> {
     let (timeout, url) = (request.timeout, request.url.to_owned());
-    match tokio::time::timeout(timeout, exchange(request, sink)).await {
+    match tokio::time::timeout(timeout, exchange(request, body, sink)).await {
         Ok(response) => response,
         Err(_) => Err(OpError::new(
             ErrorClass::Timeout,
@@ -108,7 +129,7 @@ pub(crate) async fn send_uncancelled(request: Request<'_>, sink: Sink<'_>) -> Re
     }
 }
 
-async fn exchange(request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpError> {
+async fn exchange<B: Sendable>(request: Request<'_>, body: B, sink: Sink<'_>) -> Result<Response, OpError> {
     let url = request.url;
     let invalid = |what: &str| OpError::invalid(format!("`{url}` is not an address: {what}"));
     let uri: Uri = url.parse().map_err(|error| invalid(&format!("{error}")))?;
@@ -130,7 +151,7 @@ async fn exchange(request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpEr
         builder = builder.header(name, value);
     }
     let message = builder
-        .body(Full::new(Bytes::from(request.body)))
+        .body(body)
         .map_err(|error| OpError::invalid(format!("the request cannot be built: {error}")))?;
 
     let stream = TcpStream::connect((host.as_str(), port))
@@ -152,10 +173,10 @@ async fn exchange(request: Request<'_>, sink: Sink<'_>) -> Result<Response, OpEr
 ///
 /// # Errors
 /// Class `operation`, or what the sink says.
-pub(crate) async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send>(
+pub(crate) async fn talk<S: AsyncRead + AsyncWrite + Unpin + Send, B: Sendable>(
     url: &str,
     stream: S,
-    message: hyper::Request<Full<Bytes>>,
+    message: hyper::Request<B>,
     sink: Sink<'_>,
 ) -> Result<Response, OpError> {
     let failed = |error: hyper::Error| OpError::operation(format!("{url}: {}", chain(&error)));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use stead_drivers::web::exchange;
+use stead_drivers::web::{exchange, put_file};
 use stead_model::plan::Digest;
 use tempfile::NamedTempFile;
 
@@ -75,11 +75,11 @@ impl Artifacts {
                 .await
             }
             Self::Web(base) => {
-                let body = match content {
-                    Content::Bytes(bytes) => bytes,
-                    Content::File(path) => blocking(move || fs::read(path)).await?,
+                let url = place(base, sha256);
+                let answer = match content {
+                    Content::Bytes(bytes) => exchange("PUT", &url, bytes, TRANSFER, &mut |_| Ok(())).await?,
+                    Content::File(path) => put_file(&url, &path, TRANSFER).await?,
                 };
-                let answer = exchange("PUT", &place(base, sha256), body, TRANSFER, &mut |_| Ok(())).await?;
                 match answer.status {
                     200..=299 => Ok(()),
                     status => Err(io::Error::other(format!("PUT: status {status}"))),

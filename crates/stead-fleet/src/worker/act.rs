@@ -17,10 +17,12 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 
 use super::drivers::{Machines, node_name};
-use super::files::{Failure, Files, Record};
+use super::files::{Cause, Failure, Files, Record};
+use super::logbook::Logbook;
 use super::machine::{Asked, Bits, make_volume, remove_volume};
 use super::observe::start_of;
 use super::{Settings, WorkerError, clock};
+use crate::events::Ev;
 
 /// How much longer than its grace a stop may take until it counts as hung.
 const STOP_SLACK: Duration = Duration::from_secs(60);
@@ -30,6 +32,7 @@ pub(super) struct Hands {
     pub(super) files: Files,
     pub(super) machines: Machines,
     pub(super) bits: Bits,
+    pub(super) logbook: Logbook,
     pub(super) watch: StepWatch,
 }
 
@@ -65,12 +68,12 @@ impl From<MachineError> for ActError {
 }
 
 impl Hands {
-    fn step(&self, step: &str) {
+    pub(super) fn step(&self, step: &str) {
         (self.watch)(step);
     }
 
     /// Makes the instance unless it is there, and starts it unless it runs. What goes wrong is in its record.
-    pub(super) async fn start(&self, order: &Order) -> Result<(), ActError> {
+    pub(super) async fn start(&self, order: &Order, why: String) -> Result<(), ActError> {
         let actual = self.machines.actual(order.spec.runtime.driver);
         let known = self.files.record(&order.key);
         if known.is_none() {
@@ -87,7 +90,7 @@ impl Hands {
                 record.pid = machine.pid;
                 record.pid_start = machine.pid.and_then(start_of);
                 record.since = clock::now();
-                self.files.set_record(&record)?;
+                self.tell(record, Cause { ev: Ev::Started, reason: why })?;
                 self.step("start: running");
                 Ok(())
             }
@@ -203,16 +206,34 @@ impl Hands {
     }
 
     /// Stops the instance; its record stays.
-    pub(super) async fn stop(&self, key: &InstanceKey, grace: Duration) -> Result<(), ActError> {
-        let Some(record) = self.files.record(key) else { return Ok(()) };
-        self.files.update_record(key, |record| record.is_stopping = true)?;
+    pub(super) async fn stop(
+        &self,
+        key: &InstanceKey,
+        grace: Duration,
+        cause: Cause,
+    ) -> Result<(), ActError> {
+        let Some(mut record) = self.files.record(key) else { return Ok(()) };
+        let is_stopped = record.is_stopping && record.stopping.is_none() && record.pid.is_none();
+        if !is_stopped {
+            record.is_stopping = true;
+            record.stopping = Some(cause);
+            self.files.set_record(&record)?;
+        }
         self.step("stop: record");
         let (driver, id) = (self.machines.get(record.driver)?, self.machines.id(key)?);
         let stopping = tokio::time::timeout(grace + STOP_SLACK, driver.stop(&id, grace)).await;
         stopping.map_err(|_| MachineError::Timeout(format!("{key} does not stop")))??;
         self.step("stop: stopped");
-        self.files.update_record(key, |record| record.pid = None)?;
+        self.note_stopped(key)?;
         Ok(())
+    }
+
+    /// Writes down that the instance was stopped, unless that was done.
+    pub(super) fn note_stopped(&self, key: &InstanceKey) -> io::Result<()> {
+        let Some(mut record) = self.files.record(key) else { return Ok(()) };
+        let Some(cause) = record.stopping.take() else { return Ok(()) };
+        record.pid = None;
+        self.tell(record, cause)
     }
 
     /// Ends what a killed process of the instance left behind.
@@ -224,7 +245,8 @@ impl Hands {
 
     /// Stops the old machine of an instance, removes it and marks the place for the new one.
     pub(super) async fn retire(&self, order: &Order, grace: Duration) -> Result<(), ActError> {
-        self.stop(&order.key, grace).await?;
+        let reason = format!("it is replaced by {}", order.vm_hash);
+        self.stop(&order.key, grace, Cause { ev: Ev::Stopped, reason }).await?;
         let Some(old) = self.files.record(&order.key) else { return Ok(()) };
         self.machines.get(old.driver)?.destroy(&self.machines.id(&order.key)?).await?;
         self.step("replace: destroyed");
@@ -247,6 +269,10 @@ impl Hands {
         // Only if none stays.
         std::fs::remove_dir(self.files.volumes(key)).ok();
         self.step("clean: volumes");
+        if !record.has_told(Ev::Removed) {
+            // The mark goes last: with it goes the memory of what was written down.
+            self.tell(record, Cause { ev: Ev::Removed, reason: "nobody wants it here".to_owned() })?;
+        }
         self.files.forget(key)?;
         Ok(())
     }
@@ -295,11 +321,14 @@ pub(super) async fn stop_all(settings: Settings) -> Result<(), WorkerError> {
         None => settings.name()?,
     };
     let hands = Arc::new(hands(&settings, files.clone(), &name)?);
+    hands.recall().map_err(about)?;
     let mut stops = JoinSet::new();
     for record in files.records().map_err(about)? {
         let hands = Arc::clone(&hands);
         stops.spawn(async move {
-            hands.stop(&record.instance, Duration::from_secs(record.spec.stop_seconds.into())).await
+            let cause = Cause { ev: Ev::Stopped, reason: "everything here is to stop".to_owned() };
+            let grace = Duration::from_secs(record.spec.stop_seconds.into());
+            hands.stop(&record.instance, grace, cause).await
         });
     }
     let mut problems = Vec::new();
@@ -317,5 +346,6 @@ pub(super) async fn stop_all(settings: Settings) -> Result<(), WorkerError> {
 pub(super) fn hands(settings: &Settings, files: Files, name: &WorkerName) -> Result<Hands, WorkerError> {
     let machines = Machines::new(&settings.file, name, files.directory(), &settings.program)?;
     let bits = Bits::new(files.clone(), &settings.file.nix.store);
-    Ok(Hands { files, machines, bits, watch: Arc::clone(&settings.watch) })
+    let logbook = Logbook { worker: name.clone(), events: settings.events.clone() };
+    Ok(Hands { files, machines, bits, logbook, watch: Arc::clone(&settings.watch) })
 }

@@ -21,7 +21,7 @@ use super::ready::Run;
 use super::report::Told;
 use super::{Settings, WorkerError, clock};
 use crate::api::{Beat, CallError, Master};
-use crate::events::{Ev, Fields};
+use crate::events::Ev;
 
 mod look;
 mod runs;
@@ -79,8 +79,8 @@ pub(super) struct Agent {
 /// What is under way for an instance.
 struct Busy {
     state: LocalState,
-    /// What to write down once it is done, and its cause.
-    event: Option<(Ev, String)>,
+    /// Whether it is stopped because its lease is over.
+    is_fencing: bool,
     abort: AbortHandle,
 }
 
@@ -91,12 +91,6 @@ struct Watched {
     why_not: Option<String>,
     probe: Option<AbortHandle>,
     end: AbortHandle,
-}
-
-impl Busy {
-    fn is_fencing(&self) -> bool {
-        matches!(self.event, Some((Ev::Fenced, _)))
-    }
 }
 
 impl Drop for Watched {
@@ -148,6 +142,7 @@ impl Agent {
             None => files.set_name(&name).map_err(about)?,
         }
         let hands = Arc::new(hands(&settings, files.clone(), &name)?);
+        hands.recall().map_err(about)?;
         let fetcher = Fetcher::new(files.clone(), &settings.file, settings.search_path.clone());
         Ok(Self {
             name,
@@ -240,8 +235,8 @@ impl Agent {
         };
         match done {
             Done::Acted(key, result) => {
-                let busy = self.busy.remove(&key);
-                self.note_act(&key, result, busy.and_then(|busy| busy.event));
+                self.busy.remove(&key);
+                self.note_act(&key, result);
             }
             Done::Fetched(hash, result) => self.note_fetch(hash, result),
             Done::Rooted(hash, result) => self.note_root(hash, result),
@@ -269,16 +264,9 @@ impl Agent {
         Ok(())
     }
 
-    fn note_act(&mut self, key: &InstanceKey, result: Result<(), ActError>, event: Option<(Ev, String)>) {
+    fn note_act(&mut self, key: &InstanceKey, result: Result<(), ActError>) {
         match result {
-            Ok(()) => {
-                self.paused.remove(key);
-                let has_failed = self.hands.files.record(key).is_some_and(|record| record.failure.is_some());
-                // What could not be started is seen to have ended.
-                if let Some((ev, why)) = event.filter(|_| !has_failed) {
-                    self.write(ev, key, &why);
-                }
-            }
+            Ok(()) => drop(self.paused.remove(key)),
             Err(error) => {
                 let code = if error.is_foreign { Code::Foreign } else { Code::DriverError };
                 let until = clock::now() + PAUSE;
@@ -324,18 +312,10 @@ impl Agent {
         }
     }
 
-    /// Writes an event down. A log that cannot be written is no reason to stop.
+    /// Writes down what is true as often as it is said.
     fn write(&self, ev: Ev, key: &InstanceKey, reason: &str) {
-        let Some(events) = &self.settings.events else { return };
         let assigned = self.applied.as_ref().and_then(|applied| assigned(applied, key));
-        let fields = Fields {
-            generation: assigned.map(|assigned| assigned.generation),
-            instance: Some(key.clone()),
-            worker: Some(self.name.clone()),
-            reason: reason.to_owned(),
-            ..Fields::default()
-        };
-        events.write(ev, fields).ok();
+        self.hands.logbook.write(ev, key, assigned.map(|assigned| assigned.generation), reason);
     }
 
     fn wake(&mut self, at: Millis) {

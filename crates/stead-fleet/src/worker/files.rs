@@ -19,6 +19,7 @@ use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
 use super::WorkerError;
+use crate::events::Ev;
 
 const LOCK: &str = "worker.lock";
 const NAME: &str = "worker.name";
@@ -79,9 +80,30 @@ pub(super) struct Record {
     pub(super) failure: Option<Failure>,
     /// Where its console begins, of its last run.
     pub(super) console_from: u64,
+    /// Why it is being stopped, until it is.
+    #[serde(default)]
+    pub(super) stopping: Option<Cause>,
+    /// What was written down of it last.
+    #[serde(default)]
+    pub(super) told: Option<Told>,
     /// What it runs, whole: nobody else may know it any more.
     #[serde(deserialize_with = "read_spec")]
     pub(super) spec: Arc<VmSpec>,
+}
+
+/// What happens to an instance, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Cause {
+    pub(super) ev: Ev,
+    pub(super) reason: String,
+}
+
+/// An event of an instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    pub(super) cause: Cause,
+    /// The log has it under this number or a later one, if it was written at all; none: it was.
+    pub(super) after: Option<u64>,
 }
 
 /// Why an instance could not be started.
@@ -112,8 +134,15 @@ impl Record {
             is_stopping: false,
             failure: None,
             console_from: 0,
+            stopping: None,
+            told: None,
             spec: Arc::clone(spec),
         }
+    }
+
+    /// Whether this is what was written down of it last.
+    pub(super) fn has_told(&self, ev: Ev) -> bool {
+        self.told.as_ref().is_some_and(|told| told.cause.ev == ev)
     }
 }
 

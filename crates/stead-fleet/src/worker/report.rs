@@ -21,11 +21,6 @@ impl Told {
         self.current = seen;
     }
 
-    /// Returns an instance as it was when it was last looked at.
-    pub(super) fn before(&self, key: &InstanceKey) -> Option<&Seen> {
-        self.current.get(key)
-    }
-
     /// Whether there is something that the master does not have.
     pub(super) fn has_news(&self) -> bool {
         self.news(&self.current).next().is_some() || self.gone().next().is_some()

@@ -41,7 +41,7 @@ pub(crate) fn publish(
     let masters = masters(&args.way, &file.masters);
     let stop = stop_on_signal()?;
     reach::block_on(async {
-        let name = way::Name { given: None, fallback: "publisher" };
+        let name = way::Name { given: None, fallback: way::Fallback::Like("publisher") };
         let joined = daemon(&args.way, settings, &masters, name, Role::Publisher).await?;
         let events = if args.once { events(&directory)? } else { told(&directory)? };
         events.say(&format!("publisher {} follows {} of {}", joined.name, file.reference, file.repo));
@@ -182,7 +182,10 @@ pub(crate) fn worker(
         }
         let machine = worker.name().map_err(worker_failure)?;
         let given = worker.file.name.clone();
-        let name = way::Name { given: given.as_ref().map(WorkerName::as_str), fallback: machine.as_str() };
+        let name = way::Name {
+            given: given.as_ref().map(WorkerName::as_str),
+            fallback: way::Fallback::Only(machine.as_str()),
+        };
         let joined = daemon(&args.way, settings, &masters, name, Role::Worker).await?;
         let name = WorkerName::parse(&joined.name);
         worker.file.name = Some(name.map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?);

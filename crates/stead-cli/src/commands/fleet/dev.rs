@@ -1,6 +1,7 @@
 //! `stead fleet dev`: a whole fleet in one process, from a local repository.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use stead_fleet::api::{Master, StatusFilter};
 use stead_fleet::service::{MasterOptions, MasterService};
 use stead_fleet::{publisher, worker};
 use stead_model::diagnostic::Source;
+use stead_model::fleet::services::worker::WorkerNix;
 use stead_model::fleet::services::{MasterFile, PublisherFile, WorkerFile};
 use stead_model::fleet::vm::Driver;
 use stead_model::site::Host;
@@ -37,14 +39,15 @@ pub(crate) fn run(
     let repo = settings.current_dir.join(args.repo.clone().unwrap_or_default());
     let reference = checked_out(&repo)?;
     let directory = way::directory(settings);
-    let publishing = publishing(&repo, &reference, &directory)?;
+    let bits = Bits::of(&directory)?;
+    let publishing = publishing(&repo, &reference, &directory, &bits)?;
     let master_file = MasterFile {
         name: WorkerName::parse("dev").ok(),
         listen: "127.0.0.1:0".to_owned(),
         observe: "127.0.0.1:0".to_owned(),
         ..MasterFile::default()
     };
-    let workers = workers(args, &directory, settings)?;
+    let workers = workers(args, &directory, &bits, settings)?;
     let stop = stop_on_signal()?;
     reach::block_on(async {
         let options = MasterOptions { directory: directory.clone(), file: master_file, rebuild: false };
@@ -128,12 +131,41 @@ fn checked_out(repo: &Path) -> Result<String, Failure> {
     Ok(branch)
 }
 
+/// Where the bits of a commit are put, and taken from: all below the state directory.
+struct Bits {
+    artifacts: String,
+    /// The cache for what flakes build.
+    nix_cache: String,
+    secret_key: String,
+    public_key: String,
+}
+
+impl Bits {
+    fn of(directory: &Path) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
+        let directory = std::path::absolute(directory).map_err(failed)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+        let secret_key = directory.join("nix-key");
+        Ok(Self {
+            artifacts: directory.join("artifacts").display().to_string(),
+            nix_cache: format!("file://{}", directory.join("nix-cache").display()),
+            public_key: publisher::ensure_key(&secret_key, "fleet-dev-1").map_err(failed)?,
+            secret_key: secret_key.display().to_string(),
+        })
+    }
+}
+
 /// Returns what follows the repository's branch, each second.
-fn publishing(repo: &Path, reference: &str, directory: &Path) -> Result<publisher::Settings, Failure> {
-    let artifacts = artifacts(directory);
+fn publishing(
+    repo: &Path,
+    reference: &str,
+    directory: &Path,
+    bits: &Bits,
+) -> Result<publisher::Settings, Failure> {
     let file = json!({
         "repo": repo.display().to_string(), "ref": reference, "poll": "1s", "debounce": "200ms",
-        "rewrites": "allow", "artifacts": artifacts.display().to_string(), "masters": ["127.0.0.1:1"],
+        "rewrites": "allow", "artifacts": bits.artifacts, "masters": ["127.0.0.1:1"],
+        "nix": {"cache": bits.nix_cache, "secret_key_file": bits.secret_key},
     });
     let source = Source { name: "fleet dev".into(), text: file.to_string().into() };
     let mut diagnostics = Diagnostics::default();
@@ -149,14 +181,11 @@ fn publishing(repo: &Path, reference: &str, directory: &Path) -> Result<publishe
     })
 }
 
-fn artifacts(directory: &Path) -> PathBuf {
-    directory.join("artifacts")
-}
-
 /// Returns the workers, each with a state directory of its own.
 fn workers(
     args: &FleetDevArgs,
     directory: &Path,
+    bits: &Bits,
     settings: &Settings,
 ) -> Result<Vec<worker::Settings>, Failure> {
     let stand_in = match args.driver {
@@ -176,7 +205,12 @@ fn workers(
             let name = WorkerName::parse(&format!("w{number}"));
             let name = name.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
             let file = WorkerFile {
-                artifacts: Some(artifacts(directory).display().to_string()),
+                artifacts: Some(bits.artifacts.clone()),
+                nix: WorkerNix {
+                    caches: vec![bits.nix_cache.clone()],
+                    public_keys: vec![bits.public_key.clone()],
+                    ..WorkerNix::default()
+                },
                 drift_interval: Duration::from_secs(5),
                 // All of them share a disk that is used for other things too.
                 min_free_disk_percent: 1,

@@ -7,6 +7,7 @@ use stead_fleet::api::CallError;
 use stead_fleet::identity::Identity;
 use stead_fleet::service::OPERATOR;
 use stead_fleet::wire::{self, Carrier, Client};
+use stead_model::plan::Digest;
 
 use super::call_failure;
 use crate::args::FleetWayArgs;
@@ -37,7 +38,7 @@ pub(super) fn identity_directory(args: &FleetWayArgs, settings: &Settings) -> Pa
 /// Returns the fleet's masters, asked by whoever this is.
 pub(super) async fn master(args: &FleetWayArgs, settings: &Settings) -> Result<Arc<Client>, Failure> {
     let user = settings.environment.get("USER").and_then(|user| user.to_str());
-    let name = Name { given: None, fallback: user.unwrap_or("somebody") };
+    let name = Name { given: None, fallback: Fallback::Like(user.unwrap_or("somebody")) };
     client(join(&identity_directory(args, settings), args, &args.masters, name).await?, &args.masters)
 }
 
@@ -59,7 +60,29 @@ pub(super) struct Name<'a> {
     /// The only name that will do.
     pub(super) given: Option<&'a str>,
     /// The name if neither it nor the token says one.
-    pub(super) fallback: &'a str,
+    pub(super) fallback: Fallback<'a>,
+}
+
+/// What somebody is called whom nobody gave a name.
+#[derive(Clone, Copy)]
+pub(super) enum Fallback<'a> {
+    /// This, and nothing else: machines are known by it.
+    Only(&'a str),
+    /// This, or something like it if somebody else is called so.
+    Like(&'a str),
+}
+
+impl Fallback<'_> {
+    /// Returns the names to ask for, one after the other. `token` makes the last one like no other.
+    fn names(self, token: &str) -> Vec<String> {
+        match self {
+            Self::Only(name) => vec![name.to_owned()],
+            Self::Like(name) => {
+                let digits = Digest::of(token.as_bytes()).to_string().chars().take(8).collect::<String>();
+                vec![name.to_owned(), format!("{name}-{digits}")]
+            }
+        }
+    }
 }
 
 /// Returns who this is: as it joined before, else as its token says.
@@ -92,16 +115,34 @@ pub(super) async fn join(
     })?;
     let token = token.trim();
     let claimed = stead_model::token::join::inspect(token).ok().and_then(|claims| claims.name);
-    let name = name.given.or(claimed.as_deref()).unwrap_or(name.fallback);
-    let identity =
-        wire::join(carrier()?.as_ref(), masters, token, name).await.map_err(|error| match &error {
-            CallError::Away(_) | CallError::NotLeader { .. } => {
-                Failure::caused_by(FailureKind::Unreachable, error)
-            }
-            CallError::Refused { .. } => Failure::caused_by(FailureKind::Work, error),
-        })?;
+    let names = match name.given.or(claimed.as_deref()) {
+        Some(name) => vec![name.to_owned()],
+        None => name.fallback.names(token),
+    };
+    let identity = join_as(&names, masters, token).await?;
     identity.save(directory).map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     Ok(identity)
+}
+
+/// Joins under the first of these names that nobody else has: a token that was refused for its name is not used up.
+async fn join_as(names: &[String], masters: &[String], token: &str) -> Result<Identity, Failure> {
+    let carrier = carrier()?;
+    let mut names = names.iter().peekable();
+    loop {
+        let Some(name) = names.next() else {
+            return Err(Failure::new(FailureKind::Work, "there is no name to join with"));
+        };
+        match wire::join(carrier.as_ref(), masters, token, name).await {
+            Ok(identity) => return Ok(identity),
+            Err(CallError::Refused { code, .. }) if code == "join-name" && names.peek().is_some() => {}
+            Err(error @ (CallError::Away(_) | CallError::NotLeader { .. })) => {
+                return Err(Failure::caused_by(FailureKind::Unreachable, error));
+            }
+            Err(error @ CallError::Refused { .. }) => {
+                return Err(Failure::caused_by(FailureKind::Work, error));
+            }
+        }
+    }
 }
 
 fn carrier() -> Result<Arc<Carrier>, Failure> {

@@ -2,6 +2,7 @@
 
 use rustix::process::Signal;
 
+use super::daemons::has_nix;
 use super::{Fleet, hash_of, instances};
 
 /// Case 1: a new fleet converges by itself, and so does a commit that changes `count`; Ctrl-C leaves nothing.
@@ -76,4 +77,34 @@ fn a_killed_fleet_goes_on_where_it_was() {
     let uptime = |status: &serde_json::Value| status["instances"][1]["uptime_ms"].as_u64().unwrap();
     assert!(uptime(&after) > uptime(&before), "it was not started anew");
     assert_eq!(before["generation"], after["generation"]);
+}
+
+/// Section 14: a flake needs nothing but its repository: what it builds goes through a cache that the fleet makes for itself.
+#[test]
+fn a_flake_needs_nothing_but_its_repository() {
+    if !has_nix() {
+        return;
+    }
+    let fleet = Fleet::of_flake(
+        r#"{
+  outputs = { self }: let
+    image = derivation {
+      name = "vm-web"; system = "x86_64-linux"; builder = "/bin/sh";
+      args = [ "-c" "/bin/mkdir $out; echo one > $out/text" ];
+    };
+  in {
+    orchestrator.vms.web = {
+      resources = { cpuMilli = 100; memMiB = 16; };
+      runtime = { driver = "sandbox"; artifacts = [ "${image}/text" ]; argv = [ "/bin/sleep" "100000" ]; };
+    };
+    orchestrator.vmImages = { inherit image; };
+  };
+}
+"#,
+    );
+    let status = fleet.converged(&fleet.git(&["rev-parse", "HEAD"]));
+    assert_eq!(instances(&status), ["web/0"]);
+    let cached = std::fs::read_dir(fleet.lab.path("state/fleet/nix-cache")).unwrap().flatten();
+    let names: Vec<String> = cached.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert!(names.iter().any(|name| name.ends_with(".narinfo")), "{names:?}");
 }

@@ -1,6 +1,7 @@
 //! Fleets as they run on real machines: a master, a publisher of a flake and workers, each a process that has joined
 //! with a token of its own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,24 +11,36 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use stead_testkit::micro_vm;
 
+use super::cable::Cable;
 use super::{PATIENCE, instances};
 use crate::cases_17_32::lab::{Ended, Lab, wait_until};
 
 /// A master, a publisher that follows the repository `repo`, and workers. Each has a state directory with its name.
-struct Daemons {
-    lab: Lab,
-    master: String,
+pub(super) struct Daemons {
+    pub(super) lab: Lab,
+    pub(super) master: String,
     workers: Vec<&'static str>,
-    running: Vec<Child>,
+    /// Between each worker and the master.
+    pub(super) cables: BTreeMap<String, Cable>,
+    running: Vec<(String, Child)>,
 }
 
 impl Daemons {
     /// Starts a master alone.
     fn lonely() -> Self {
-        let lab = Lab::new("");
-        let mut daemons = Self { lab, master: String::new(), workers: vec!["w1"], running: Vec::new() };
+        let mut daemons = Self::nobody(&["w1"]);
         daemons.lead();
         daemons
+    }
+
+    fn nobody(workers: &[&'static str]) -> Self {
+        Self {
+            lab: Lab::new(""),
+            master: String::new(),
+            workers: workers.to_vec(),
+            cables: BTreeMap::new(),
+            running: Vec::new(),
+        }
     }
 
     fn lead(&mut self) {
@@ -36,32 +49,42 @@ impl Daemons {
         self.master = first["listen"].as_str().unwrap().to_owned();
     }
 
-    /// Returns what happened to instances, on all workers, in the order of time: what, and to which.
-    fn happened(&self) -> Vec<(String, String)> {
+    /// Returns the events of all workers, in the order of time.
+    pub(super) fn events(&self) -> Vec<Value> {
         let mut lines: Vec<Value> = Vec::new();
         for worker in &self.workers {
             let text = self.lab.read(&format!("{worker}/fleet/events/events-001.jsonl"));
-            lines.extend(text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+            // The last line may be in the middle of being written.
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            lines.extend(whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
         }
         lines.sort_by_key(|line| line["t"].as_str().unwrap().to_owned());
-        let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
-        lines.iter().map(|line| (word(line, "ev"), word(line, "instance"))).collect()
+        lines
     }
 
-    /// Starts them. The repository has a commit already.
-    fn start(workers: &[&'static str], drivers: &str, files: &[(&str, &[u8])]) -> Self {
-        let lab = Lab::new("");
+    /// Returns what happened to instances, on all workers, in the order of time: what, and to which.
+    pub(super) fn happened(&self) -> Vec<(String, String)> {
+        let word = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+        self.events().iter().map(|line| (word(line, "ev"), word(line, "instance"))).collect()
+    }
+
+    /// Starts them. The repository has a commit already; in the flake, `@/` is the lab's place.
+    pub(super) fn start(workers: &[&'static str], drivers: &str, files: &[(&str, &[u8])]) -> Self {
+        let mut daemons = Self::nobody(workers);
         for (name, content) in files {
-            lab.write(&format!("repo/{name}"), content);
+            daemons.lab.write(&format!("repo/{name}"), content);
         }
+        let flake = daemons.lab.read("repo/flake.nix");
+        let place = format!("{}/", daemons.lab.root().display());
+        daemons.lab.write("repo/flake.nix", flake.replace("@/", &place));
         let key = nix(&["key", "generate-secret", "--key-name", "lab-1"]);
-        lab.write("secret", &key);
-        let mut daemons = Self { lab, master: String::new(), workers: workers.to_vec(), running: Vec::new() };
+        daemons.lab.write("secret", &key);
         daemons.git(&["init", "--quiet", "--initial-branch", "main"]);
         daemons.commit("first");
         daemons.lead();
         for worker in workers {
             daemons.count_nix(worker);
+            daemons.cables.insert((*worker).to_owned(), Cable::to(&daemons.master));
             let nix = format!(
                 "{{binary: {root}/{worker}-nix, store: {root}/{worker}/nix, caches: ['file://{root}/cache'], public_keys: ['{}']}}",
                 daemons.public_key(),
@@ -118,7 +141,7 @@ impl Daemons {
     }
 
     /// Returns a command with the state directory that the first word names.
-    fn command(&self, words: &[&str]) -> Command {
+    pub(super) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stead"));
         command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(self.lab.root()).stdin(Stdio::null());
         command.arg("--state-dir").arg(self.lab.path(words[0])).args(&words[1..]);
@@ -131,26 +154,33 @@ impl Daemons {
         let mut child = command.args([flag, value]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        self.running.push(child);
+        self.running.push((words[0].to_owned(), child));
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// Starts a daemon that joins with a token for its name.
-    fn join(&mut self, role: &str, name: &str, words: &[&str]) {
+    /// Starts a daemon that joins with a token for its name; a worker does so through its cable, if it has one.
+    pub(super) fn join(&mut self, role: &str, name: &str, words: &[&str]) {
         let token = self.fleet(&["token", "mint", "--role", role, "--name", name]).exits(0);
         self.lab.write(&format!("{name}.token"), token.stdout);
-        let (token, master) = (format!("{name}.token"), self.master.clone());
+        let master = self.cables.get(name).map_or(&self.master, |cable| &cable.address);
+        let token = format!("{name}.token");
         let mut command = self.command(&[name, "fleet"]);
-        command.args(words).args(["--masters", &master, "--join-file", &token]);
-        self.running.push(command.stdout(Stdio::null()).spawn().unwrap());
+        command.args(words).args(["--masters", master, "--join-file", &token]);
+        self.running.push((name.to_owned(), command.stdout(Stdio::null()).spawn().unwrap()));
+    }
+
+    /// Sends a signal to a daemon.
+    pub(super) fn signal(&self, name: &str, signal: Signal) {
+        let (_, child) = self.running.iter().find(|(running, _)| running == name).unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
     }
 
     /// Asks the master, on its own account.
-    fn fleet(&self, words: &[&str]) -> Ended {
+    pub(super) fn fleet(&self, words: &[&str]) -> Ended {
         self.command(&["m", "fleet"]).args(words).output().unwrap().into()
     }
 
-    fn git(&self, words: &[&str]) -> String {
+    pub(super) fn git(&self, words: &[&str]) -> String {
         let mut git = Command::new("git");
         git.args(["-c", "user.name=t", "-c", "user.email=t@localhost"]).args(words);
         let output = git.current_dir(self.lab.path("repo")).stdin(Stdio::null()).output().unwrap();
@@ -159,14 +189,14 @@ impl Daemons {
     }
 
     /// Commits everything and returns the commit.
-    fn commit(&self, message: &str) -> String {
+    pub(super) fn commit(&self, message: &str) -> String {
         self.git(&["add", "--all"]);
         self.git(&["commit", "--quiet", "--message", message]);
         self.git(&["rev-parse", "HEAD"])
     }
 
     /// Replaces text of the flake, commits that, and returns the status once it is what runs.
-    fn change(&self, old: &str, new: &str) -> Value {
+    pub(super) fn change(&self, old: &str, new: &str) -> Value {
         let text = self.lab.read("repo/flake.nix");
         assert!(text.contains(old), "{text}");
         self.lab.write("repo/flake.nix", text.replace(old, new));
@@ -174,7 +204,7 @@ impl Daemons {
     }
 
     /// Waits until a commit is what runs, and returns the status.
-    fn converged(&self, commit: &str) -> Value {
+    pub(super) fn converged(&self, commit: &str) -> Value {
         let patience = format!("{}s", PATIENCE.as_secs());
         self.fleet(&["wait", "--commit", commit, "--timeout", &patience]).exits(0);
         self.fleet(&["status", "--json"]).exits(0).document()
@@ -183,7 +213,9 @@ impl Daemons {
 
 impl Drop for Daemons {
     fn drop(&mut self) {
-        for child in &mut self.running {
+        for (_, child) in &mut self.running {
+            // Whoever is paused does not hear that it is to end.
+            kill_process(Pid::from_child(child), Signal::CONT).ok();
             kill_process(Pid::from_child(child), Signal::TERM).ok();
             child.wait().ok();
         }
@@ -210,7 +242,7 @@ fn nix(words: &[&str]) -> String {
 
 /// Whether Nix is there; says so if not.
 #[expect(clippy::print_stdout, reason = "what is skipped says why")]
-fn has_nix() -> bool {
+pub(super) fn has_nix() -> bool {
     let is_there = Command::new("nix").arg("--version").output().is_ok_and(|said| said.status.success());
     if !is_there {
         assert!(std::env::var_os("STEAD_CI").is_none(), "there is no nix");
@@ -232,7 +264,7 @@ const SANDBOXES: &str = r#"{
       resources = { cpuMilli = 100; memMiB = 16; };
       runtime = {
         driver = "sandbox"; artifacts = [ "${image}/text" ];
-        argv = [ "/bin/sh" "-c" "echo $(cat $0) $$ >> STARTS; exec sleep 100000" "${image}/text" ];
+        argv = [ "/bin/sh" "-c" "echo $(cat $0) $$ >> @/starts; exec sleep 100000" "${image}/text" ];
       };
     };
   in {
@@ -243,13 +275,13 @@ const SANDBOXES: &str = r#"{
 "#;
 
 /// Returns the text of the image and the process of every start so far.
-fn starts(daemons: &Daemons) -> Vec<(String, u32)> {
+pub(super) fn starts(daemons: &Daemons) -> Vec<(String, u32)> {
     let text = daemons.lab.read("starts");
     let words = text.lines().map(|line| line.split_once(' ').unwrap());
     words.map(|(image, pid)| (image.to_owned(), pid.parse().unwrap())).collect()
 }
 
-fn is_alive(pid: u32) -> bool {
+pub(super) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
@@ -260,15 +292,8 @@ fn a_flake_runs_on_three_workers() {
     if !has_nix() {
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    let flake = |log: &str| SANDBOXES.replace("STARTS", log);
-    let log = place.path().join("starts");
-    let daemons = Daemons::start(
-        &["w1", "w2", "w3"],
-        "{sandbox: {}}",
-        &[("flake.nix", flake(log.to_str().unwrap()).as_bytes())],
-    );
-    std::os::unix::fs::symlink(&log, daemons.lab.path("starts")).unwrap();
+    let daemons =
+        Daemons::start(&["w1", "w2", "w3"], "{sandbox: {}}", &[("flake.nix", SANDBOXES.as_bytes())]);
     let status = daemons.converged(&daemons.git(&["rev-parse", "HEAD"]));
     assert_eq!(instances(&status), ["db/0", "web/0", "web/1"]);
     assert_eq!((&status["generation"], &status["convergence_percent"]), (&1.into(), &100.into()));

@@ -17,6 +17,7 @@ use super::{Agent, Busy, Done, PAUSE, assigned, clock};
 use crate::events::Ev;
 use crate::worker::act::{ActError, Order};
 use crate::worker::facts;
+use crate::worker::files::{Cause, Record};
 use crate::worker::observe::{self, Sight};
 
 /// How often the lease is looked at while singletons run: timers stand still while the machine is suspended.
@@ -56,6 +57,7 @@ impl Agent {
             }
             let applied = known.clone().unwrap_or_default();
             self.refresh_records(&applied, &sight);
+            self.note_ends(&sight);
             let mut again = false;
             for step in &reconciled.steps {
                 again |= self.begin_step(step, &applied, &sight);
@@ -79,6 +81,25 @@ impl Agent {
                 // Whoever looks next tries again.
                 self.hands.files.update_record(key, |record| record.spec = spec).ok();
             }
+        }
+    }
+
+    /// Writes down what came to its end, by itself or by an agent that did not live to say so.
+    fn note_ends(&self, sight: &Sight) {
+        for (key, found) in sight.instances.iter().filter(|(key, _)| !self.busy.contains_key(*key)) {
+            // What cannot be written is written by whoever looks next.
+            match found.state {
+                LocalState::Remains => self.hands.note_stopped(key).ok(),
+                LocalState::Gone { .. } if !found.record.has_told(Ev::Exited) => {
+                    let (record, reason) = (self.hands.files.record(key), detail_of(found));
+                    record.and_then(|record| self.hands.tell(record, Cause { ev: Ev::Exited, reason }).ok())
+                }
+                LocalState::Gone { .. }
+                | LocalState::Running
+                | LocalState::Starting
+                | LocalState::Stopping
+                | LocalState::Begun => None,
+            };
         }
     }
 
@@ -148,6 +169,15 @@ impl Agent {
         match step {
             Step::Adopt(key) => {
                 self.adopted.insert(key.clone());
+                if sight.instances.get(key).is_some_and(|found| found.record.is_stopping) {
+                    // It was about to be stopped, and is wanted again.
+                    let stays = |record: &mut Record| {
+                        (record.is_stopping, record.stopping) = (false, None);
+                    };
+                    if self.hands.files.update_record(key, stays).is_err() {
+                        self.wake(clock::now() + PAUSE);
+                    }
+                }
                 self.write(Ev::Adopted, key, "the agent began anew");
                 true
             }
@@ -165,7 +195,7 @@ impl Agent {
                 (self.settings.watch)("count");
                 let (hands, key) = (Arc::clone(&self.hands), instance.clone());
                 // What a killed process left would run on until the next start.
-                self.act(instance, LocalState::Stopping, None, async move { hands.sweep(&key).await });
+                self.act(instance, LocalState::Stopping, async move { hands.sweep(&key).await });
                 false
             }
             Step::Stop { instance, why } => {
@@ -173,27 +203,28 @@ impl Agent {
                     // What nobody wants is let come up and stopped then; a lease waits neither for that nor for a slow stop.
                     match why {
                         StopReason::NotAssigned => {}
-                        StopReason::Fenced if busy.is_fencing() => {}
+                        StopReason::Fenced if busy.is_fencing => {}
                         StopReason::Fenced => busy.abort.abort(),
                     }
                     return false;
                 }
                 let grace = grace_of(applied, instance, sight);
-                let (grace, event) = match why {
-                    StopReason::NotAssigned => (grace, (Ev::Stopped, "nobody wants it here".to_owned())),
-                    StopReason::Fenced => {
-                        (grace.min(FENCE), (Ev::Fenced, "no master was heard in time".to_owned()))
-                    }
+                let (grace, ev, reason) = match why {
+                    StopReason::NotAssigned => (grace, Ev::Stopped, "nobody wants it here"),
+                    StopReason::Fenced => (grace.min(FENCE), Ev::Fenced, "no master was heard in time"),
                 };
+                let cause = Cause { ev, reason: reason.to_owned() };
                 let (hands, key) = (Arc::clone(&self.hands), instance.clone());
-                let stopping = async move { hands.stop(&key, grace).await };
-                self.act(instance, LocalState::Stopping, Some(event), stopping);
+                let stopping = async move { hands.stop(&key, grace, cause).await };
+                self.act(instance, LocalState::Stopping, stopping);
+                if let Some(busy) = self.busy.get_mut(instance) {
+                    busy.is_fencing = *why == StopReason::Fenced;
+                }
                 false
             }
             Step::Clean(key) => {
                 let (hands, cleaned) = (Arc::clone(&self.hands), key.clone());
-                let event = (Ev::Removed, "nobody wants it here".to_owned());
-                self.act(key, LocalState::Stopping, Some(event), async move { hands.clean(&cleaned).await });
+                self.act(key, LocalState::Stopping, async move { hands.clean(&cleaned).await });
                 false
             }
             Step::Fetch(hash) => {
@@ -216,9 +247,8 @@ impl Agent {
             Step::Replace { instance, to, .. } => {
                 let Some(order) = order(applied, instance, to, sight) else { return false };
                 let (hands, grace) = (Arc::clone(&self.hands), grace_of(applied, instance, sight));
-                let event = (Ev::Stopped, format!("it is replaced by {to}"));
                 let retiring = async move { hands.retire(&order, grace).await };
-                self.act(instance, LocalState::Stopping, Some(event), retiring);
+                self.act(instance, LocalState::Stopping, retiring);
                 false
             }
             Step::Start { instance, vm_hash } => {
@@ -230,14 +260,8 @@ impl Agent {
                     Some((found, _)) if found.record.since > 0 => "it was stopped".to_owned(),
                     Some(_) | None => "it is assigned".to_owned(),
                 };
-                let event = (Ev::Started, why);
                 self.fetcher.remember(&order.spec.id, order.vm_hash).ok();
-                self.act(
-                    instance,
-                    LocalState::Starting,
-                    Some(event),
-                    async move { hands.start(&order).await },
-                );
+                self.act(instance, LocalState::Starting, async move { hands.start(&order, why).await });
                 false
             }
         }
@@ -248,7 +272,6 @@ impl Agent {
         &mut self,
         key: &InstanceKey,
         state: LocalState,
-        event: Option<(Ev, String)>,
         act: impl Future<Output = Result<(), ActError>> + Send + 'static,
     ) {
         if self.busy.contains_key(key) {
@@ -262,7 +285,7 @@ impl Agent {
         self.watched.remove(key);
         let acted = key.clone();
         let abort = self.work.spawn(async move { Done::Acted(acted, act.await) });
-        self.busy.insert(key.clone(), Busy { state, event, abort });
+        self.busy.insert(key.clone(), Busy { state, is_fencing: false, abort });
     }
 
     /// Drops closures that nobody needs, while nothing is being fetched.

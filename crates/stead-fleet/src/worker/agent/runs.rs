@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stead_engine::fleet::reconcile::{LocalState, Reconciled};
-use stead_model::fleet::state::{Assignment, InstanceState, Seen};
+use stead_model::fleet::state::{Assignment, Seen};
 use stead_model::fleet::vm::{ReadyKind, Resources, VmSpec};
 use stead_model::fleet::{Code, InstanceKey};
 use stead_model::plan::Digest;
 
 use super::{Agent, Done, Watched, assigned, clock};
 use crate::events::Ev;
+use crate::worker::files::Cause;
 use crate::worker::observe::{Found, Sight};
 use crate::worker::ready::{self, Probe, Run, STARTED};
 use crate::worker::report::{self, absent};
@@ -97,13 +98,13 @@ impl Agent {
             if told.state.is_live() {
                 self.used = self.used.plus(found.record.spec.resources);
             }
-            let before = self.told.before(key);
-            if told.ready && before.is_none_or(|before| !before.ready) {
-                self.write(Ev::Ready, key, "");
-            }
-            let has_failed = before.map_or(found.record.is_counted, |before| before.state == told.state);
-            if told.state == InstanceState::Failed && !has_failed {
-                self.write(Ev::Exited, key, &told.detail);
+            // Once in each of its runs, whoever watches it.
+            if told.ready
+                && !found.record.has_told(Ev::Ready)
+                && let Some(record) = self.hands.files.record(key)
+            {
+                let cause = Cause { ev: Ev::Ready, reason: String::new() };
+                self.hands.tell(record, cause).ok();
             }
             seen.insert(key.clone(), told);
         }

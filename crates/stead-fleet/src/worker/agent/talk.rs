@@ -14,6 +14,7 @@ use super::look::FENCE;
 use super::{Agent, Done, clock};
 use crate::api::{Applied, Beat, CallError};
 use crate::events::Ev;
+use crate::worker::files::Cause;
 use crate::worker::report::FULL_EVERY;
 use crate::worker::{WorkerError, facts};
 
@@ -69,14 +70,11 @@ impl Agent {
                 self.applied.iter().flat_map(|applied| &applied.specs).find(|spec| spec.id == record.spec.id);
             if record.spec.singleton || assigned.is_some_and(|spec| spec.singleton) {
                 let (hands, key) = (Arc::clone(&self.hands), record.instance);
-                stops.spawn(async move { (hands.stop(&key, FENCE).await.is_ok(), key) });
+                let reason = "another agent took over this worker's identity".to_owned();
+                stops.spawn(async move { hands.stop(&key, FENCE, Cause { ev: Ev::Fenced, reason }).await });
             }
         }
-        while let Some(stopped) = stops.join_next().await {
-            if let Ok((true, key)) = stopped {
-                self.write(Ev::Fenced, &key, "another agent took over this worker's identity");
-            }
-        }
+        while stops.join_next().await.is_some() {}
     }
 
     /// Applies an assignment, unless it is older than what is applied; one that cannot be kept is asked for again.

@@ -1,4 +1,5 @@
-//! The agent is killed at each of its steps: the next one loses nothing and does nothing twice.
+//! The agent is killed at each of its steps: the next one loses nothing and does nothing twice, and the same is true of what
+//! is written down.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use stead_fleet::events::{Ev, Events};
 use stead_fleet::worker;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +31,7 @@ async fn be_agent(order: &Value) {
     let dir = std::path::PathBuf::from(order["dir"].as_str().unwrap());
     let (die_at, steps) = (order["die_at"].as_str().unwrap_or_default().to_owned(), dir.join("steps"));
     let mut settings = Settings::new(dir.join("state"), worker_file(), dir.join("stead"));
+    settings.events = Some(Arc::new(Events::open(&dir.join("state/fleet/events")).unwrap()));
     let seen: Mutex<BTreeSet<String>> = Mutex::default();
     settings.watch = Arc::new(move |step| {
         if seen.lock().unwrap().insert(step.to_owned()) {
@@ -109,6 +112,20 @@ fn steps(before: &dyn Fn(&Yard), generation: u64, specs: &dyn Fn(&Yard) -> Vec<V
     found
 }
 
+/// Does something for each step in a place of its own, several at a time: most of it is waiting until an instance counts as
+/// started.
+fn for_each(steps: &[String], each: impl Fn(&str, &Yard) + Sync) {
+    for some in steps.chunks(4) {
+        // Made before anything is started: a process that begins meanwhile could hold a program that is being written.
+        let yards: Vec<Yard> = some.iter().map(|_| Yard::new()).collect();
+        std::thread::scope(|scope| {
+            for (step, yard) in some.iter().zip(&yards) {
+                scope.spawn(|| each(step, yard));
+            }
+        });
+    }
+}
+
 fn old(yard: &Yard) -> Value {
     json!({"runtime": yard.sleeper("web", "old"), "stopSeconds": 1})
 }
@@ -117,43 +134,74 @@ fn new(yard: &Yard) -> Value {
     json!({"runtime": yard.sleeper("web", "new"), "stopSeconds": 1})
 }
 
+/// Returns what is written down of the acts on the instance, by all its agents.
+fn told(yard: &Yard) -> Vec<Ev> {
+    let mut told = yard.happened("web/0");
+    told.retain(|ev| !matches!(ev, Ev::Fetched | Ev::Adopted));
+    told
+}
+
 /// F1, section 10: a start that was cut off is gone on with, and there is never a second process.
 #[test]
 fn a_start_survives_every_death() {
-    for step in steps(&|_| {}, 1, &|yard| vec![old(yard)]) {
-        let yard = Yard::new();
-        assert!(!agent(&yard, 1, &[&old(&yard)], &step), "{step}");
-        assert!(agent(&yard, 1, &[&old(&yard)], ""), "{step}");
+    for_each(&steps(&|_| {}, 1, &|yard| vec![old(yard)]), |step, yard| {
+        assert!(!agent(yard, 1, &[&old(yard)], step), "{step}");
+        assert!(agent(yard, 1, &[&old(yard)], ""), "{step}");
         assert_eq!(yard.starts("web"), ["old"], "{step}");
         let pid = yard.pid("web/0");
-        assert!(agent(&yard, 1, &[&old(&yard)], ""), "{step}");
+        assert!(agent(yard, 1, &[&old(yard)], ""), "{step}");
         assert_eq!(yard.pid("web/0"), pid, "{step}");
-    }
+        assert_eq!(told(yard), [Ev::Started, Ev::Ready], "{step}");
+    });
+}
+
+/// Sections 10, 15: an end that was seen by an agent that died is counted and written down once.
+#[test]
+fn an_end_survives_every_death() {
+    let ends_once = |yard: &Yard| {
+        // Not before an agent knows that it runs: of what nobody saw nothing is told.
+        let script = format!(
+            "cd '{}'; [ -e once ] && touch up && exec sleep 1000
+            until grep -q '\"pid\":[0-9]' state/fleet/instances/web.0/record.json; do sleep 0.1; done
+            touch once; exit 3",
+            yard.dir.path().display()
+        );
+        let restart = json!({"backoffSeconds": 1, "maxBackoffSeconds": 1});
+        // Only the second run is ever ready, however long the first one lasts.
+        let ready = json!({"kind": "exec", "argv": ["/usr/bin/test", "-e", yard.path("up")]});
+        json!({"runtime": {"argv": ["/bin/sh", "-c", script]}, "restart": restart, "ready": ready, "stopSeconds": 1})
+    };
+    for_each(&steps(&|_| {}, 1, &|yard| vec![ends_once(yard)]), |step, yard| {
+        assert!(!agent(yard, 1, &[&ends_once(yard)], step), "{step}");
+        assert!(agent(yard, 1, &[&ends_once(yard)], ""), "{step}");
+        assert_eq!(yard.record("web/0").unwrap()["attempts"], 1, "{step}");
+        assert_eq!(told(yard), [Ev::Started, Ev::Exited, Ev::Started, Ev::Ready], "{step}");
+    });
 }
 
 /// Section 10: a replacement that was cut off is gone on with; the old one is gone, the new one there once.
 #[test]
 fn a_replacement_survives_every_death() {
     let before = |yard: &Yard| assert!(agent(yard, 1, &[&old(yard)], ""));
-    for step in steps(&before, 2, &|yard| vec![new(yard)]) {
-        let yard = Yard::new();
-        before(&yard);
-        assert!(!agent(&yard, 2, &[&new(&yard)], &step), "{step}");
-        assert!(agent(&yard, 2, &[&new(&yard)], ""), "{step}");
+    for_each(&steps(&before, 2, &|yard| vec![new(yard)]), |step, yard| {
+        before(yard);
+        assert!(!agent(yard, 2, &[&new(yard)], step), "{step}");
+        assert!(agent(yard, 2, &[&new(yard)], ""), "{step}");
         assert_eq!(yard.starts("web"), ["old", "new"], "{step}");
         assert_eq!(yard.processes().len(), 2, "{step}: a supervisor and its program");
-    }
+        assert_eq!(told(yard), [Ev::Started, Ev::Ready, Ev::Stopped, Ev::Started, Ev::Ready], "{step}");
+    });
 }
 
 /// Section 10: a removal that was cut off is gone on with, until nothing is left.
 #[test]
 fn a_removal_survives_every_death() {
     let before = |yard: &Yard| assert!(agent(yard, 1, &[&old(yard)], ""));
-    for step in steps(&before, 2, &|_| Vec::new()) {
-        let yard = Yard::new();
-        before(&yard);
-        assert!(!agent(&yard, 2, &[], &step), "{step}");
-        assert!(agent(&yard, 2, &[], ""), "{step}");
+    for_each(&steps(&before, 2, &|_| Vec::new()), |step, yard| {
+        before(yard);
+        assert!(!agent(yard, 2, &[], step), "{step}");
+        assert!(agent(yard, 2, &[], ""), "{step}");
         yard.assert_clean();
-    }
+        assert_eq!(told(yard), [Ev::Started, Ev::Ready, Ev::Stopped, Ev::Removed], "{step}");
+    });
 }

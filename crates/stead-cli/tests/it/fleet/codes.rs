@@ -1,0 +1,82 @@
+//! How questions end: each exit code where the contract has it.
+
+use super::Fleet;
+use crate::cases_17_32::lab::Ended;
+
+const SCHEDULING: &str = "web: {spread: {maxPerWorker: 2}}";
+
+/// Case 1, case 22: what is not ready yet is converging (10) and not in time (8); once it is, both are content.
+#[test]
+fn what_is_not_ready_yet_is_waited_for() {
+    let fleet = Fleet::start();
+    fleet.converged(&fleet.git(&["rev-parse", "HEAD"]));
+    let sign = fleet.lab.path("ready");
+    let argv = format!("[/usr/bin/test, -e, '{}']", sign.display());
+    let ready = format!("web: {{ready: {{kind: exec, argv: {argv}, intervalSeconds: 1}}}}");
+    let text = fleet.lab.read("fleet/fleet.yaml");
+    assert!(text.contains(SCHEDULING), "{text}");
+    fleet.lab.write("fleet/fleet.yaml", text.replace(SCHEDULING, &ready));
+    // What is replaced is there once it is ready, which it is not before the file is, however long that takes.
+    let commit = fleet.commit("specs/web.yaml", "[nginx]", "[nginx, curl]");
+    fleet.stead(&["wait", "--commit", &commit, "--timeout", "2s"]).exits(8).says("not in time");
+    let status = fleet.until("converging", |status| status["state"] == "converging");
+    fleet.stead(&["status"]).exits(10).says("not-ready");
+    assert!(status["convergence_percent"].as_u64().unwrap() < 100);
+    fleet.lab.write("ready", "");
+    fleet.converged(&commit);
+    fleet.stead(&["status"]).exits(0);
+    let waited = fleet.stead(&["wait", "--commit", &commit, "--json"]).exits(0).document();
+    assert_eq!((&waited["satisfied_by"], &waited["exit_code"]), (&commit.as_str().into(), &0.into()));
+    // An older commit that the newest contains is there, too.
+    let first = fleet.git(&["rev-parse", "HEAD~1"]);
+    let waited = fleet.stead(&["wait", "--commit", &first, "--json"]).exits(0).document();
+    assert_eq!(waited["satisfied_by"], commit.as_str());
+}
+
+/// Case 22, F26: a list that is suddenly empty is held (11) until it is approved; a plan says so before.
+#[test]
+fn an_empty_list_is_held() {
+    let fleet = Fleet::start();
+    fleet.converged(&fleet.git(&["rev-parse", "HEAD"]));
+    fleet.git(&["switch", "--quiet", "--create", "empty"]);
+    fleet.git(&["rm", "--quiet", "manifests/fleet.yaml"]);
+    let empty = fleet.commit("fleet.yaml", &format!("vms:\n  {SCHEDULING}\n"), "");
+    fleet.git(&["switch", "--quiet", "main"]);
+    plan(&fleet, &["empty", "--fail-on", "held"]).exits(4).says("empty-set");
+    plan(&fleet, &["empty", "--fail-on", "replace,move,unschedulable"]).exits(0).says("- web/0");
+    fleet.git(&["merge", "--quiet", "empty"]);
+    fleet.stead(&["wait", "--commit", &empty, "--timeout", "60s"]).exits(11).says("is held");
+    let status = fleet.until("degraded", |status| status["state"] == "degraded");
+    let groups = status["groups"].as_array().unwrap();
+    let held = groups.iter().find(|group| group["group"] == "default").unwrap()["held"].clone();
+    assert_eq!(status["counts"]["desired"], 3, "what runs stays: {status}");
+    let approve = held["approve"].as_str().unwrap();
+    fleet.stead(&["status"]).exits(11).says(approve);
+    let approved =
+        fleet.commit("fleet.yaml", "api_version: v1", &format!("api_version: v1\napprove: [{approve}]"));
+    let status = fleet.converged(&approved);
+    assert_eq!(status["counts"]["desired"], 0, "{status}");
+}
+
+/// Case 21: a plan fails on what it is told to, and on nothing else.
+#[test]
+fn a_plan_fails_on_what_it_is_told_to() {
+    let fleet = Fleet::start();
+    fleet.converged(&fleet.git(&["rev-parse", "HEAD"]));
+    fleet.git(&["switch", "--quiet", "--create", "curl"]);
+    fleet.commit("specs/web.yaml", "[nginx]", "[nginx, curl]");
+    fleet.git(&["switch", "--quiet", "--create", "large", "main"]);
+    fleet.commit("fleet.yaml", SCHEDULING, "web: {resources: {cpuMilli: 1, memMiB: 16777216}}");
+    fleet.git(&["switch", "--quiet", "main"]);
+    plan(&fleet, &["curl", "--fail-on", "replace"]).exits(4).says("~ web/0 is replaced");
+    plan(&fleet, &["curl", "--fail-on", "move,unschedulable,held"]).exits(0);
+    plan(&fleet, &["large", "--fail-on", "unschedulable"]).exits(4).says("! web/0 has no place");
+    plan(&fleet, &["large", "--fail-on", "move,held"]).exits(0);
+    plan(&fleet, &["large", "--fail-on", "nonsense"]).exits(2);
+    plan(&fleet, &["nowhere"]).exits(1).says("nowhere");
+}
+
+fn plan(fleet: &Fleet, words: &[&str]) -> Ended {
+    let mut command = fleet.lab.stead(["fleet", "plan"].into_iter().chain(words.iter().copied()));
+    command.current_dir(fleet.lab.path("fleet")).output().unwrap().into()
+}
