@@ -12,7 +12,7 @@ use stead_testkit::micro_vm;
 
 use crate::Effort;
 use crate::sample::median;
-use crate::shell::is_installed;
+use crate::shell::{binary, is_installed};
 use crate::table::{Table, millis};
 
 /// The most that a start may take beyond that of bare QEMU.
@@ -55,7 +55,8 @@ fn sample() -> (Duration, Duration) {
         boot: Some(Boot::Image(image.display().to_string())),
         ..MachineSpec::new(owner, MachineKind::Vm)
     };
-    let settings = QemuSettings { accel: Accel::Tcg, ..QemuSettings::new(directory.path().join("machines")) };
+    let settings =
+        QemuSettings { accel: Accel::Tcg, ..QemuSettings::new(directory.path().join("machines"), binary()) };
     let driver = QemuDriver::new(settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let machine = runtime.block_on(driver.ensure_created(&spec)).expect("a machine").machine;
@@ -83,7 +84,8 @@ fn command_line(machine: &Machine) -> Vec<String> {
     let pid = machine.pid.expect("a process");
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).expect("its command line");
     let words = bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-    words.filter(|word| !word.is_empty()).collect()
+    // Alone nobody reads its pipe.
+    words.filter(|word| !word.is_empty()).map(|word| word.replace("console.pipe", "console.log")).collect()
 }
 
 fn start_bare(home: &Path, command_line: &[String]) -> Child {
