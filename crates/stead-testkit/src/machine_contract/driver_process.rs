@@ -23,7 +23,7 @@ pub fn die_at(command: &mut Command, step: usize) {
 /// # Panics
 /// If this process cannot be ended.
 pub fn death() -> Arc<dyn Fn(&str) + Send + Sync> {
-    let last = std::env::var(DIES_AT).ok().and_then(|step| step.parse().ok());
+    let last = std::env::var_os(DIES_AT).and_then(|step| step.to_str()?.parse().ok());
     let steps = AtomicUsize::new(0);
     Arc::new(move |_| {
         if last == Some(steps.fetch_add(1, Ordering::SeqCst)) {
