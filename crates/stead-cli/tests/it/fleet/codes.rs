@@ -19,7 +19,10 @@ fn what_is_not_ready_yet_is_waited_for() {
     // What is replaced is there once it is ready, which it is not before the file is, however long that takes.
     let commit = fleet.commit("specs/web.yaml", "[nginx]", "[nginx, curl]");
     fleet.stead(&["wait", "--commit", &commit, "--timeout", "2s"]).exits(8).says("not in time");
-    let status = fleet.until("converging", |status| status["state"] == "converging");
+    let status = fleet.until("waited for", |status| {
+        let all = status["instances"].as_array().cloned().unwrap_or_default();
+        status["state"] == "converging" && all.iter().any(|one| one["code"] == "not-ready")
+    });
     fleet.stead(&["status"]).exits(10).says("not-ready");
     assert!(status["convergence_percent"].as_u64().unwrap() < 100);
     fleet.lab.write("ready", "");
