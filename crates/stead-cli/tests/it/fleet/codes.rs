@@ -48,7 +48,7 @@ fn an_empty_list_is_held() {
     plan(&fleet, &["empty", "--fail-on", "held"]).exits(4).says("empty-set");
     plan(&fleet, &["empty", "--fail-on", "replace,move,unschedulable"]).exits(0).says("- web/0");
     fleet.git(&["merge", "--quiet", "empty"]);
-    fleet.stead(&["wait", "--commit", &empty, "--timeout", "60s"]).exits(11).says("is held");
+    fleet.stead(&["wait", "--commit", &empty, "--timeout", "150s"]).exits(11).says("is held");
     let status = fleet.until("degraded", |status| status["state"] == "degraded");
     let groups = status["groups"].as_array().unwrap();
     let held = groups.iter().find(|group| group["group"] == "default").unwrap()["held"].clone();

@@ -44,7 +44,7 @@ fn an_image_that_crashes_is_held_and_mended() {
     }
     let (daemons, before) = start();
     let bad = write(&daemons, "echo one $$ >>", "exit 3; echo one $$ >>");
-    let waited = daemons.fleet(&["wait", "--commit", &bad, "--timeout", "60s"]).exits(11);
+    let waited = daemons.fleet(&["wait", "--commit", &bad, "--timeout", "150s"]).exits(11);
     let waited = waited.says("on hold").says("web/0");
     drop(waited);
     daemons.fleet(&["status"]).exits(11).says("rollout of web: held").says("crash-loop");
