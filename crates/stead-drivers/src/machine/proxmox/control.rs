@@ -43,7 +43,13 @@ impl Cluster {
         let failed = |error: ApiError| error.while_doing(&doing);
         match self.runs(&place).await.map_err(failed)? {
             None => return Err(MachineError::NotFound(id.clone())),
-            Some(true) => return Ok(Changed::No),
+            Some(true) => {
+                // Somebody wanted to stop it and did not live to ask.
+                if found.record.exit.take().is_some() {
+                    self.write(&place, &found.record).await.map_err(failed)?;
+                }
+                return Ok(Changed::No);
+            }
             Some(false) => {}
         }
         // Known before it runs: whoever finds it stopped later knows that it had been started.
@@ -78,6 +84,13 @@ impl Cluster {
         if self.runs(&place).await.map_err(failed)? != Some(true) {
             return Ok(unchanged);
         }
+        let end = |reason: &str| {
+            let (code, reason) = (Some(0), reason.to_owned());
+            Some(MachineExit { code, signal: None, at: Some(clock::now()), reason })
+        };
+        // Known before it ends: by the log of the cluster a stop in the second of its start is not told from an earlier one.
+        found.record.exit = end("it was asked to stop");
+        self.write(&place, &found.record).await.map_err(failed)?;
         // A machine that is asked to stop is locked until it has, or has not in time: nothing else is asked meanwhile.
         let seconds = grace.as_secs().saturating_add(u64::from(grace.subsec_nanos() > 0)).max(1);
         let ask = Change::new("POST", place.path("status/shutdown")).with("timeout", seconds.to_string());
@@ -100,14 +113,9 @@ impl Cluster {
         let forced = self.runs(&place).await.map_err(failed)? == Some(true);
         if forced {
             self.force(&place).await.map_err(failed)?;
+            found.record.exit = end("it did not stop in time and was forced to");
+            self.write(&place, &found.record).await.map_err(failed)?;
         }
-        let reason = match forced {
-            true => "it did not stop in time and was forced to",
-            false => "it was asked to stop",
-        };
-        let reason = reason.to_owned();
-        found.record.exit = Some(MachineExit { code: Some(0), signal: None, at: Some(clock::now()), reason });
-        self.write(&place, &found.record).await.map_err(failed)?;
         Ok(Stopped { changed: true, forced })
     }
 
