@@ -26,28 +26,35 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Holds the arguments of a process that is to be a sandbox.
-const SANDBOX: &str = "STEAD_TEST_FLEET_SANDBOX";
+/// Holds the arguments of a process that is to be beside a machine.
+const BESIDE: &str = "STEAD_TEST_FLEET_BESIDE";
 
 /// What a test is patient for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Is the process of a sandbox, if this process was started to be one.
+/// Is the process of a sandbox, or the one that keeps a guest's console, if this process was started to be one.
 #[test]
-fn a_sandbox_of_its_own() {
-    let Some(arguments) = std::env::var_os(SANDBOX) else { return };
+fn a_process_beside_a_machine() {
+    let Some(arguments) = std::env::var_os(BESIDE) else { return };
     let arguments = arguments.into_string().unwrap();
     let words: Vec<&str> = arguments.split('\n').collect();
-    let ["sandbox", "--machine", directory, "--ticket", ticket] = words[..] else { panic!("{words:?}") };
-    stead_drivers::machine::sandbox::supervise(Path::new(directory), ticket).unwrap();
+    match words[..] {
+        ["sandbox", "--machine", directory, "--ticket", ticket] => {
+            stead_drivers::machine::sandbox::supervise(Path::new(directory), ticket).unwrap();
+        }
+        ["console", "--machine", directory] => {
+            stead_drivers::machine::keep_console(Path::new(directory)).unwrap();
+        }
+        _ => panic!("{words:?}"),
+    }
 }
 
-/// Writes a program to `directory` that is the process of sandboxes, and returns its path.
+/// Writes a program to `directory` that is the processes beside machines, and returns its path.
 fn install_program(directory: &Path) -> PathBuf {
     let program = directory.join("stead");
     let binary = std::env::current_exe().unwrap();
     let script = format!(
-        "#!/bin/sh\n{SANDBOX}=$(printf '%s\\n' \"$@\") exec '{}' worker::yard::a_sandbox_of_its_own --exact --nocapture --quiet\n",
+        "#!/bin/sh\n{BESIDE}=$(printf '%s\\n' \"$@\") exec '{}' worker::yard::a_process_beside_a_machine --exact --nocapture --quiet\n",
         binary.display(),
     );
     fs::write(&program, script).unwrap();
