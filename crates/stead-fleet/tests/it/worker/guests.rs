@@ -144,7 +144,7 @@ async fn what_goes_wrong_at_any_call_is_tried_again() {
             generation += 1;
             yard.assign(generation, &[("guest/0", &guest)]);
             yard.until_ready("guest/0", &guest).await;
-            assert_eq!(yard.processes().len(), 1, "{fault}");
+            assert_eq!(yard.processes().len(), 2, "{fault}: the guest, and who keeps its console");
             generation += 1;
             yard.assign(generation, &[]);
             yard.until_gone("guest/0").await;
