@@ -129,8 +129,13 @@ fn unpack(archive: &Path, root_dir: &Path) -> Result<PathBuf, MachineError> {
 
 /// Makes `place` unless it is there, and holds it. Whoever sweeps may remove it meanwhile: then it is made again.
 fn hold_made(place: &Path) -> io::Result<File> {
+    let is_in_the_way = || fs::metadata(place).is_ok_and(|found| !found.is_dir());
     loop {
-        DirBuilder::new().recursive(true).mode(0o700).create(place)?;
+        match DirBuilder::new().recursive(true).mode(0o700).create(place) {
+            // It was there, and went before it was seen what it is.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !is_in_the_way() => continue,
+            made => made?,
+        }
         let held = match hold(place) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             held => held?,
