@@ -14,7 +14,7 @@ use stead_model::SiteKey;
 use stead_model::token::{Audience, Claims, SigningKey, Version, mint};
 
 use crate::Effort;
-use crate::sample::{median, memory_of};
+use crate::sample::{median, memory_of, time};
 use crate::site::{SPEC, Site};
 use crate::table::{Table, bytes, millis, per_second};
 use client::{Client, Trust};
@@ -28,6 +28,7 @@ const SLOWEST: f64 = 0.020;
 const MOST_MEMORY: f64 = 16.0 * 1024.0;
 const SLOWEST_SIGNAL: f64 = 0.050;
 const SLOWEST_START: f64 = 0.300;
+const SLOWEST_STOP: f64 = 1.0;
 const SLOWEST_BESIDE_SLOW: f64 = 0.100;
 
 /// The lines about the server.
@@ -119,19 +120,21 @@ fn token(node: &str) -> String {
 }
 
 fn starting(effort: Effort, table: &mut Table) {
-    let times = (0..effort.samples())
-        .map(|_| {
-            let site = site();
-            let begun = Instant::now();
-            let server = Running::start(&site);
-            let taken = begun.elapsed();
-            drop(server);
-            taken
-        })
-        .collect();
-    let taken = median(times).as_secs_f64();
-    let what = "server start with a new certificate, until it answers";
-    table.at_most(what, millis(taken), taken, millis(SLOWEST_START), SLOWEST_START);
+    let (mut starts, mut stops) = (Vec::new(), Vec::new());
+    for _ in 0..effort.samples() {
+        let site = site();
+        let begun = Instant::now();
+        let server = Running::start(&site);
+        starts.push(begun.elapsed());
+        stops.push(time(|| drop(server)));
+    }
+    for (what, times, limit) in [
+        ("server start with a new certificate, until it answers", starts, SLOWEST_START),
+        ("server stop, until it is gone", stops, SLOWEST_STOP),
+    ] {
+        let taken = median(times).as_secs_f64();
+        table.at_most(what, millis(taken), taken, millis(limit), limit);
+    }
 }
 
 /// How many answers per second, and how long the slowest hundredth took.
