@@ -28,6 +28,7 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     analysing(effort, table);
     memory(effort, table);
     no_op_roles(table);
+    stillborn_role(effort, table);
     role_output(effort, table);
 }
 
@@ -166,6 +167,28 @@ fn no_op_roles(table: &mut Table) {
     let taken = median((0..RUNS).map(|_| one()).collect()).as_secs_f64();
     let what = "a local run of two roles that do nothing, program start to end";
     table.at_most(what, millis(taken), taken, "50 ms".to_owned(), 0.05);
+}
+
+/// A role that ends before it is ready is not waited for: the whole run, from its start to its end.
+fn stillborn_role(effort: Effort, table: &mut Table) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let roles =
+        "  server: {kind: service, command: [sh, -c, 'exit 3'], ready: {method: structured_stdout}}\n";
+    let manifest = make_manifest(directory.path(), roles);
+    let once = |_| {
+        time(|| {
+            let status = run_manifest(&manifest).stderr(Stdio::null()).status();
+            assert!(!status.expect("a run").success(), "it fails");
+        })
+    };
+    let taken = median((0..effort.samples()).map(once).collect()).as_secs_f64();
+    table.at_most(
+        "a run whose role ends before it is ready",
+        millis(taken),
+        taken,
+        "1000 ms".to_owned(),
+        1.0,
+    );
 }
 
 fn role_output(effort: Effort, table: &mut Table) {
