@@ -5,7 +5,10 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use crate::Effort;
 use crate::sample::{median, time};
@@ -21,6 +24,7 @@ const SLOWEST_LIFE: f64 = 15.0;
 const SLOWEST_AGAIN: f64 = 3.0;
 const SLOWEST_PUSH: f64 = 0.150;
 const SLOWEST_PEERS: f64 = 2.0;
+const SLOWEST_AGENT_END: f64 = 1.0;
 
 /// The lines about nodes.
 pub(crate) fn measure(effort: Effort, table: &mut Table) {
@@ -29,6 +33,7 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     lives(effort, table);
     unchanged(effort, table);
     peers(effort, table);
+    terminated(effort, table);
 }
 
 /// Adds a line about how long something takes, by the median of `times`.
@@ -121,6 +126,26 @@ fn peers(effort: Effort, table: &mut Table) {
     line("create 3 peers that boot for 1 s each", times, SLOWEST_PEERS, table);
 }
 
+/// An agent that is asked to end, while it waits for its server.
+fn terminated(effort: Effort, table: &mut Table) {
+    let lab = Lab::new("pull", "- {name: n, type: vm, spec: base}\n");
+    let once = || {
+        lab.create();
+        let agent = lab.agent();
+        let taken = time(|| {
+            kill_process(agent, Signal::TERM).expect("the agent runs");
+            let patience = Instant::now() + Duration::from_secs(60);
+            while test_kill_process(agent).is_ok() && Instant::now() < patience {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        lab.destroy();
+        taken
+    };
+    let times = (0..effort.samples()).map(|_| once()).collect();
+    line("an agent ends after SIGTERM", times, SLOWEST_AGENT_END, table);
+}
+
 fn manifest(site: &Site, name: &str, head: &str, nodes: &str) {
     let text = format!("schema_version: 2\nname: {name}\n{head}nodes:\n{nodes}");
     site.write(&format!("manifests/{name}.yaml"), &text);
@@ -146,6 +171,21 @@ impl Lab {
 
     fn destroy(&self) -> Duration {
         time(|| run(self.stead("destroy")))
+    }
+
+    /// Returns the process that pulls for its only machine.
+    fn agent(&self) -> Pid {
+        let mark = format!("STEAD_SANDBOX={}", self.0.path().display());
+        let read = |process: i32, file: &str| fs::read(format!("/proc/{process}/{file}")).unwrap_or_default();
+        let is_it = |process: i32| {
+            let environment = read(process, "environ");
+            read(process, "cmdline").ends_with(b"\0agent\0run\0")
+                && environment.split(|byte| *byte == 0).any(|one| one.starts_with(mark.as_bytes()))
+        };
+        let names =
+            fs::read_dir("/proc").expect("Linux tells processes").flatten().map(|one| one.file_name());
+        let mut processes = names.filter_map(|name| name.to_str()?.parse::<i32>().ok());
+        processes.find(|process| is_it(*process)).and_then(Pid::from_raw).expect("an agent runs")
     }
 
     /// Returns how many logins its machines have noted.

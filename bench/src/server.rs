@@ -5,6 +5,7 @@
 
 mod client;
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread;
@@ -29,6 +30,7 @@ const MOST_MEMORY: f64 = 16.0 * 1024.0;
 const SLOWEST_SIGNAL: f64 = 0.050;
 const SLOWEST_START: f64 = 0.300;
 const SLOWEST_STOP: f64 = 1.0;
+const SLOWEST_REFUSAL: f64 = 2.0;
 const SLOWEST_BESIDE_SLOW: f64 = 0.100;
 
 /// The lines about the server.
@@ -120,17 +122,24 @@ fn token(node: &str) -> String {
 }
 
 fn starting(effort: Effort, table: &mut Table) {
-    let (mut starts, mut stops) = (Vec::new(), Vec::new());
+    let (mut starts, mut stops, mut refusals) = (Vec::new(), Vec::new(), Vec::new());
+    let held = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = held.local_addr().expect("it has a port").port().to_string();
     for _ in 0..effort.samples() {
         let site = site();
         let begun = Instant::now();
         let server = Running::start(&site);
         starts.push(begun.elapsed());
         stops.push(time(|| drop(server)));
+        refusals.push(time(|| {
+            let refused = site.stead(&["server", "start", "-p", &port]).stdout(Stdio::null()).status();
+            assert_eq!(refused.expect("stead can be started").code(), Some(1), "the port is held");
+        }));
     }
     for (what, times, limit) in [
         ("server start with a new certificate, until it answers", starts, SLOWEST_START),
         ("server stop, until it is gone", stops, SLOWEST_STOP),
+        ("server start at a port that another program holds, until it is refused", refusals, SLOWEST_REFUSAL),
     ] {
         let taken = median(times).as_secs_f64();
         table.at_most(what, millis(taken), taken, millis(limit), limit);
