@@ -304,7 +304,7 @@ fn log(report: &Report) -> Vec<String> {
 /// Writes the marker of success, unless one stands that says the same.
 fn mark_complete(files: &ConfigFiles, applied: &Applied, mode: Mode, now: Timestamp) -> io::Result<()> {
     let state_digest = applied.state_digest.clone().unwrap_or_default();
-    let stands = files.complete().is_some_and(|marker| {
+    let stands = files.own_complete().is_some_and(|marker| {
         applied.changed == 0
             && marker.spec_digest == applied.spec_digest
             && marker.state_digest == state_digest

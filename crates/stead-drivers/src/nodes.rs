@@ -26,6 +26,7 @@ mod pairs;
 mod preflight;
 mod push;
 mod reach;
+mod reached;
 mod remove;
 mod report;
 mod seed;
@@ -65,6 +66,7 @@ pub use keys::{DriverKey, KeyError};
 pub use memory::{Memory, known_mode};
 pub use pairs::{Pairs, is_handed_down, server_directory};
 pub use preflight::{OnlyReach, Preflight};
+pub use reached::reached_hosts;
 pub use serve::{LevelServer, Serving};
 pub use test_files::write_test_report;
 

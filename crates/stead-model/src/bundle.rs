@@ -91,12 +91,28 @@ pub struct PlanMeta {
     /// Inventory files, absolute.
     #[serde(default)]
     pub inventory: Vec<String>,
+    /// The site whose hosts and nodes were hosts too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodesOrigin>,
     /// What started the run, if not a person.
     #[serde(default)]
     pub trigger: Option<Value>,
     /// How many processes worked on it, one after the other.
     #[serde(default)]
     pub segments: u32,
+}
+
+/// Where nodes and hosts of a site came from that a plan ran on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodesOrigin {
+    /// The site directory, absolute.
+    pub site: String,
+    /// The manifest of the nodes; without it and without host only the hosts of the site were meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+    /// The host they are on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// One phase of a run of roles.

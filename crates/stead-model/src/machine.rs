@@ -175,9 +175,33 @@ pub struct ShapeChange {
     pub new: Value,
 }
 
+impl ShapeChange {
+    /// Returns what a manifest or preset calls the field.
+    fn word(&self) -> &str {
+        match self.field.as_str() {
+            "cpus" => "cores",
+            "memory_mb" => "memory",
+            "disk_gb" => "disk",
+            other => other,
+        }
+    }
+}
+
 impl fmt::Display for ShapeChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, not {}", self.field, self.old, self.new)
+        // What it boots from has a word of its own in a manifest, which is the only key.
+        let only = |value: &'_ Value| {
+            let (word, named) = value.as_object().filter(|map| map.len() == 1)?.iter().next()?;
+            Some((word.clone(), named.clone()))
+        };
+        match (only(&self.old), only(&self.new)) {
+            (Some((word, old)), Some((other, new))) if word == other => {
+                write!(f, "{word} is {old}, not {new}")
+            }
+            (Some(_) | None, Some(_) | None) => {
+                write!(f, "{} is {}, not {}", self.word(), self.old, self.new)
+            }
+        }
     }
 }
 

@@ -195,6 +195,17 @@ impl HostLocks {
     }
 }
 
+/// How long a run that was to wait without end waits for one more host.
+const ONE_MORE: Duration = Duration::from_secs(300);
+
+/// Returns how long a run that holds hosts waits for one more, if it was to wait for `wait`.
+///
+/// The hosts that a run begins with are taken by name, so runs that wait for those do not wait for each other. Whoever holds
+/// some and wants one more may be waited for by its holder: a wait without end would have none.
+pub(crate) fn wait_holding(wait: Duration) -> Duration {
+    if wait == Duration::MAX { ONE_MORE } else { wait }
+}
+
 /// The locks of a run that goes on: hosts that only become known while it does are added to them.
 #[derive(Debug)]
 pub(crate) struct RunLocks {
@@ -273,6 +284,24 @@ mod tests {
 
     fn locks(state: &Path, id: &str) -> HostLocks {
         HostLocks::new(state, Holder::this_process(run(id), clock::now()), Arc::default())
+    }
+
+    /// Two runs that were to wait without end and hold what the other wants both get an error that names the other.
+    #[tokio::test]
+    async fn runs_that_hold_each_others_hosts_do_not_wait_for_ever() {
+        assert_eq!(wait_holding(Duration::from_secs(7200)), Duration::from_secs(7200), "as somebody asked");
+        assert_eq!(wait_holding(Duration::MAX), ONE_MORE);
+        let state = tempfile::tempdir().unwrap();
+        let holding = |id: &str, own: &str| {
+            let mut held = locks(state.path(), id);
+            held.take([&host(own)]).unwrap();
+            RunLocks::new(held, Some(Duration::from_millis(50)))
+        };
+        let (one, other) = (holding("one", "a"), holding("other", "b"));
+        let (b, a) = (host("b"), host("a"));
+        let (left, right) = tokio::join!(one.take(&b), other.take(&a));
+        assert!(left.unwrap_err().to_string().contains("other"));
+        assert!(right.unwrap_err().to_string().contains("one"));
     }
 
     /// Case 23: the second run is refused and told who has the host; it gets nothing at all.

@@ -33,7 +33,7 @@ use crate::executor::facts::Facts;
 use crate::executor::{Executor, HostTable};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
-use crate::lock::{HostLockError, HostLocks, Lockable, RunLocks};
+use crate::lock::{self, HostLockError, HostLocks, Lockable, RunLocks};
 use crate::observe::Observer;
 use crate::operation::{Registry, UndoStore, base_places};
 use crate::record::{CompleteMeta, Recording, Taken, chain};
@@ -654,14 +654,15 @@ impl Runner {
             None => BTreeSet::new(),
         };
         let table: Arc<dyn HostTable> = hosts;
-        let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, self.wait_lock)));
+        let wait_for_more = self.wait_lock.map(lock::wait_holding);
+        let locks = locks.map(|locks| Arc::new(RunLocks::new(locks, wait_for_more)));
         let pool = self.reach.clone().map(|reach| {
             let locked = mode == Mode::Run && plan.plan().lock;
             HostPool::new(PoolSettings {
                 binaries: Binaries::new(reach.executable.clone(), reach.binaries.clone()),
                 reach,
                 run: session_run,
-                lock: locked.then(|| self.wait_lock.unwrap_or_default()),
+                lock: locked.then(|| wait_for_more.unwrap_or_default()),
                 parent: self.parents.first().cloned(),
                 environment: self.environment_in_use().into_owned(),
                 base_dir: self.base_dir(plan),

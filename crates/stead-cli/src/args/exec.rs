@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 
+use super::InventoryArgs;
 use super::value;
-use super::{InventoryArgs, PairArgs};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -67,9 +67,6 @@ pub struct ExecArgs {
     /// Which hosts there are.
     #[command(flatten)]
     pub inventory: InventoryArgs,
-    /// Or which nodes.
-    #[command(flatten)]
-    pub nodes: PairArgs,
     /// Print one JSON document on standard output
     #[arg(long, help_heading = "Output")]
     pub json: bool,

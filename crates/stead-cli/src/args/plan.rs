@@ -8,7 +8,7 @@ use stead_engine::compile::VarFlag;
 use stead_model::RunId;
 
 use super::value::{self, PlanSource, Sink};
-use super::{OperatorArgs, StepValueArgs};
+use super::{OperatorArgs, PairArgs, StepValueArgs};
 
 /// Arguments of `stead plan`.
 #[derive(Debug, Args)]
@@ -249,6 +249,9 @@ pub struct InventoryArgs {
     /// Only hosts that also match this target expression
     #[arg(long, value_name = "EXPR", help_heading = "Hosts")]
     pub limit: Option<String>,
+    /// Nodes are hosts too.
+    #[command(flatten)]
+    pub nodes: PairArgs,
 }
 
 /// How a run is shown.

@@ -56,8 +56,8 @@ fn name(driver: Driver) -> MachineDriverName {
 
 /// Returns the hosts that a target expression means.
 fn hosts(text: &str, args: &DoctorArgs, settings: &Settings) -> Result<Vec<(HostName, Host)>, Failure> {
-    let from = InventoryArgs { inventory: args.inventory.clone(), agents: Vec::new(), limit: None };
-    let (inventory, _) = source::inventory(&from, &settings.current_dir, settings)?;
+    let from = InventoryArgs { inventory: args.inventory.clone(), ..InventoryArgs::default() };
+    let inventory = source::inventory(&from, &settings.current_dir, settings)?.inventory;
     let expr = TargetExpr::parse(text).map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
     let found =
         target::resolve(std::slice::from_ref(&expr), &HostSet::from(&inventory), "").map_err(|errors| {

@@ -19,7 +19,7 @@ use crate::args::ExecArgs;
 use crate::commands::nodes::hosts::{ALL, Reached};
 use crate::commands::plan::drive::{self, Person};
 use crate::commands::plan::present::Shown;
-use crate::commands::plan::source;
+use crate::commands::plan::source::{self, KnownHosts};
 use crate::commands::{nodes, site};
 use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint};
@@ -74,10 +74,12 @@ pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> 
 
 /// Returns the hosts there are: of the inventory, and nodes where those are asked for or the inventory has no such host.
 fn reached(args: &ExecArgs, settings: &Settings) -> Result<Reached, Failure> {
-    if args.nodes.manifest.is_some() || args.nodes.host.is_some() {
-        return nodes::hosts::inventory(&args.nodes, &args.target, settings);
+    let pair = &args.inventory.nodes;
+    if pair.manifest.is_some() || pair.host.is_some() {
+        return nodes::hosts::inventory(pair, &args.target, settings);
     }
-    let (mut inventory, files) = source::inventory(&args.inventory, &settings.current_dir, settings)?;
+    let KnownHosts { mut inventory, files, .. } =
+        source::inventory(&args.inventory, &settings.current_dir, settings)?;
     let hosts = HostSet::from(&inventory);
     let is_unknown = |target: &&String| match TargetExpr::parse(target) {
         Ok(_) if *target == ALL => files.is_empty(),
@@ -85,12 +87,12 @@ fn reached(args: &ExecArgs, settings: &Settings) -> Result<Reached, Failure> {
         Err(_) => false,
     };
     let (unknown, targets): (Vec<&String>, Vec<&String>) = args.target.iter().partition(is_unknown);
-    let has_site = || site::find(&args.nodes.site, settings).is_ok();
+    let has_site = || site::find(&pair.site, settings).is_ok();
     if args.list || unknown.is_empty() || !has_site() {
         return Ok(Reached { inventory, targets: args.target.clone(), notes: Vec::new() });
     }
     let unknown: Vec<String> = unknown.into_iter().cloned().collect();
-    let known = nodes::hosts::inventory(&args.nodes, &unknown, settings)?;
+    let known = nodes::hosts::inventory(pair, &unknown, settings)?;
     let all = known.targets.into_iter().chain(targets.into_iter().cloned()).collect();
     for (name, host) in known.inventory.hosts {
         inventory.hosts.entry(name).or_insert(host);

@@ -44,8 +44,8 @@ pub(crate) fn registry(file: Option<&PathBuf>, settings: &Settings) -> Result<In
     let Some(file) = file.cloned().or_else(|| settings.agents.clone()).or_else(found) else {
         return Ok(Inventory::default());
     };
-    let args = InventoryArgs { inventory: Vec::new(), agents: vec![file], limit: None };
-    source::inventory(&args, &settings.current_dir, settings).map(|(registry, _)| registry)
+    let args = InventoryArgs { agents: vec![file], ..InventoryArgs::default() };
+    source::inventory(&args, &settings.current_dir, settings).map(|known| known.inventory)
 }
 
 /// Runs a future to its end on a runtime of its own.

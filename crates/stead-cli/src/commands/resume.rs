@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use stead_engine::compile::{self, CompiledPlan, VarFlag, VarValue};
 use stead_engine::graph::Graph;
-use stead_model::bundle::RunMeta;
+use stead_model::bundle::{PlanMeta, RunMeta};
 use stead_model::event::RunKind;
 use stead_model::{ExitCode, Plan, TaskName};
 use stead_runner::{CheckedPlan, Provenance, ResumeError, ResumeOptions, Runner};
 
-use crate::args::{InventoryArgs, PlanSource, ResumeArgs};
+use crate::args::{InventoryArgs, PairArgs, PlanSource, ResumeArgs, SiteArgs};
 use crate::commands::bundle::{run_directories, unreadable, unresolved};
 use crate::commands::nodes;
 use crate::commands::plan::drive::{self, Person};
@@ -52,14 +52,12 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
         assume_done: names(&args.assume_done, &compiled.plan)?,
         force: args.force,
     };
-    let recorded_files = InventoryArgs {
-        inventory: meta.plan.inventory.iter().map(PathBuf::from).collect(),
-        agents: Vec::new(),
-        limit: args.inventory.limit.clone(),
-    };
-    let given = !args.inventory.inventory.is_empty() || !args.inventory.agents.is_empty();
-    let hosts = if given { &args.inventory } else { &recorded_files };
-    let (inventory, _) = source::inventory(hosts, &base_dir, settings)?;
+    let recorded = recorded_hosts(&meta.plan, args);
+    let given = &args.inventory;
+    let is_given = !given.inventory.is_empty() || !given.agents.is_empty();
+    let is_given = is_given || given.nodes.manifest.is_some() || given.nodes.host.is_some();
+    let hosts = if is_given { given } else { &recorded };
+    let inventory = source::inventory(hosts, &base_dir, settings)?.inventory;
     let state_dir = bundle.parent().and_then(Path::parent).unwrap_or(&settings.state_dir.path);
     let mut runner = Runner::new(stead_drivers::Drivers::standard())
         .record_in(state_dir)
@@ -91,6 +89,21 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     })?;
     let report = ended.map_err(refused)?;
     Ok(present::finish(&report, &args.output, settings, output))
+}
+
+/// Returns how the hosts of the run were named.
+fn recorded_hosts(meta: &PlanMeta, args: &ResumeArgs) -> InventoryArgs {
+    let nodes = meta.nodes.as_ref();
+    InventoryArgs {
+        inventory: meta.inventory.iter().map(PathBuf::from).collect(),
+        agents: Vec::new(),
+        limit: args.inventory.limit.clone(),
+        nodes: PairArgs {
+            manifest: nodes.and_then(|nodes| nodes.manifest.clone()),
+            host: nodes.and_then(|nodes| nodes.host.clone()),
+            site: SiteArgs { site: nodes.map(|nodes| PathBuf::from(&nodes.site)) },
+        },
+    }
 }
 
 /// Only bundles of runs that ended become archives: there is nothing to go on with.

@@ -22,6 +22,7 @@ mod starting;
 mod submitting;
 mod subtrees;
 mod system;
+mod targets;
 mod tokens;
 mod triggering;
 mod validating;

@@ -45,17 +45,27 @@ impl ConfigFiles {
 
     /// Returns the spec in force, if there is one that can be read.
     pub fn spec(&self) -> Option<ResolvedSpec> {
-        let home = std::env::home_dir();
-        let older = [Some(self.root.join(OLDER[0])), home.map(|home| home.join(OLDER[1]))];
-        let older = older.into_iter().flatten().map(|directory| directory.join("spec.yaml"));
-        std::iter::once(self.place(path::SPEC)).chain(older).find_map(|place| {
+        self.places(path::SPEC).find_map(|place| {
             let bytes = read(&place).ok()??;
             spec_file::read(&place.display().to_string(), bytes).ok()
         })
     }
 
+    /// Returns where the file at `path` is looked for: in its place, then where older programs kept it.
+    fn places(&self, path: &str) -> impl Iterator<Item = PathBuf> {
+        let name = Path::new(path).file_name().unwrap_or_default().to_owned();
+        let older = [Some(self.root.join(OLDER[0])), std::env::home_dir().map(|home| home.join(OLDER[1]))];
+        let older = older.into_iter().flatten().map(move |directory| directory.join(&name));
+        std::iter::once(self.place(path)).chain(older)
+    }
+
     /// Returns the marker of the spec in force, if there is one.
     pub fn complete(&self) -> Option<ConfigComplete> {
+        self.places(path::COMPLETE).find_map(|place| serde_json::from_slice(&read(&place).ok()??).ok())
+    }
+
+    /// Returns the marker that this program wrote, if there is one.
+    pub(super) fn own_complete(&self) -> Option<ConfigComplete> {
         self.json(path::COMPLETE)
     }
 
@@ -113,7 +123,9 @@ impl ConfigFiles {
     /// # Errors
     /// If the files cannot be written.
     pub fn put_failed(&self, marker: &ConfigFailed) -> io::Result<()> {
-        if self.complete().is_some_and(|complete| Some(&complete.spec_digest) == marker.spec_digest.as_ref())
+        if self
+            .own_complete()
+            .is_some_and(|complete| Some(&complete.spec_digest) == marker.spec_digest.as_ref())
         {
             self.forget(path::COMPLETE)?;
         }

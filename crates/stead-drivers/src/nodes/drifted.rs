@@ -1,4 +1,4 @@
-//! What of the nodes is not as their specs want it any more, at every level, and the ways to all of them.
+//! What of the nodes is not as their specs want it any more, at every level.
 //!
 //! Who pulls is asked by a job: a node of this level by this level's server, a deeper one by the level it is of, which
 //! is asked in turn. All others are asked over SSH.
@@ -12,8 +12,6 @@ use stead_engine::nodes::drift::drift;
 use stead_model::NodeName;
 use stead_model::node::{Drift, ErrandNote, ErrandVerb};
 use stead_model::site::manifest::Mode;
-use stead_model::site::{Host, Site};
-use stead_model::transport::{HostKeys, SshSpec, TransportSpec};
 use stead_runner::operation::OpError;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -200,47 +198,4 @@ impl NodesSurroundings {
         found.reasons = found.unreachable.iter().map(|name| (name.clone(), why.to_owned())).collect();
         Ok(found)
     }
-
-    /// Returns the way to every host of the site that has an address, by name.
-    pub fn host_ways(&self) -> BTreeMap<String, TransportSpec> {
-        let site = &self.parts.site;
-        let all = site.hosts.iter().chain(&site.instances);
-        let own = &self.parts.host;
-        let user = |name: &str| own.user.as_deref().filter(|_| name == own.name);
-        let ways = all.filter_map(|(name, entry)| {
-            Some((name.to_string(), host_way(site, &entry.value, user(name.as_str()))?))
-        });
-        ways.collect()
-    }
-
-    /// Returns the way to every node that was made, by name.
-    ///
-    /// # Errors
-    /// If the driver's key cannot be used.
-    pub async fn ways(&self) -> Result<BTreeMap<NodeName, TransportSpec>, OpError> {
-        let known = self.parts.memory.look(|state| state.nodes.clone());
-        let mut ways = BTreeMap::new();
-        for (name, entry) in known.iter().filter(|(_, entry)| entry.ip.is_some()) {
-            ways.insert(name.clone(), self.way_to(name, entry).await?);
-        }
-        Ok(ways)
-    }
-}
-
-/// Returns the way to a host of `site`, as `user` if one is given; none if it has no address. Without a pinned key the
-/// first one seen is recorded.
-pub(crate) fn host_way(site: &Site, host: &Host, user: Option<&str>) -> Option<TransportSpec> {
-    let defaults = &site.settings.value.defaults;
-    Some(TransportSpec::Ssh(Box::new(SshSpec {
-        user: user
-            .map(str::to_owned)
-            .or_else(|| host.access.host_user.clone())
-            .or_else(|| defaults.host_user.clone()),
-        host: host.address.clone()?,
-        port: Some(host.access.ssh_port()),
-        host_key: host.access.host_key.clone(),
-        host_keys: Some(HostKeys::AcceptNew),
-        become_user: host.becomes().cloned(),
-        ..SshSpec::default()
-    })))
 }

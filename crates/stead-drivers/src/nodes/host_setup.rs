@@ -10,7 +10,7 @@ use stead_runner::operation::OpError;
 use stead_runner::transport::Transport;
 
 use super::NodesSurroundings;
-use super::drifted::host_way;
+use super::reached::host_way;
 
 impl NodesSurroundings {
     /// Applies `spec` on the host of this level, or with `dry_run` says what that would change.

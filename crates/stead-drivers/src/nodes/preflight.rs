@@ -84,6 +84,18 @@ impl Preflight<'_> {
         (found, only)
     }
 
+    /// Returns those who make the machines and are not reached. Changes nothing.
+    pub async fn unreached(&self) -> Diagnostics {
+        let mut found = Diagnostics::default();
+        for (host, driver) in self.drivers {
+            let missing = driver.missing(&[]).await.into_iter();
+            for error in missing.filter(|error| error.class() == ErrorClass::Unreachable) {
+                found.push(Diagnostic::error(CODE, Place::Named(format!("host {host}")), error.to_string()));
+            }
+        }
+        found
+    }
+
     /// Returns what the selected roots on a host boot, each thing once.
     fn boots_on(&self, host: &str, driver: &dyn MachineDriver) -> Vec<Boot> {
         let mut boots: Vec<Boot> = Vec::new();

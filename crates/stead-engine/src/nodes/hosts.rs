@@ -145,7 +145,25 @@ fn complete(site: &Site, kind: FileKind, name: &str, entry: &Entry<Host>) -> Res
         host.node.get_or_insert_with(|| name.to_owned());
         host.api_token.get_or_insert_with(|| Located { value: name.to_owned(), span: references::TOP });
     }
+    apply_default_bridge(&site.settings.value.defaults.bridge, &mut host);
     Ok(host)
+}
+
+/// Puts machines of a host that names no bridge on the site's; containers have one of their own. The address of that
+/// bridge is the host's, if it says no other.
+fn apply_default_bridge(bridge: &str, host: &mut Host) {
+    match host.driver() {
+        DriverKind::Qemu | DriverKind::CloudHypervisor | DriverKind::Proxmox => {
+            host.driver_settings.entry("bridge".to_owned()).or_insert_with(|| bridge.into());
+        }
+        DriverKind::Sandbox | DriverKind::Oci | DriverKind::None => {}
+    }
+    if host.address.is_none() && host.driver_settings.get("bridge").is_none_or(|own| own == bridge) {
+        let interfaces = host.description.get("network").and_then(|network| network.get("interfaces"));
+        let address = interfaces.and_then(|all| all.get(bridge)?.get("address")?.as_str());
+        let address = address.map(|text| text.split_once('/').map_or(text, |(address, _)| address));
+        host.address = address.filter(|text| text.parse::<IpAddr>().is_ok()).map(str::to_owned);
+    }
 }
 
 /// Returns the file that an instance inherits from, if it names one that is there.

@@ -244,6 +244,13 @@ impl NodesState {
         None
     }
 
+    /// Returns how deep a node is, 1 for those of this level.
+    pub fn level_of(&self, name: &NodeName) -> usize {
+        let above = |name: &NodeName| self.nodes.get(name).and_then(|entry| entry.parent.clone());
+        // A damaged file may say that nodes are in each other.
+        std::iter::successors(above(name), above).take(self.nodes.len()).count() + 1
+    }
+
     /// Returns the bytes of the file: the same for the same state.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();

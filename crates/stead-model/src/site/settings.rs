@@ -354,6 +354,12 @@ fn read_defaults(walk: &mut Walk<'_>, fields: Fields<'_>) -> Defaults {
         walk.report(node.error("node/bad-name", format!("{} is not a login name", node.describe())));
     }
     let image_release = aliased(walk, "image_release", "packer_release");
+    for name in ["image_release", "packer_release"] {
+        if let Some(key) = fields.node().key(name) {
+            let message = format!("`{name}` has no effect: an image is the file or template that is named");
+            read::warn(walk, key, "node/unapplied-key", &message, "name the release in `image`");
+        }
+    }
     Defaults {
         gateway: read::ip(walk, fields, "gateway"),
         dns_servers: read::ips(walk, fields, "dns_servers"),

@@ -1,14 +1,17 @@
 //! A run of nodes: what its tasks share, its runner, and how it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stead_drivers::Drivers;
 use stead_drivers::nodes::{
-    NodesParts, NodesSurroundings, OnlyReach, Pairs, Preflight, machine_driver, server_directory,
-    write_test_report,
+    LevelServer, NodesParts, NodesSurroundings, OnlyReach, Pairs, Preflight, is_handed_down, machine_driver,
+    server_directory, write_test_report,
 };
 use stead_drivers::transport::{Notices, Transports};
 use stead_engine::compile::CompiledPlan;
@@ -36,6 +39,11 @@ use crate::output::Output;
 use crate::reach;
 use crate::render::Differences;
 use crate::settings::Settings;
+
+/// How long whoever holds a port may take to say so.
+const PORT_PATIENCE: Duration = Duration::from_millis(200);
+/// How long a server that another run has just started may take to answer.
+const SERVER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A run of nodes that can start.
 pub(super) struct Prepared {
@@ -118,10 +126,40 @@ impl Prepared {
         if problems.0.is_empty() { Ok(()) } else { Err(Failure::invalid(problems)) }
     }
 
+    /// The port of the server that nodes need is free, or a server of this site is there.
+    fn look_at_port(&self, findings: &mut Diagnostics) -> Result<(), Failure> {
+        let loaded = &self.loaded;
+        let settings = &loaded.site.settings.value.server;
+        // What was handed down gives way to others.
+        let is_fixed = settings.port != 0 && !is_handed_down(&loaded.state_dir, &loaded.directory.path);
+        if !is_fixed || served(loaded).is_empty() {
+            return Ok(());
+        }
+        let server = OwnServer::new(loaded, &self.program);
+        let bind = if settings.bind.is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { settings.bind };
+        let address = SocketAddr::new(bind, settings.port);
+        let is_held = || TcpStream::connect_timeout(&address, PORT_PATIENCE).is_ok();
+        let is_ours = || -> Result<bool, Failure> { Ok(matches!(block_on(server.find())?, Ok(Some(_)))) };
+        let patience = Instant::now() + SERVER_PATIENCE;
+        while !is_ours()? && is_held() {
+            // One of ours that another run starts answers soon.
+            if Instant::now() < patience {
+                thread::sleep(PORT_PATIENCE);
+                continue;
+            }
+            let message = format!("port {} at {} is held by another program", settings.port, settings.bind);
+            let place = Place::Named("site.yaml".to_owned());
+            let help = "end the program that holds it, or set another `server.port`";
+            findings.push(Diagnostic::error("node/preflight", place, message).path("server.port").help(help));
+            break;
+        }
+        Ok(())
+    }
+
     /// Looks whether everything is there that the nodes need, unless that is not wanted.
     pub(super) fn preflight(&self, settings: &Settings) -> Result<(), Failure> {
         let loaded = &self.loaded;
-        if self.verb == NodesVerb::Destroy || loaded.wishes.skip_preflight {
+        if loaded.wishes.skip_preflight {
             return Ok(());
         }
         let environment = settings.environment.to_map();
@@ -136,7 +174,16 @@ impl Prepared {
             host: &loaded.host.name,
             environment: &environment,
         };
+        if self.verb == NodesVerb::Destroy {
+            let unreached = block_on(preflight.unreached())?;
+            return match unreached.has_errors() {
+                true => Err(Failure::of(FailureKind::Unreachable, unreached)
+                    .hint("--skip-preflight tries all the same")),
+                false => Ok(()),
+            };
+        }
         let mut findings = preflight.findings();
+        self.look_at_port(&mut findings)?;
         let (asked, only) = block_on(preflight.ask_hosts())?;
         let kind = match only {
             OnlyReach::Yes if !findings.has_errors() => FailureKind::Unreachable,

@@ -10,12 +10,13 @@ use stead_drivers::server_client::ServerClient;
 use stead_drivers::site::Manifests;
 use stead_engine::compile::nodes::NodesVerb;
 use stead_engine::nodes::{FindHostError, find_host};
-use stead_model::machine::{MachineState, OwnerScope};
+use stead_model::machine::OwnerScope;
 use stead_model::node::wire::AgentState;
 use stead_model::node::{NodeEntry, NodeStatus, NodesState};
 use stead_model::site::manifest::{Mode, NodeType};
 use stead_model::site::{Site, resolve};
 use stead_model::{Diagnostics, ExitCode, NodeName};
+use stead_runner::machine::MachineDriver;
 use stead_server::ServerPlace;
 use tokio::runtime::Runtime;
 
@@ -178,7 +179,7 @@ fn add_unmade(state: &mut NodesState, wanted: load::Loaded) -> impl Fn(&NodeName
 }
 
 /// What a machine does, by the host it is on and the node's name; none: that host could not be asked.
-type Machines = BTreeMap<String, Option<BTreeMap<String, MachineState>>>;
+type Machines = BTreeMap<String, Option<BTreeMap<String, MachineSeen>>>;
 
 /// What is seen of the nodes of a pair.
 struct Seen {
@@ -198,11 +199,7 @@ impl Seen {
         }
         let of_root = match self.machines.get(on) {
             None | Some(None) => MachineSeen::Unknown,
-            Some(Some(machines)) => match machines.get(root.as_str()) {
-                None => MachineSeen::Absent,
-                Some(state) if state.is_live() => MachineSeen::Running,
-                Some(_) => MachineSeen::Stopped,
-            },
+            Some(Some(machines)) => machines.get(root.as_str()).copied().unwrap_or(MachineSeen::Absent),
         };
         match of_root {
             _ if root == name => of_root,
@@ -271,15 +268,35 @@ async fn machines(site: &Site, state_dir: &Path, host: &str, manifest: &str, sta
                 machine_driver(&name, &host.host, secrets, state_dir, Path::new("stead"), None).ok()
             });
         let listed = match driver {
-            Some(driver) => driver.list(&scope).await.ok(),
+            Some(driver) => seen_by(&*driver, &scope, state).await,
             None => None,
         };
-        let listed = listed.map(|machines| {
-            machines.into_iter().map(|machine| (machine.owner.name().to_owned(), machine.state)).collect()
-        });
         found.insert(name, listed);
     }
     found
+}
+
+/// Returns what the machines of `scope` do, by node, and which of those that are remembered are somebody else's; none if
+/// they could not be asked for.
+async fn seen_by(
+    driver: &dyn MachineDriver,
+    scope: &OwnerScope,
+    state: &NodesState,
+) -> Option<BTreeMap<String, MachineSeen>> {
+    let listed = driver.list(scope).await.ok()?;
+    let seen = listed.into_iter().map(|machine| {
+        let does = if machine.state.is_live() { MachineSeen::Running } else { MachineSeen::Stopped };
+        (machine.owner.name().to_owned(), does)
+    });
+    let mut seen: BTreeMap<String, MachineSeen> = seen.collect();
+    for (name, entry) in &state.nodes {
+        if let (Some(id), false) = (&entry.machine_id, seen.contains_key(name.as_str()))
+            && matches!(driver.inspect(id).await, Ok(Some(_)))
+        {
+            seen.insert(name.to_string(), MachineSeen::Foreign);
+        }
+    }
+    Some(seen)
 }
 
 /// Returns where the agents of nodes are, as the level's server knows; one that does not answer knows of none.

@@ -98,18 +98,17 @@ fn work(
     let head = &taken.head;
     let compiled = compiled(taken)?;
     let base_dir = settings.current_dir.clone();
-    let (inventory, files) = source::inventory(&InventoryArgs::default(), &base_dir, settings)?;
-    let meta = PlanMeta {
+    let hosts = source::inventory(&InventoryArgs::default(), &base_dir, settings)?;
+    let meta = hosts.recorded_in(PlanMeta {
         plan: head.plan.to_string(),
         vars: head.vars.clone(),
-        inventory: files.iter().map(|file| file.display().to_string()).collect(),
         trigger: head.trigger.clone(),
         segments: 1,
         ..PlanMeta::default()
-    };
+    });
     let sources = taken.source.iter().map(|bytes| ("plan.yaml".to_owned(), bytes.clone())).collect();
     let mut runner = Runner::new(stead_drivers::Drivers::standard())
-        .inventory(inventory)
+        .inventory(hosts.inventory.clone())
         .environment(settings.environment.to_map())
         .record_in(&settings.state_dir.path)
         // Nobody is there to try again: runs that meet at a host wait for each other.

@@ -16,9 +16,8 @@ use crate::render::Differences;
 use crate::settings::Settings;
 
 pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
-    let (inventory, inventory_files) =
-        source::inventory(&args.inventory, &source::base_dir(&args.file, settings), settings)?;
-    let loaded = source::load(&args.file, &(&args.vars).into(), Some(&inventory), settings)?;
+    let hosts = source::inventory(&args.inventory, &source::base_dir(&args.file, settings), settings)?;
+    let loaded = source::load(&args.file, &(&args.vars).into(), Some(&hosts.inventory), settings)?;
     let left_out = compile::select(&loaded.compiled, &args.only)
         .map_err(|error| Failure::caused_by(FailureKind::Usage, error))?;
 
@@ -29,7 +28,7 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     };
     let diff = if args.diff { Differences::Shown } else { Differences::Hidden };
     let mut runner = Runner::new(stead_drivers::Drivers::standard())
-        .inventory(inventory)
+        .inventory(hosts.inventory.clone())
         .limit(source::limit(&args.inventory)?)
         .environment(settings.environment.to_map())
         .durability(durability(args.durability))
@@ -54,16 +53,15 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     for warning in &loaded.compiled.warnings {
         runner = runner.warn(warning.code, format!("{}: {}", warning.place, warning.message));
     }
-    let meta = PlanMeta {
+    let meta = hosts.recorded_in(PlanMeta {
         plan: loaded.compiled.plan.name.to_string(),
         source: loaded.path.as_ref().map(|path| path.display().to_string()),
         argv: settings.argv.clone(),
         vars: loaded.given.clone(),
         only: args.only.clone(),
-        inventory: inventory_files.iter().map(|file| file.display().to_string()).collect(),
-        trigger: None,
         segments: 1,
-    };
+        ..PlanMeta::default()
+    });
     let Loaded { compiled, bytes, base_dir, .. } = loaded;
     runner =
         runner.provenance(Provenance { meta, sources: vec![("plan.yaml".to_owned(), bytes)], steps: None });

@@ -16,7 +16,7 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     // Read with the plan, so that a bad inventory or limit is noticed before a run.
     let base_dir = source::base_dir(&args.file, settings);
-    let (inventory, _) = source::inventory(&args.inventory, &base_dir, settings)?;
+    let inventory = source::inventory(&args.inventory, &base_dir, settings)?.inventory;
     let loaded = source::load(&args.file, &(&args.vars).into(), Some(&inventory), settings)?;
     source::limit(&args.inventory)?;
     let compiled = loaded.compiled;

@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use stead_engine::compile::{Catalogue, CompiledPlan, Inputs, VarFlag, is_usage, plan_file};
 use stead_engine::target::TargetExpr;
+use stead_model::bundle::{NodesOrigin, PlanMeta};
 use stead_model::diagnostic::{Place, Source};
 use stead_model::inventory::Inventory;
 use stead_model::yaml::{self, Codes};
 use stead_model::{Diagnostic, Diagnostics};
 
 use crate::args::{InventoryArgs, PlanSource, VarArgs};
+use crate::commands::nodes;
+use crate::commands::site::{self, SiteDir};
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
@@ -118,29 +121,92 @@ fn given_names(inputs: &Inputs) -> impl Iterator<Item = String> {
     names.into_iter()
 }
 
-/// Returns the hosts there are and the files that say so, absolute.
+/// The hosts there are, and what says so.
+pub(crate) struct KnownHosts {
+    pub(crate) inventory: Inventory,
+    /// The inventories and registries that were read, absolute.
+    pub(crate) files: Vec<PathBuf>,
+    /// The site whose nodes and hosts are among them.
+    pub(crate) nodes: Option<NodesOrigin>,
+}
+
+impl KnownHosts {
+    /// Adds what a program may use instead of asking for it again.
+    pub(crate) fn recorded_in(&self, meta: PlanMeta) -> PlanMeta {
+        let inventory = self.files.iter().map(|file| file.display().to_string()).collect();
+        PlanMeta { inventory, nodes: self.nodes.clone(), ..meta }
+    }
+}
+
+/// Returns the hosts there are.
 ///
-/// `-i` and `--agents` name them; else `$STEAD_INVENTORY`, else `inventory.yaml` beside the plan, else here; and
-/// `$STEAD_AGENTS`, else `agents.yaml` beside the plan, here or in the user's configuration.
+/// `-i`, `--agents`, `-M` and `-H` name them; else `$STEAD_INVENTORY`, else `inventory.yaml` beside the plan, else here; and
+/// `$STEAD_AGENTS`, else `agents.yaml` beside the plan, here or in the user's configuration; and the hosts of the site.
 pub(crate) fn inventory(
     args: &InventoryArgs,
     base_dir: &Path,
     settings: &Settings,
-) -> Result<(Inventory, Vec<PathBuf>), Failure> {
+) -> Result<KnownHosts, Failure> {
     let found = |given: &Option<PathBuf>, name: &str, dirs: &[&Path]| {
         let there = || dirs.iter().map(|dir| dir.join(name)).find(|file| file.is_file());
         given.clone().or_else(there)
     };
-    let files: Vec<PathBuf> = if args.inventory.is_empty() && args.agents.is_empty() {
+    let pair = &args.nodes;
+    let names_nodes = pair.manifest.is_some() || pair.host.is_some();
+    let names_files = !args.inventory.is_empty() || !args.agents.is_empty();
+    let files: Vec<PathBuf> = if names_files || names_nodes {
+        args.inventory.iter().chain(&args.agents).cloned().collect()
+    } else {
         let near = [base_dir, &settings.current_dir];
         let near_or_own: Vec<&Path> = near.into_iter().chain(settings.config_dir.as_deref()).collect();
         let inventory = found(&settings.inventory, "inventory.yaml", &near);
         inventory.into_iter().chain(found(&settings.agents, "agents.yaml", &near_or_own)).collect()
-    } else {
-        args.inventory.iter().chain(&args.agents).cloned().collect()
     };
-    let inventory = Inventory::read(&sources(&files, Codes::REACH, settings)?).map_err(Failure::invalid)?;
-    Ok((inventory, files.iter().map(|file| settings.current_dir.join(file)).collect()))
+    let mut inventory =
+        Inventory::read(&sources(&files, Codes::REACH, settings)?).map_err(Failure::invalid)?;
+    let of_site = if names_nodes {
+        Some((site::find(&pair.site, settings)?, nodes::hosts::all(pair, settings)?))
+    } else if names_files && pair.site.site.is_none() {
+        None
+    } else {
+        nodes::hosts::of_site(&pair.site, settings)?
+    };
+    let files: Vec<PathBuf> = files.iter().map(|file| settings.current_dir.join(file)).collect();
+    let nodes = of_site.as_ref().map(|(directory, _)| NodesOrigin {
+        site: directory.path.display().to_string(),
+        manifest: pair.manifest.clone(),
+        host: pair.host.clone(),
+    });
+    if let Some((directory, others)) = of_site {
+        inventory = together(inventory, others, &directory, &files)?;
+    }
+    Ok(KnownHosts { inventory, files, nodes })
+}
+
+/// Returns the hosts of files and of a site; one that both have would be either.
+fn together(
+    mut inventory: Inventory,
+    of_site: Inventory,
+    directory: &SiteDir,
+    files: &[PathBuf],
+) -> Result<Inventory, Failure> {
+    let twice = of_site.hosts.keys().filter(|name| inventory.hosts.contains_key(*name));
+    let problems = twice.map(|name| {
+        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        let message = format!(
+            "the host `{name}` is in {} and in the site {}",
+            files.join(" or "),
+            directory.shown.display()
+        );
+        Diagnostic::error("reach/duplicate-host", Place::Named(format!("host {name}")), message)
+            .help("rename one of them, or say with -i, or with -M and -H, which is meant")
+    });
+    let problems = Diagnostics(problems.collect());
+    if problems.has_errors() {
+        return Err(Failure::invalid(problems));
+    }
+    inventory.hosts.extend(of_site.hosts);
+    Ok(inventory)
 }
 
 /// Returns the target expression of `--limit`, if it is given.

@@ -76,6 +76,37 @@ fn there_is_one_document_whatever_happens() {
     assert_eq!((asked.code, asked.document()["error"]["code"].clone()), (6, json!("node/confirmation")));
 }
 
+/// Section 7: a server that could not have its port would be found in the middle of a run.
+#[test]
+fn a_held_port_is_found_first() {
+    let world = World::new();
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    world.write("site.yaml", &format!("server: {{port: {port}, bind: 127.0.0.1}}\n"));
+    world.nodes("- {name: edge, type: vm, spec: base, execution: {mode: pull}}\n");
+    let refused = world.create(&[]);
+    assert_eq!((refused.code, refused.document()["error"]["code"].clone()), (1, json!("node/preflight")));
+    assert!(refused.stdout.contains(&format!("port {port}")), "{}", refused.stdout);
+    assert!(world.machine_ids().is_empty());
+}
+
+/// Section 10: who is in the middle of its making when another fails is `failed`, and says that it was cancelled.
+#[test]
+fn who_is_cut_off_by_the_failure_of_another_says_so() {
+    let world = World::new();
+    let faults = "[{node: a, phase: config, error: no}, {node: b, phase: config, delay_ms: 600000}]";
+    world.host("local", &format!("driver: sandbox\nfaults: {faults}\n"));
+    world.nodes("- {name: a, type: vm, spec: base}\n- {name: b, type: vm, spec: base}\n");
+    let ended = world.create(&[]).exits(1);
+    assert_eq!(world.statuses(&ended), [("a", "failed"), ("b", "failed")]);
+    assert_eq!(ended.document()["nodes"][1]["error"], "cancelled", "{}", ended.stdout);
+    let state: serde_json::Value = serde_json::from_str(&world.state()).unwrap();
+    assert_eq!(
+        (&state["nodes"]["b"]["status"], &state["nodes"]["b"]["error"]),
+        (&json!("failed"), &json!("cancelled"))
+    );
+}
+
 /// Case 10 and 12: rows of a dry run; nothing is written, started or contacted.
 #[test]
 fn a_dry_run_shows_order_and_modes_and_touches_nothing() {
@@ -173,7 +204,7 @@ fn what_cannot_be_changed_fails_naming_the_field() {
     assert_eq!(made.code, 1);
     let document = made.document();
     let error = document["nodes"][0]["error"].as_str().unwrap();
-    assert!(error.contains("cpus is 2, not 4"), "{error}");
+    assert!(error.contains("cores is 2, not 4"), "{error}");
     let codes: Vec<&str> =
         document["diagnostics"].as_array().unwrap().iter().filter_map(|row| row["code"].as_str()).collect();
     assert!(codes.contains(&"node/orphan"), "{codes:?}");

@@ -270,6 +270,11 @@ fn a_remembered_machine_of_another_is_left_alone() {
     };
     let other = fs::read_to_string(world.state_dir().join("nodes/local/n/state.json")).unwrap();
     fs::write(world.state_path(), before.replace(&id(&before, "a"), &id(&other, "b"))).unwrap();
+    let status = world.run(&["status", "-M", "m", "-H", "local", "--json"]).document();
+    assert_eq!(
+        (&status["nodes"][0]["machine"], &status["nodes"][0]["converged"]),
+        (&"foreign".into(), &false.into())
+    );
     let refused = pairs.on("destroy", "m", "local", &[]).exits(1).document();
     let error = refused["nodes"][0]["error"].as_str().unwrap();
     assert!(error.contains("site/n/local/b") && error.contains("left alone"), "{error}");
