@@ -1,13 +1,15 @@
 //! Stead's record: the bundle format, sealing, verification and listing.
 //!
 //! A bundle is the directory of one run. [`RunDirectory`] makes and fills it, [`seal`] closes it with
-//! hashes, [`sign`] vouches for them, [`export`] makes an archive of it. [`verify`] checks it, [`list`], [`info`] and
+//! hashes, [`sign`] vouches for them, [`export`] makes an archive of it, of which
+//! [`attest`](attest()) says what passed in a form that others read. [`verify`] checks it, [`list`], [`info`] and
 //! [`resolve`] find and show it, in either form. [`analysis`] reads the captures in it, and [`diff`] compares two of
 //! them. Failing to record is a value here, never a failed run: the caller decides what it means. The event log inside is
 //! written by `stead-runner`.
 
 pub mod analysis;
 mod archive;
+mod attest;
 pub mod diff;
 mod directory;
 mod error;
@@ -31,6 +33,7 @@ mod unpacked;
 mod verify;
 
 pub use archive::ArchiveFormat;
+pub use attest::{AttestError, attest, attestation_path};
 pub use directory::{
     CreateError, NewRun, OpenError, RunDirectory, WriteBytes, make_directory, replace_file, replace_json,
 };

@@ -11,6 +11,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use signature::Signer as _;
 use ssh_key::public::KeyData;
 use ssh_key::{Algorithm, HashAlg, LineEnding, PrivateKey, PublicKey, SshSig};
 
@@ -193,6 +194,15 @@ impl SigningKey {
             Self::Agent { public, .. } => public,
         };
         public.fingerprint(HashAlg::Sha256).to_string()
+    }
+
+    /// Returns the bare signature of `message`, for forms that say themselves what is signed.
+    pub(crate) fn sign_plainly(&self, message: &[u8]) -> Result<Vec<u8>, SignError> {
+        let signature = match self {
+            Self::File(key) => key.try_sign(message).map_err(|_| SignError::Key(ssh_key::Error::Crypto))?,
+            Self::Agent { public, socket } => agent::sign(socket, public, message)?,
+        };
+        Ok(signature.as_bytes().to_vec())
     }
 
     fn sign(&self, message: &[u8]) -> Result<SshSig, SignError> {

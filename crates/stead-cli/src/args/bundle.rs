@@ -54,7 +54,8 @@ Examples:
 const EXPORT_EXAMPLES: &str = "\
 Examples:
   stead bundle export last                        to <run id>.zip, here
-  stead bundle export last -o evidence.tar.zst";
+  stead bundle export last -o evidence.tar.zst
+  stead bundle export last --attest ~/.ssh/ci     and an attestation for tools that gate on results";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
@@ -145,6 +146,9 @@ pub struct BundleExportArgs {
     /// zip or tar.zst [default: as the name of FILE ends, else zip]
     #[arg(long, value_name = "FORMAT", value_parser = archive_format)]
     pub format: Option<ArchiveFormat>,
+    /// Write FILE.intoto.json too: what passed, as an in-toto statement signed with this SSH key
+    #[arg(long, value_name = "KEY")]
+    pub attest: Option<PathBuf>,
     /// Replace an existing file
     #[arg(long)]
     pub force: bool,

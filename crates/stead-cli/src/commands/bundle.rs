@@ -1,9 +1,9 @@
 //! `stead bundle …`: one bundle is found the same way by every command.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use stead_bundle::diff::Target;
-use stead_bundle::{LoadError, ResolveError};
+use stead_bundle::{LoadError, ResolveError, SigningKey};
 
 use crate::args::SiteArgs;
 use crate::commands::site;
@@ -28,6 +28,13 @@ pub(crate) fn run_directories(settings: &Settings) -> Vec<PathBuf> {
         }
     }
     all
+}
+
+/// Returns the key to sign with; one that cannot be used is said before anything starts.
+pub(crate) fn signing_key(path: &Path, settings: &Settings) -> Result<SigningKey, Failure> {
+    let agent = settings.environment.get("SSH_AUTH_SOCK").filter(|socket| !socket.is_empty()).map(Path::new);
+    let key = SigningKey::load(&settings.current_dir.join(path), agent);
+    key.map_err(|error| Failure::caused_by(FailureKind::Invalid, error))
 }
 
 /// Returns the bundle that PATH names: a directory or file, else a run id, a part of one, or `last`.

@@ -3,6 +3,7 @@
 //! Bundles of runs are written by hand, as the format says they are, so that every state of them can be had.
 
 mod archives;
+mod attesting;
 mod diffing;
 mod fixture;
 mod real_runs;

@@ -4,11 +4,14 @@ use stead_bundle::ArchiveFormat;
 use stead_model::ExitCode;
 
 use crate::args::BundleExportArgs;
-use crate::commands::bundle::{find, unreadable};
+use crate::commands::bundle::{find, signing_key, unreadable};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::one_line;
 use crate::settings::Settings;
+
+/// What to do about a file that is there.
+const REPLACES: &str = "--force replaces it, -o names another file";
 
 pub(crate) fn run(
     args: &BundleExportArgs,
@@ -25,10 +28,16 @@ pub(crate) fn run(
             settings.current_dir.join(format!("{}.{}", stead_bundle::file_name(&run_id, ""), format.as_str()))
         }
     };
+    let key = args.attest.as_deref().map(|path| signing_key(path, settings)).transpose()?;
+    let attestation = stead_bundle::attestation_path(&out);
+    if key.is_some() && !args.force && attestation.exists() {
+        let message = format!("{} exists already", attestation.display());
+        return Err(Failure::new(FailureKind::Invalid, message).hint(REPLACES));
+    }
     let exported = stead_bundle::export(&bundle, &out, format, args.force).map_err(|error| {
         let exists = matches!(error, stead_bundle::ExportError::Exists { .. });
         let failure = Failure::caused_by(FailureKind::of(error.exit_code()), error);
-        if exists { failure.hint("--force replaces it, -o names another file") } else { failure }
+        if exists { failure.hint(REPLACES) } else { failure }
     })?;
     let path = exported.path.display().to_string();
     output.out.print_line(&format!(
@@ -37,5 +46,11 @@ pub(crate) fn run(
         exported.files,
         exported.bytes
     ));
+    if let Some(key) = key {
+        let path = stead_bundle::attest(&exported, &key)
+            .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+        let path = path.display().to_string();
+        output.out.print_line(&format!("{}: signed by {}", one_line(&path), key.fingerprint()));
+    }
     Ok(ExitCode::Success)
 }

@@ -1,15 +1,13 @@
 //! `stead run manifest FILE`.
 
-use std::path::Path;
-
-use stead_bundle::SigningKey;
 use stead_model::ExitCode;
 
 use super::act::{self, RunRequest};
 use super::shown::{self, Wanted, Where};
 use super::{drive, load};
 use crate::args::RunManifestArgs;
-use crate::failure::{Failure, FailureKind};
+use crate::commands::bundle::signing_key;
+use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -34,14 +32,6 @@ pub(crate) fn run(
     Ok(ExitCode::Success)
 }
 
-/// Returns the key that the bundle is to be signed with; one that cannot be used is said before anything starts.
-fn signing_key(args: &RunManifestArgs, settings: &Settings) -> Result<Option<SigningKey>, Failure> {
-    let Some(path) = &args.sign else { return Ok(None) };
-    let agent = settings.environment.get("SSH_AUTH_SOCK").filter(|socket| !socket.is_empty()).map(Path::new);
-    let key = SigningKey::load(&settings.current_dir.join(path), agent);
-    key.map(Some).map_err(|error| Failure::caused_by(FailureKind::Invalid, error))
-}
-
 fn act(
     args: &RunManifestArgs,
     loaded: load::Loaded,
@@ -57,7 +47,7 @@ fn act(
         vars: loaded.given,
         bundle_dir: args.bundle_dir.clone(),
         force: args.force,
-        signing: signing_key(args, settings)?,
+        signing: args.sign.as_deref().map(|path| signing_key(path, settings)).transpose()?,
     };
     let prepared = act::prepare(request, observers, settings)?;
     let ended = drive::drive(prepared.stopper(), prepared.run())?;
