@@ -24,6 +24,16 @@ purity:
 dependencies:
     ci/dependencies
 
+# The commands that README.md and docs/ show.
+docs:
+    cargo build --locked -q --bin stead
+    ci/docs target/debug/stead
+
+# The book.
+book:
+    cargo build --locked -q --bin stead
+    ci/book target/debug/stead
+
 # The first plan.
 first:
     cargo run --release -- plan run examples/first.yaml
