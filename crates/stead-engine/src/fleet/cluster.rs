@@ -31,11 +31,13 @@ mod assign;
 mod events;
 mod leave;
 mod place;
+mod rebuild;
 #[cfg(test)]
 pub(super) mod tests;
 mod tick;
 
 pub use events::{Event, EventKind};
+pub use rebuild::Unclaimed;
 
 /// More generations than any fleet will have.
 pub const MOST_GENERATIONS: u64 = 1 << 48;
@@ -67,6 +69,8 @@ pub struct Durable {
     pub holds: BTreeMap<String, Hold>,
     /// Rollouts that are not over.
     pub rollouts: BTreeMap<VmId, rollout::Memory>,
+    /// Of a state that was lost: VMs that workers run and no active group has yet.
+    pub unclaimed: BTreeMap<VmId, Unclaimed>,
 }
 
 /// The generations of a group.
@@ -167,7 +171,9 @@ pub struct Cluster {
     targets: BTreeMap<VmId, Digest>,
     scheduler: Scheduler,
     schedule_policy: SchedulePolicy,
-    assigned: BTreeMap<WorkerName, Vec<(Assigned, Arc<VmSpec>)>>,
+    assigned: BTreeMap<WorkerName, Vec<(Assigned, Option<Arc<VmSpec>>)>>,
+    /// Of a state that is rebuilt: the workers whose reports were taken.
+    taken: Option<BTreeSet<WorkerName>>,
     is_dirty: bool,
     events: Vec<Event>,
 }
@@ -200,6 +206,7 @@ impl Cluster {
             scheduler: Scheduler::new(SchedulePolicy::default()),
             schedule_policy: SchedulePolicy::default(),
             assigned: BTreeMap::new(),
+            taken: None,
             is_dirty: true,
             events: Vec::new(),
         };
@@ -226,6 +233,8 @@ impl Cluster {
             self.ears.entry(name).or_insert_with(|| Ear { state_since: now, lease_until, ..Ear::default() });
         }
         self.events.clear();
+        // What was taken from reports and not kept is taken again before anybody gets an assignment.
+        self.taken.iter_mut().for_each(BTreeSet::clear);
         self.load_targets();
         self.load_rollouts();
         self.load_scheduler(now);
@@ -266,16 +275,18 @@ impl Cluster {
     /// Takes up the rollouts that are not over; of the others nothing more is to be said.
     fn load_rollouts(&mut self) {
         let placed: BTreeSet<VmId> = self.durable.placements.keys().map(|key| key.vm.clone()).collect();
-        let mut rows = BTreeMap::new();
-        for (vm, target) in self.targets.iter().filter(|(vm, _)| placed.contains(*vm)) {
-            let open = self.durable.rollouts.get(vm);
-            let mut memory = open.cloned().unwrap_or_else(|| rollout::Memory::done(*target));
-            if let Some(row) = self.rollouts.get(vm).filter(|row| row.memory.target == memory.target) {
-                memory.proven.clone_from(&row.memory.proven);
-            }
-            rows.insert(vm.clone(), RolloutRow { memory, decision: None });
+        let known = self.targets.iter().filter(|(vm, _)| placed.contains(*vm));
+        self.rollouts = known.map(|(vm, target)| (vm.clone(), self.stored_rollout(vm, *target))).collect();
+    }
+
+    /// Returns the rollout of a VM that is placed, as far as it is remembered.
+    fn stored_rollout(&self, vm: &VmId, target: Digest) -> RolloutRow {
+        let open = self.durable.rollouts.get(vm);
+        let mut memory = open.cloned().unwrap_or_else(|| rollout::Memory::done(target));
+        if let Some(row) = self.rollouts.get(vm).filter(|row| row.memory.target == memory.target) {
+            memory.proven.clone_from(&row.memory.proven);
         }
-        self.rollouts = rows;
+        RolloutRow { memory, decision: None }
     }
 
     /// Returns the newest active generation.
@@ -366,8 +377,11 @@ impl Cluster {
 
     /// Returns the instances of a group that run, as far as is known.
     fn running_of(&self, group: &GroupName) -> Vec<InstanceKey> {
-        let Some(active) = self.durable.groups.get(group).and_then(Group::active) else { return Vec::new() };
-        let of_group = |key: &InstanceKey| active.specs.binary_search_by(|spec| spec.id.cmp(&key.vm)).is_ok();
+        let active = self.durable.groups.get(group).and_then(Group::active);
+        let of_group = |key: &InstanceKey| {
+            let has = |active: &Generation| active.specs.binary_search_by(|spec| spec.id.cmp(&key.vm)).is_ok();
+            active.is_some_and(has) || self.is_unclaimed_of(&key.vm, group)
+        };
         let runs = |place: &Placement| place.worker.is_some() || !place.leaving.is_empty();
         let placed = self.durable.placements.iter().filter(|(_, place)| runs(place));
         placed.map(|(key, _)| key).filter(|key| of_group(key)).cloned().collect()
@@ -399,6 +413,7 @@ impl Cluster {
             self.durable.specs.insert((spec.id.clone(), hash), spec);
         }
         self.load_desired();
+        self.claim(name, now);
         self.is_dirty = true;
     }
 

@@ -284,7 +284,20 @@ fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
         for (key, sighting) in &ear.seen {
             let placement = cluster.durable.placements.get(key);
             let is_here = placement.is_some_and(|placement| placement.worker.as_ref() == Some(worker));
-            if is_here || sighting.seen.state == InstanceState::Absent {
+            let unclaimed = cluster.durable.unclaimed.get(&key.vm);
+            if (is_here && unclaimed.is_none()) || sighting.seen.state == InstanceState::Absent {
+                continue;
+            }
+            if let Some(unclaimed) = unclaimed {
+                let group = unclaimed.group.as_ref();
+                let of = group.map_or_else(|| "of no known group".to_owned(), |group| format!("group `{group}`"));
+                found.push(InstanceStatus {
+                    group: unclaimed.group.clone(),
+                    generation: placement.map_or(0, |placement| placement.generation),
+                    code: Some(Code::Rebuilding),
+                    message: Some(format!("it runs on as it is; {} ({of})", Code::Rebuilding.advice())),
+                    ..shown(key, Some(worker.clone()), Some(sighting))
+                });
                 continue;
             }
             let leaving = placement.is_some_and(|placement| placement.leaving.contains(worker));
@@ -307,7 +320,9 @@ fn workers(cluster: &Cluster) -> Vec<WorkerStatus> {
         if let Some(worker) = &placement.worker {
             let entry = allocated.entry(worker).or_default();
             entry.0 += 1;
-            let asks = cluster.desired_spec(&key.vm).map(|spec| spec.resources).unwrap_or_default();
+            let asks = cluster.desired_spec(&key.vm).map(|spec| spec.resources);
+            let asks = asks.or_else(|| cluster.durable.unclaimed.get(&key.vm).map(|one| one.takes));
+            let asks = asks.unwrap_or_default();
             let holds = cluster.holds_of(key, placement).unwrap_or_default();
             entry.1 = entry.1.plus(asks.larger(holds));
         }

@@ -408,7 +408,8 @@ fn shown_hold(hold: &Hold) -> HoldShown {
 
 /// Returns everything that a plan needs, as JSON.
 pub(super) fn snapshot_of(cluster: &Cluster, now: Millis) -> String {
-    let placements = cluster.durable.placements.iter().filter_map(|(key, placement)| {
+    let claimed = cluster.durable.placements.iter().filter(|(key, _)| !cluster.is_unclaimed(&key.vm));
+    let placements = claimed.filter_map(|(key, placement)| {
         let spec = cluster.desired_spec(&key.vm);
         let volumes = spec.filter(|_| placement.volumes_on.is_some()).map(|spec| &spec.volumes);
         Some(SnapshotPlacement {
@@ -428,9 +429,15 @@ pub(super) fn snapshot_of(cluster: &Cluster, now: Millis) -> String {
             specs: active.specs.iter().map(|spec| (**spec).clone()).collect(),
         })
     });
+    let mut workers = cluster.worker_views(now);
+    for (name, takes) in cluster.unclaimed_load() {
+        if let Some(view) = workers.iter_mut().find(|view| view.id == *name) {
+            view.allocatable = view.allocatable.without(takes);
+        }
+    }
     let snapshot = Snapshot {
         fleet: (*cluster.fleet()).clone(),
-        workers: cluster.worker_views(now),
+        workers,
         placements: placements.collect(),
         groups: groups.collect(),
     };

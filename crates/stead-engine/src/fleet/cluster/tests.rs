@@ -40,7 +40,7 @@ fn policy(cluster: &mut Cluster, number: u64, fleet: FleetFile) -> Publication {
     }
 }
 
-fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>) -> Heartbeat {
+pub(super) fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>) -> Heartbeat {
     Heartbeat {
         worker: worker_name(worker),
         boot_id: String::new(),
@@ -105,6 +105,8 @@ fn obedient(cluster: &Cluster, worker: &str, uptime_ms: Millis) -> Vec<Seen> {
         attempts: 0,
         code: None,
         detail: String::new(),
+        group: Some(GroupName::default_group()),
+        takes: Default::default(),
     });
     seen.collect()
 }

@@ -169,6 +169,8 @@ impl Agent {
             attempts: record.attempts,
             code,
             detail,
+            group: Some(record.group.clone()),
+            takes: record.spec.resources,
         }
     }
 }
