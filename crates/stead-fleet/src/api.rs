@@ -79,6 +79,13 @@ pub struct StatusFilter {
     pub vm: Option<VmId>,
 }
 
+impl StatusFilter {
+    /// Whether a group is of the part that is wanted.
+    pub fn has_group(&self, group: &GroupName) -> bool {
+        self.group.as_ref().is_none_or(|wanted| wanted == group)
+    }
+}
+
 /// A JSON document as it travels: written once by who knows its type, read by who needs it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(pub String);

@@ -21,7 +21,7 @@ use stead_model::fleet::{CommitId, FleetFile, InstanceKey, Millis, VmSpec};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
-use super::accept::{Standing, accept};
+use super::accept::{Standing, accept, stops};
 use super::canon::vm_hash;
 use super::liveness::{self, Freshness, Heard, Presence};
 use super::rollout;
@@ -126,6 +126,8 @@ pub struct Ear {
 pub struct Sighting {
     /// What was said.
     pub seen: Seen,
+    /// When, by the leader's clock.
+    pub at: Millis,
     /// Since when it is ready, by the leader's clock.
     pub ready_since: Option<Millis>,
 }
@@ -152,7 +154,7 @@ pub struct Cluster {
     /// When this leader began to listen.
     pub leader_since: Millis,
     /// When it last looked.
-    now: Millis,
+    pub now: Millis,
     /// Workers that are not of the fleet any more.
     dismissed: BTreeSet<WorkerName>,
     /// What it has heard.
@@ -174,6 +176,8 @@ pub struct Cluster {
     assigned: BTreeMap<WorkerName, Vec<(Assigned, Option<Arc<VmSpec>>)>>,
     /// Of a state that is rebuilt: the workers whose reports were taken.
     taken: Option<BTreeSet<WorkerName>>,
+    /// Of a state that is rebuilt: the newest generation that a worker has applied. It applies none that is older.
+    reported: u64,
     is_dirty: bool,
     events: Vec<Event>,
 }
@@ -207,6 +211,7 @@ impl Cluster {
             schedule_policy: SchedulePolicy::default(),
             assigned: BTreeMap::new(),
             taken: None,
+            reported: 0,
             is_dirty: true,
             events: Vec::new(),
         };
@@ -289,9 +294,10 @@ impl Cluster {
         RolloutRow { memory, decision: None }
     }
 
-    /// Returns the newest active generation.
+    /// Returns the newest active generation. Of a state that is rebuilt it is at least what workers have applied.
     pub fn generation(&self) -> u64 {
-        self.durable.groups.values().filter_map(|group| group.active).max().unwrap_or_default()
+        let active = self.durable.groups.values().filter_map(|group| group.active).max();
+        active.unwrap_or_default().max(self.reported)
     }
 
     /// Returns the generation of a commit: the same one while that is the highest, else a new one.
@@ -379,12 +385,20 @@ impl Cluster {
     fn running_of(&self, group: &GroupName) -> Vec<InstanceKey> {
         let active = self.durable.groups.get(group).and_then(Group::active);
         let of_group = |key: &InstanceKey| {
-            let has = |active: &Generation| active.specs.binary_search_by(|spec| spec.id.cmp(&key.vm)).is_ok();
+            let has =
+                |active: &Generation| active.specs.binary_search_by(|spec| spec.id.cmp(&key.vm)).is_ok();
             active.is_some_and(has) || self.is_unclaimed_of(&key.vm, group)
         };
         let runs = |place: &Placement| place.worker.is_some() || !place.leaving.is_empty();
         let placed = self.durable.placements.iter().filter(|(_, place)| runs(place));
         placed.map(|(key, _)| key).filter(|key| of_group(key)).cloned().collect()
+    }
+
+    /// Returns how many running instances of a group a generation of it would stop, and how many run.
+    pub fn stops_of(&self, group: &GroupName, generation: &Generation) -> (u32, u32) {
+        let running = self.running_of(group);
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        (count(stops(&running, &generation.specs)), count(running.len()))
     }
 
     /// Whether new generations of a group wait.
@@ -472,7 +486,7 @@ impl Cluster {
                         || if before.is_none() { now.saturating_sub(seen.uptime_ms) } else { now },
                     )
             });
-            ear.seen.insert(seen.key.clone(), Sighting { seen: seen.clone(), ready_since });
+            ear.seen.insert(seen.key.clone(), Sighting { seen: seen.clone(), at: now, ready_since });
         }
         if let Some(facts) = &heartbeat.facts {
             let known = self.durable.workers.entry(heartbeat.worker.clone()).or_default();

@@ -56,6 +56,9 @@ pub struct Candidate {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
+    /// The same in words: what is wanted, and what there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// What it is compared by, the least first: spread, instances of the VM, load, and the weight, highest first.
     pub score: Vec<String>,
 }

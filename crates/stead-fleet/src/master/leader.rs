@@ -143,8 +143,7 @@ impl Lead {
         let lease = u64::try_from(LEASE.as_millis()).unwrap_or(0);
         // Whoever may have been deposed lets no singleton run on.
         let is_sure = is_sole || now.saturating_sub(self.renewed) < lease;
-        let granted =
-            if self.goes_on() { reply.lease } else { self.lease_to_run_on(&heartbeat.worker) };
+        let granted = if self.goes_on() { reply.lease } else { self.lease_to_run_on(&heartbeat.worker) };
         Beat {
             lease: granted.filter(|_| is_sure),
             interval: reply.interval,
@@ -246,8 +245,7 @@ impl Owner {
             Err(error) => return Some(Err(error)),
         };
         let is_current = lead.cluster.is_current(worker, applied.generation, applied.revision);
-        let answer =
-            if is_current || !lead.goes_on() { None } else { lead.cluster.assignment(worker) };
+        let answer = if is_current || !lead.goes_on() { None } else { lead.cluster.assignment(worker) };
         if answer.is_none() && patience == Patience::Change {
             return None;
         }

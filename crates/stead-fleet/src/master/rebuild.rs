@@ -106,7 +106,9 @@ impl Rebuilding {
             Phase::Claiming { groups: None, goes_on: false } => {
                 "the publisher, which has not said what there is".to_owned()
             }
-            Phase::Claiming { goes_on: false, .. } => "the group `fleet`, which says how everything is".to_owned(),
+            Phase::Claiming { goes_on: false, .. } => {
+                "the group `fleet`, which says how everything is".to_owned()
+            }
             Phase::Claiming { groups, goes_on: true } => {
                 let unclaimed = cluster.durable.unclaimed.values().filter_map(|one| one.group.as_ref());
                 let told = groups.iter().flatten().filter(|name| !is_active(cluster, name));
@@ -147,8 +149,10 @@ impl Rebuilding {
         let Phase::Claiming { groups, goes_on } = &mut self.phase else { return Step::Wait };
         // Without the policy a worker has other labels, and what runs on it may have to go.
         let fleet = GroupName::fleet();
-        *goes_on |= is_active(cluster, &fleet) || groups.as_ref().is_some_and(|groups| !groups.contains(&fleet));
-        let has_all = groups.as_ref().is_some_and(|groups| groups.iter().all(|name| is_active(cluster, name)));
+        *goes_on |=
+            is_active(cluster, &fleet) || groups.as_ref().is_some_and(|groups| !groups.contains(&fleet));
+        let has_all =
+            groups.as_ref().is_some_and(|groups| groups.iter().all(|name| is_active(cluster, name)));
         match *goes_on {
             false => Step::Wait,
             true if cluster.is_rebuilt(has_all) => Step::Over,

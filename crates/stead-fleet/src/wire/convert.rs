@@ -452,7 +452,11 @@ fn read_seen(from: observed::instance::Reader<'_>) -> capnp::Result<Seen> {
         attempts: from.get_attempts(),
         code: known,
         detail,
-        group: if from.get_group()?.is_empty() { None } else { Some(parsed(from.get_group(), GroupName::parse)?) },
+        group: if from.get_group()?.is_empty() {
+            None
+        } else {
+            Some(parsed(from.get_group(), GroupName::parse)?)
+        },
         takes: Resources {
             cpu_milli: from.get_cpu_milli().into(),
             mem_mib: from.get_mem_mi_b().into(),

@@ -50,7 +50,8 @@ impl Cluster {
 
     /// Returns the workers whose reports are still missing.
     pub fn unheard(&self) -> impl Iterator<Item = &WorkerName> {
-        let is_missing = |name: &&WorkerName| !self.is_dismissed(name) && !self.given_up.given_up.contains(*name);
+        let is_missing =
+            |name: &&WorkerName| !self.is_dismissed(name) && !self.given_up.given_up.contains(*name);
         self.ears.iter().filter(|(_, ear)| !ear.is_complete).map(|(name, _)| name).filter(is_missing)
     }
 
@@ -61,14 +62,17 @@ impl Cluster {
 
     /// Whether a VM is one that a group will claim. What no worker has a group for counts as the default group's.
     pub(super) fn is_unclaimed_of(&self, vm: &VmId, group: &GroupName) -> bool {
-        let of = |one: &Unclaimed| one.group.as_ref().map_or(*group == GroupName::default_group(), |of| of == group);
+        let of = |one: &Unclaimed| {
+            one.group.as_ref().map_or(*group == GroupName::default_group(), |of| of == group)
+        };
         self.durable.unclaimed.get(vm).is_some_and(of)
     }
 
     /// Returns what each unclaimed copy takes, and of which worker.
     pub fn unclaimed_load(&self) -> impl Iterator<Item = (&WorkerName, Resources)> {
         self.durable.unclaimed.iter().flat_map(|(vm, one)| {
-            let copies = self.placements_of(vm).flat_map(|(_, place)| place.leaving.iter().chain(&place.worker));
+            let copies =
+                self.placements_of(vm).flat_map(|(_, place)| place.leaving.iter().chain(&place.worker));
             copies.map(|worker| (worker, one.takes))
         })
     }
@@ -87,11 +91,14 @@ impl Cluster {
         let mut unclaimed: BTreeMap<VmId, Unclaimed> = BTreeMap::new();
         for name in &heard {
             let Some(ear) = self.ears.get(name) else { continue };
+            self.reported = self.reported.max(ear.seen_generation);
             self.durable.last_generation = self.durable.last_generation.max(ear.seen_generation);
             self.epoch = self.epoch.max((ear.seen_revision >> 32) + u64::from(!taken.contains(name)));
             for (key, sighting) in &ear.seen {
                 let seen = &sighting.seen;
-                let Some(hash) = seen.vm_hash.filter(|_| seen.state != InstanceState::Absent) else { continue };
+                let Some(hash) = seen.vm_hash.filter(|_| seen.state != InstanceState::Absent) else {
+                    continue;
+                };
                 let is_known = self.durable.placements.get(key).is_some_and(|placement| {
                     placement.worker.as_ref() == Some(name) || placement.leaving.contains(name)
                 });
@@ -126,7 +133,8 @@ impl Cluster {
         for (key, mut copies) in found {
             // Of two copies the one that is ready is the one that stays, once its group decides.
             copies.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-            let mut workers: BTreeSet<WorkerName> = copies.iter().map(|(_, worker, _)| worker.clone()).collect();
+            let mut workers: BTreeSet<WorkerName> =
+                copies.iter().map(|(_, worker, _)| worker.clone()).collect();
             let Some((_, _, first)) = copies.into_iter().next() else { continue };
             let placement = self.durable.placements.entry(key).or_insert(first);
             workers.retain(|worker| placement.worker.as_ref() != Some(worker));
@@ -167,9 +175,11 @@ impl Cluster {
         if self.taken.is_none() {
             return;
         }
-        let is_its = |vm: &VmId, one: &Unclaimed| self.targets.contains_key(vm) || one.group.as_ref() == Some(group);
+        let is_its =
+            |vm: &VmId, one: &Unclaimed| self.targets.contains_key(vm) || one.group.as_ref() == Some(group);
         let unclaimed = self.durable.unclaimed.iter();
-        let claimed: Vec<VmId> = unclaimed.filter(|(vm, one)| is_its(vm, one)).map(|(vm, _)| vm.clone()).collect();
+        let claimed: Vec<VmId> =
+            unclaimed.filter(|(vm, one)| is_its(vm, one)).map(|(vm, _)| vm.clone()).collect();
         // What must not run twice and was seen nowhere may run where nobody has been heard.
         let silent = self.ears.iter().filter(|(_, ear)| !ear.is_complete);
         let silent: BTreeSet<WorkerName> = silent.map(|(name, _)| name.clone()).collect();

@@ -7,11 +7,11 @@ use stead_engine::fleet::reconcile::{
     Closure, ClosureState, Exit, Here, Local, LocalState, Step, StopReason, fetch_retry_at, is_newer,
     reconcile,
 };
-use stead_model::{GroupName, WorkerName};
 use stead_model::fleet::state::{Allocatable, Assignment, Heartbeat, InstanceState, Seen, WorkerFacts};
 use stead_model::fleet::vm::Driver;
 use stead_model::fleet::{Code, InstanceKey, Millis};
 use stead_model::plan::Digest;
+use stead_model::{GroupName, WorkerName};
 
 use super::world::{Message, Plant, World};
 

@@ -421,6 +421,11 @@ async fn an_empty_list_is_held_until_it_is_approved() {
     let shown = settle(&*master, &mut workers, |shown| shown["counts"]["converged"] == 2).await;
     let held = &shown["groups"][0]["held"];
     assert_eq!((&held["generation"], &held["code"]), (&2.into(), &Code::HeldGeneration.word().into()));
+    assert_eq!(
+        (&held["reason"], &held["stops"], &held["running"]),
+        (&"empty-set".into(), &2.into(), &2.into()),
+        "{held:#}"
+    );
     let line = held["approve"].as_str().unwrap();
     assert!(held["message"].as_str().unwrap().contains(line), "{held:#}");
     publish_policy(&*master, 3, &format!("approve: [{line}]\n")).await;
