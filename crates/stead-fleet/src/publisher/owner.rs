@@ -86,6 +86,10 @@ impl Owner {
     pub(super) fn open(mut settings: Settings, master: Arc<dyn Master>) -> Result<Self, PublishError> {
         settings.file.nix = placed(&settings.file.nix)?;
         let place = Place::open(&settings.directory)?;
+        if let Some(events) = &settings.events {
+            let path = events.directory().to_owned();
+            events.begin().map_err(|source| PublishError::File { what: "write events to", path, source })?;
+        }
         // Builds that were killed left what they worked on; nobody else works here.
         std::fs::remove_dir_all(place.paths().nix_home.join(SCRATCH)).ok();
         let git = Git::open(&settings.file, place.clone_directory())?;

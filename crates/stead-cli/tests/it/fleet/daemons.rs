@@ -93,7 +93,7 @@ impl Daemons {
             daemons.join(
                 "worker",
                 worker,
-                &["worker", "--drivers", drivers, "--drift_interval", "1s", "--nix", &nix],
+                &["worker", "--drivers", drivers, "--drift-interval", "1s", "--nix", &nix],
             );
         }
         daemons.count_nix("p1");

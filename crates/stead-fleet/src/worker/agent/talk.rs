@@ -89,6 +89,7 @@ impl Agent {
             return;
         }
         (self.settings.watch)("assignment");
+        self.figures.applied(incoming.generation);
         self.applied = Some(incoming);
     }
 
@@ -167,10 +168,12 @@ impl Agent {
         let beat = match answer {
             Ok(beat) => beat,
             Err(error) => {
+                self.figures.rejected.add(1);
                 self.needs_full |= is_full;
                 return self.note_away(&error, |agent| &mut agent.beat_failures);
             }
         };
+        self.figures.heartbeats.add(1);
         self.beat_failures = 0;
         self.interval = beat.interval.max(SPACING);
         self.told.was_told(snapshot);
