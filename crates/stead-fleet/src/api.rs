@@ -64,6 +64,9 @@ pub struct Beat {
     pub leader: String,
 }
 
+/// The code of a master's answer to a report of groups that it does not have: its state was lost.
+pub const UNPUBLISHED: &str = "unpublished";
+
 /// Which part of a status is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

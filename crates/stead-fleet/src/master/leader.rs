@@ -12,12 +12,15 @@ use super::keys::{Difference, Mirror, UnreadableKey};
 use super::owner::{Owner, Role};
 use super::rebuild::{Rebuilding, Step};
 use super::{LEASE, Settings};
-use crate::api::{Applied, Beat, CallError, HoldOrder, PipelineReport};
+use crate::api::{Applied, Beat, CallError, GroupPipeline, HoldOrder, PipelineReport, UNPUBLISHED};
 use crate::events::{Ev, Fields};
 use crate::store::{Compare, Entry, Put, Revision};
 
 /// The longest hold: a day.
 const LONGEST_HOLD: Millis = 24 * 3_600_000;
+
+/// What a publisher says of a group that it has published.
+const SUBMITTED: &str = "submitted";
 
 /// The longest reason of a hold.
 const LONGEST_REASON: usize = 1_024;
@@ -173,6 +176,24 @@ impl Lead {
         if let Some(rebuilding) = &mut self.rebuilding {
             rebuilding.note(report);
         }
+    }
+
+    /// Tells a publisher which of the groups that it has published are not here: this master begins anew.
+    pub(super) fn unpublished(&self, report: Option<&PipelineReport>) -> Result<(), CallError> {
+        if self.rebuilding.is_none() || self.is_collecting() {
+            return Ok(());
+        }
+        let is_missing = |group: &&GroupPipeline| {
+            let stored = self.cluster.durable.groups.get(&group.group);
+            group.stage == SUBMITTED && stored.is_none_or(|group| group.stored.is_empty())
+        };
+        let groups = report.into_iter().flat_map(|report| &report.groups).filter(is_missing);
+        let groups: Vec<&str> = groups.map(|group| group.group.as_str()).collect();
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let message = format!("this master lost its state and has nothing of {}", groups.join(", "));
+        Err(refused(UNPUBLISHED, message))
     }
 
     /// Whether workers get assignments.

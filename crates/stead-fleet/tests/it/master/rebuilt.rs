@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stead_fleet::api::{CallError, GroupPipeline, Master, PipelineReport, WatcherReport};
+use stead_fleet::api::{CallError, GroupPipeline, Master, PipelineReport, UNPUBLISHED, WatcherReport};
 use stead_fleet::master::{Rebuild, Settings, start};
 use stead_fleet::store::{Embedded, FleetStore, StoreError, Txn, begin_anew, keep_authority};
 use stead_model::GroupName;
@@ -82,7 +82,9 @@ async fn a_lost_state_is_rebuilt_from_reports() {
         !workers[0].obey(&*handle, Duration::from_millis(100)).await.unwrap(),
         "nobody knows whether there is a policy"
     );
-    handle.report_pipeline(report(&["default", "edge"], 3)).await.unwrap();
+    let told = handle.report_pipeline(report(&["default", "edge"], 3)).await;
+    let lacks = |code: &str, message: &str| code == UNPUBLISHED && message.ends_with("nothing of edge");
+    assert!(matches!(&told, Err(CallError::Refused { code, message }) if lacks(code, message)), "{told:?}");
     // What was published again goes on; what is missing stays as it is.
     let has_converged = |count: u64| move |shown: &Value| shown["counts"]["converged"] == count;
     let shown = settle(&*handle, &mut workers, has_converged(4)).await;
