@@ -173,7 +173,7 @@ pub struct Cluster {
     targets: BTreeMap<VmId, Digest>,
     scheduler: Scheduler,
     schedule_policy: SchedulePolicy,
-    assigned: BTreeMap<WorkerName, Vec<(Assigned, Option<Arc<VmSpec>>)>>,
+    assigned: BTreeMap<WorkerName, Vec<Duty>>,
     /// Of a state that is rebuilt: the workers whose reports were taken.
     taken: Option<BTreeSet<WorkerName>>,
     /// Of a state that is rebuilt: the newest generation that a worker has applied. It applies none that is older.
@@ -181,6 +181,9 @@ pub struct Cluster {
     is_dirty: bool,
     events: Vec<Event>,
 }
+
+/// What a worker is to run; none: a spec that only it knows.
+type Duty = (Assigned, Option<Arc<VmSpec>>);
 
 /// A VM's rollout.
 #[derive(Clone, Debug)]

@@ -9,12 +9,12 @@ use stead_model::plan::Digest;
 use stead_model::{VmId, WorkerName};
 
 use super::super::rollout::Handover;
-use super::Cluster;
+use super::{Cluster, Duty};
 
 impl Cluster {
     /// Works out what changed for whom.
     pub(super) fn assign(&mut self) {
-        let mut lists: BTreeMap<WorkerName, Vec<(Assigned, Option<Arc<VmSpec>>)>> = BTreeMap::new();
+        let mut lists: BTreeMap<WorkerName, Vec<Duty>> = BTreeMap::new();
         let fleet = self.fleet();
         for (key, placement) in &self.durable.placements {
             // What runs a spec that nobody knows any more stays as it is until its VM is released anew.
@@ -120,7 +120,7 @@ impl Cluster {
 }
 
 /// Whether two lists say the same, what does not change a machine included.
-fn is_same(old: &[(Assigned, Option<Arc<VmSpec>>)], new: &[(Assigned, Option<Arc<VmSpec>>)]) -> bool {
+fn is_same(old: &[Duty], new: &[Duty]) -> bool {
     let is_one = |old: &Option<Arc<VmSpec>>, new: &Option<Arc<VmSpec>>| match (old, new) {
         (Some(old), Some(new)) => Arc::ptr_eq(old, new) || old == new,
         (None, None) => true,
