@@ -1,4 +1,5 @@
-//! What a fleet's decisions cost: scheduling, a lost worker, the status, a leader that takes over.
+//! What a fleet's decisions cost: scheduling, a lost worker, the status, a leader that takes over; what
+//! the wire carries, and what daemons cost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::Effort;
 use crate::sample::{median, time};
 use crate::table::{Table, micros, millis};
 
+mod daemons;
 pub(crate) mod wire;
 
 /// Instances of each VM, and on each worker.
@@ -63,6 +65,7 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
         1.0,
     );
     wire::measure(effort, table);
+    daemons::measure(effort, table);
     let master = of_a_stored_master(100_000, effort.samples());
     table.note("fleet: 100k instances published, placed and stored", millis(master.published));
     let shown = master.shown;

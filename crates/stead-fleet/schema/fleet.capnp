@@ -89,6 +89,8 @@ struct Observed {
     detail @7 :Text;
     cpuMilli @8 :UInt32;
     memMiB @9 :UInt32;
+    diskMiB @10 :UInt64;   # Since minor version 3, as is what follows.
+    group @11 :Text;
   }
 }
 

@@ -64,6 +64,9 @@ pub struct Beat {
     pub leader: String,
 }
 
+/// The code of a master's answer to a report of groups that it does not have: its state was lost.
+pub const UNPUBLISHED: &str = "unpublished";
+
 /// Which part of a status is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -77,6 +80,13 @@ pub struct StatusFilter {
     /// Only this VM's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vm: Option<VmId>,
+}
+
+impl StatusFilter {
+    /// Whether a group is of the part that is wanted.
+    pub fn has_group(&self, group: &GroupName) -> bool {
+        self.group.as_ref().is_none_or(|wanted| wanted == group)
+    }
 }
 
 /// A JSON document as it travels: written once by who knows its type, read by who needs it.

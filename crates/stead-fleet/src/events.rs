@@ -151,11 +151,17 @@ pub struct Events {
 }
 
 struct Inner {
+    /// None: it has not begun.
+    log: Option<Log>,
+    copy: Option<Box<dyn Write + Send>>,
+}
+
+/// The file that is written to.
+struct Log {
     file: File,
     number: u64,
     length: u64,
     next_seq: u64,
-    copy: Option<Box<dyn Write + Send>>,
 }
 
 impl std::fmt::Debug for Events {
@@ -171,27 +177,27 @@ impl Events {
     }
 
     fn open_with(directory: &Path, largest: u64) -> io::Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let numbers = numbers(directory)?;
-        let number = numbers.last().copied().unwrap_or(1);
-        let path = path(directory, number);
-        let mut options = OpenOptions::new();
-        let mut file = options.read(true).append(true).create(true).mode(0o600).open(&path)?;
-        let end = last_line(&mut file)?;
-        if end.length != file.metadata()?.len() {
-            file.set_len(end.length)?;
-        }
-        let mut last = end.seq;
-        // A new file is empty until its first line: the number is in the one before.
-        for earlier in numbers.iter().rev().skip(1) {
-            if last.is_some() {
-                break;
-            }
-            last = last_line(&mut File::open(self::path(directory, *earlier))?)?.seq;
-        }
-        let next_seq = last.map_or(1, |seq| seq + 1);
-        let inner = Inner { file, number, length: end.length, next_seq, copy: None };
-        Ok(Self { directory: directory.to_owned(), largest, inner: Mutex::new(inner) })
+        let events = Self { largest, ..Self::at(directory) };
+        events.begin()?;
+        Ok(events)
+    }
+
+    /// Returns the log in `directory`, which is left alone until it [begins](Self::begin): whoever shares the directory with
+    /// others takes its lock first.
+    pub fn at(directory: &Path) -> Self {
+        let inner = Mutex::new(Inner { log: None, copy: None });
+        Self { directory: directory.to_owned(), largest: LARGEST, inner }
+    }
+
+    /// Begins to write, if it has not. What a crash cut off of the last line goes.
+    pub fn begin(&self) -> io::Result<()> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        begun(&mut inner.log, &self.directory).map(drop)
+    }
+
+    /// Returns where it is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Returns the log that writes every line to `copy` too, such as a daemon's standard error.
@@ -218,8 +224,10 @@ impl Events {
     pub fn write_all(&self, events: impl IntoIterator<Item = (Ev, Fields)>) -> io::Result<()> {
         let now = clock::now();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let Inner { log, copy } = &mut *inner;
+        let log = begun(log, &self.directory)?;
         let mut lines = Vec::new();
-        let mut seq = inner.next_seq;
+        let mut seq = log.next_seq;
         for (ev, fields) in events {
             encode(seq, now, &Written { ev, fields }, &mut lines);
             seq += 1;
@@ -227,17 +235,17 @@ impl Events {
         if lines.is_empty() {
             return Ok(());
         }
-        if inner.length > 0 && inner.length + lines.len() as u64 > self.largest {
-            self.begin_next(&mut inner)?;
+        if log.length > 0 && log.length + lines.len() as u64 > self.largest {
+            self.begin_next(log)?;
         }
-        if let Err(error) = inner.file.write_all(&lines) {
+        if let Err(error) = log.file.write_all(&lines) {
             // What was written in part would be a damaged line in the middle of the file.
-            inner.file.set_len(inner.length)?;
+            log.file.set_len(log.length)?;
             return Err(error);
         }
-        inner.length += lines.len() as u64;
-        inner.next_seq = seq;
-        if let Some(copy) = &mut inner.copy {
+        log.length += lines.len() as u64;
+        log.next_seq = seq;
+        if let Some(copy) = copy {
             // A reader of the copy that is gone changes nothing.
             copy.write_all(&lines).ok();
         }
@@ -245,8 +253,9 @@ impl Events {
     }
 
     /// Returns the number that the next event has.
-    pub fn next_seq(&self) -> u64 {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner).next_seq
+    pub fn next_seq(&self) -> io::Result<u64> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(begun(&mut inner.log, &self.directory)?.next_seq)
     }
 
     /// Returns all whole lines from number `first` on, as far as they are kept.
@@ -267,19 +276,50 @@ impl Events {
         Ok(found)
     }
 
-    fn begin_next(&self, inner: &mut Inner) -> io::Result<()> {
-        inner.file.sync_data()?;
-        let number = inner.number + 1;
+    fn begin_next(&self, log: &mut Log) -> io::Result<()> {
+        log.file.sync_data()?;
+        let number = log.number + 1;
         let mut options = OpenOptions::new();
         let path = path(&self.directory, number);
-        inner.file = options.read(true).append(true).create_new(true).mode(0o600).open(path)?;
-        (inner.number, inner.length) = (number, 0);
+        log.file = options.read(true).append(true).create_new(true).mode(0o600).open(path)?;
+        (log.number, log.length) = (number, 0);
         let numbers = numbers(&self.directory)?;
         for old in numbers.iter().take(numbers.len().saturating_sub(KEPT)) {
             fs::remove_file(self::path(&self.directory, *old))?;
         }
         Ok(())
     }
+}
+
+/// Returns the log, begun if it had not.
+fn begun<'l>(log: &'l mut Option<Log>, directory: &Path) -> io::Result<&'l mut Log> {
+    let begun = match log.take() {
+        Some(log) => log,
+        None => begin(directory)?,
+    };
+    Ok(log.insert(begun))
+}
+
+fn begin(directory: &Path) -> io::Result<Log> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let numbers = numbers(directory)?;
+    let number = numbers.last().copied().unwrap_or(1);
+    let path = path(directory, number);
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).append(true).create(true).mode(0o600).open(&path)?;
+    let end = last_line(&mut file)?;
+    if end.length != file.metadata()?.len() {
+        file.set_len(end.length)?;
+    }
+    let mut last = end.seq;
+    // A new file is empty until its first line: the number is in the one before.
+    for earlier in numbers.iter().rev().skip(1) {
+        if last.is_some() {
+            break;
+        }
+        last = last_line(&mut File::open(self::path(directory, *earlier))?)?.seq;
+    }
+    Ok(Log { file, number, length: end.length, next_seq: last.map_or(1, |seq| seq + 1) })
 }
 
 /// Returns all whole lines of the log in `directory`, the oldest first.

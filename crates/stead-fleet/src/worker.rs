@@ -23,12 +23,15 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use stead_drivers::machine::StepWatch;
 use stead_model::WorkerName;
 use stead_model::fleet::services::WorkerFile;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Master;
@@ -40,6 +43,7 @@ mod clock;
 mod drivers;
 mod facts;
 mod fetch;
+mod figures;
 mod files;
 mod logbook;
 mod machine;
@@ -58,7 +62,7 @@ pub struct Settings {
     pub program: PathBuf,
     /// Where programs are looked for.
     pub search_path: Option<OsString>,
-    /// Where events are written; none: nowhere.
+    /// Where events are written, begun once the state directory is this agent's; none: nowhere.
     pub events: Option<Arc<Events>>,
     /// Told of every step of an act, before the next one begins.
     pub watch: StepWatch,
@@ -81,6 +85,13 @@ impl Settings {
             events: None,
             watch: Arc::new(|_| {}),
         }
+    }
+
+    /// Begins to write events: nobody else does, now that the state directory is locked.
+    fn begin_events(&self) -> Result<(), WorkerError> {
+        let Some(events) = &self.events else { return Ok(()) };
+        let path = events.directory();
+        events.begin().map_err(|source| WorkerError::Files { path: path.to_owned(), source })
     }
 
     /// Returns what the worker is called: as its file says, else as the machine is called.
@@ -128,6 +139,15 @@ pub enum WorkerError {
         /// Who wants it.
         name: WorkerName,
     },
+    /// Its figures cannot be shown where `worker.yaml` says.
+    #[error("failed to listen at {address} (`observe` of worker.yaml)")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A driver cannot be what `worker.yaml` says.
     #[error("drivers: {0}")]
     Driver(String),
@@ -149,7 +169,17 @@ pub async fn run(
     master: Arc<dyn Master>,
     shutdown: CancellationToken,
 ) -> Result<(), WorkerError> {
-    agent::Agent::begin(settings, master)?.run(shutdown).await
+    let (observe, events) = (settings.file.observe, settings.events.clone());
+    let agent = agent::Agent::begin(settings, master)?;
+    let mut door = JoinSet::new();
+    if let Some(address) = observe {
+        let failed = |source| WorkerError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        events.iter().for_each(|events| events.say(&format!("figures at http://{bound}/metrics")));
+        door.spawn(figures::serve(listener, agent.figures()));
+    }
+    agent.run(shutdown).await
 }
 
 /// Stops all instances of this worker, gracefully first; their records stay, so that the next agent starts them again if

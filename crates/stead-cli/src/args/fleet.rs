@@ -414,22 +414,34 @@ pub struct FleetPublishArgs {
     /// Its file [default: publisher.yaml in the state directory's `fleet`, if there is one]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Keys of the file.
-    #[command(flatten)]
-    pub keys: PublisherKeys,
     /// How the master is found.
     #[command(flatten)]
     pub way: FleetWayArgs,
+    /// Keys of the file: the last, for what follows would be under their heading.
+    #[command(flatten)]
+    pub keys: PublisherKeys,
 }
 
-/// Declares flags that stand for keys of a daemon's file, each with a value as it would be written there.
+/// Declares flags that stand for keys of a daemon's file, each with a value as it would be written there. A key of several
+/// words has a flag as flags are spelled, and is understood in its own spelling too.
 macro_rules! file_keys {
-    ($(#[$doc:meta])* $name:ident { $($(#[$key_doc:meta])* $field:ident = $key:literal,)+ }) => {
+    (@flag $key:literal) => { $key };
+    (@flag $key:literal $flag:literal) => { $flag };
+    (@key $key:literal $flag:literal) => { $key };
+    ($(#[$doc:meta])* $name:ident { $($(#[$key_doc:meta])* $field:ident = $key:literal $(as $flag:literal)?,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, Args)]
         #[command(next_help_heading = "Keys of the file, as YAML")]
         pub struct $name {
-            $($(#[$key_doc])* #[arg(long = $key, value_name = "YAML")] pub $field: Option<String>,)+
+            $(
+                $(#[$key_doc])*
+                #[arg(
+                    long = file_keys!(@flag $key $($flag)?),
+                    value_name = "YAML"
+                    $(, alias = file_keys!(@key $key $flag))?
+                )]
+                pub $field: Option<String>,
+            )+
         }
 
         impl $name {
@@ -454,15 +466,15 @@ file_keys! {
         /// How long a new head has to stay
         debounce = "debounce",
         /// How long a fetch may take
-        fetch_timeout = "fetch_timeout",
+        fetch_timeout = "fetch_timeout" as "fetch-timeout",
         /// How the repository is entered
         credentials = "credentials",
         /// Which commits have to be signed
         verify = "verify",
         /// Who may sign with SSH
-        allowed_signers = "allowed_signers",
+        allowed_signers = "allowed_signers" as "allowed-signers",
         /// Who may sign with OpenPGP
-        gpg_home = "gpg_home",
+        gpg_home = "gpg_home" as "gpg-home",
         /// What becomes of a rewritten branch
         rewrites = "rewrites",
         /// What turns a commit into VMs
@@ -501,6 +513,8 @@ file_keys! {
     WorkerKeys {
         /// Its name
         name = "name",
+        /// Where its figures are
+        observe = "observe",
         /// What it can make
         drivers = "drivers",
         /// Its labels
@@ -512,15 +526,15 @@ file_keys! {
         /// Where blobs are
         artifacts = "artifacts",
         /// How many earlier closures are kept
-        keep_previous = "keep_previous",
+        keep_previous = "keep_previous" as "keep-previous",
         /// What is kept for itself
         reserve = "reserve",
         /// How often it looks at what runs
-        drift_interval = "drift_interval",
+        drift_interval = "drift_interval" as "drift-interval",
         /// What has to be free of its disk
-        min_free_disk = "min_free_disk",
+        min_free_disk = "min_free_disk" as "min-free-disk",
         /// What stands in for drivers it does not have
-        map_driver = "map_driver",
+        map_driver = "map_driver" as "map-driver",
     }
 }
 
@@ -533,12 +547,12 @@ pub struct FleetMasterArgs {
     /// Start anew after its state was lost: what runs is taken from what workers report
     #[arg(long)]
     pub rebuild: bool,
-    /// Keys of the file.
-    #[command(flatten)]
-    pub keys: MasterKeys,
     /// Print one JSON document
     #[arg(long, alias = "json-output")]
     pub json: bool,
+    /// Keys of the file: the last, for what follows would be under their heading.
+    #[command(flatten)]
+    pub keys: MasterKeys,
 }
 
 /// Arguments of `stead fleet worker`.
@@ -550,12 +564,12 @@ pub struct FleetWorkerArgs {
     /// Stop everything that runs here, and end
     #[arg(long)]
     pub stop_all: bool,
-    /// Keys of the file.
-    #[command(flatten)]
-    pub keys: WorkerKeys,
     /// How the master is found.
     #[command(flatten)]
     pub way: FleetWayArgs,
+    /// Keys of the file: the last, for what follows would be under their heading.
+    #[command(flatten)]
+    pub keys: WorkerKeys,
 }
 
 /// The longest hold.

@@ -185,7 +185,7 @@ fn guard(standing: &Standing<'_>, message: &Publication) -> Option<Problem> {
 }
 
 /// Returns how many running instances would disappear. Replacements do not count.
-fn stops(running: &[InstanceKey], specs: &[Arc<VmSpec>]) -> usize {
+pub(super) fn stops(running: &[InstanceKey], specs: &[Arc<VmSpec>]) -> usize {
     let replicas: BTreeMap<&VmId, u32> = specs.iter().map(|spec| (&spec.id, spec.replicas)).collect();
     running.iter().filter(|key| replicas.get(&key.vm).is_none_or(|count| key.ordinal >= *count)).count()
 }

@@ -21,7 +21,7 @@ use stead_model::fleet::{CommitId, FleetFile, InstanceKey, Millis, VmSpec};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
-use super::accept::{Standing, accept};
+use super::accept::{Standing, accept, stops};
 use super::canon::vm_hash;
 use super::liveness::{self, Freshness, Heard, Presence};
 use super::rollout;
@@ -31,11 +31,13 @@ mod assign;
 mod events;
 mod leave;
 mod place;
+mod rebuild;
 #[cfg(test)]
 pub(super) mod tests;
 mod tick;
 
 pub use events::{Event, EventKind};
+pub use rebuild::Unclaimed;
 
 /// More generations than any fleet will have.
 pub const MOST_GENERATIONS: u64 = 1 << 48;
@@ -67,6 +69,8 @@ pub struct Durable {
     pub holds: BTreeMap<String, Hold>,
     /// Rollouts that are not over.
     pub rollouts: BTreeMap<VmId, rollout::Memory>,
+    /// Of a state that was lost: VMs that workers run and no active group has yet.
+    pub unclaimed: BTreeMap<VmId, Unclaimed>,
 }
 
 /// The generations of a group.
@@ -122,6 +126,8 @@ pub struct Ear {
 pub struct Sighting {
     /// What was said.
     pub seen: Seen,
+    /// When, by the leader's clock.
+    pub at: Millis,
     /// Since when it is ready, by the leader's clock.
     pub ready_since: Option<Millis>,
 }
@@ -148,7 +154,7 @@ pub struct Cluster {
     /// When this leader began to listen.
     pub leader_since: Millis,
     /// When it last looked.
-    now: Millis,
+    pub now: Millis,
     /// Workers that are not of the fleet any more.
     dismissed: BTreeSet<WorkerName>,
     /// What it has heard.
@@ -167,10 +173,17 @@ pub struct Cluster {
     targets: BTreeMap<VmId, Digest>,
     scheduler: Scheduler,
     schedule_policy: SchedulePolicy,
-    assigned: BTreeMap<WorkerName, Vec<(Assigned, Arc<VmSpec>)>>,
+    assigned: BTreeMap<WorkerName, Vec<Duty>>,
+    /// Of a state that is rebuilt: the workers whose reports were taken.
+    taken: Option<BTreeSet<WorkerName>>,
+    /// Of a state that is rebuilt: the newest generation that a worker has applied. It applies none that is older.
+    reported: u64,
     is_dirty: bool,
     events: Vec<Event>,
 }
+
+/// What a worker is to run; none: a spec that only it knows.
+type Duty = (Assigned, Option<Arc<VmSpec>>);
 
 /// A VM's rollout.
 #[derive(Clone, Debug)]
@@ -200,6 +213,8 @@ impl Cluster {
             scheduler: Scheduler::new(SchedulePolicy::default()),
             schedule_policy: SchedulePolicy::default(),
             assigned: BTreeMap::new(),
+            taken: None,
+            reported: 0,
             is_dirty: true,
             events: Vec::new(),
         };
@@ -226,6 +241,8 @@ impl Cluster {
             self.ears.entry(name).or_insert_with(|| Ear { state_since: now, lease_until, ..Ear::default() });
         }
         self.events.clear();
+        // What was taken from reports and not kept is taken again before anybody gets an assignment.
+        self.taken.iter_mut().for_each(BTreeSet::clear);
         self.load_targets();
         self.load_rollouts();
         self.load_scheduler(now);
@@ -266,21 +283,24 @@ impl Cluster {
     /// Takes up the rollouts that are not over; of the others nothing more is to be said.
     fn load_rollouts(&mut self) {
         let placed: BTreeSet<VmId> = self.durable.placements.keys().map(|key| key.vm.clone()).collect();
-        let mut rows = BTreeMap::new();
-        for (vm, target) in self.targets.iter().filter(|(vm, _)| placed.contains(*vm)) {
-            let open = self.durable.rollouts.get(vm);
-            let mut memory = open.cloned().unwrap_or_else(|| rollout::Memory::done(*target));
-            if let Some(row) = self.rollouts.get(vm).filter(|row| row.memory.target == memory.target) {
-                memory.proven.clone_from(&row.memory.proven);
-            }
-            rows.insert(vm.clone(), RolloutRow { memory, decision: None });
-        }
-        self.rollouts = rows;
+        let known = self.targets.iter().filter(|(vm, _)| placed.contains(*vm));
+        self.rollouts = known.map(|(vm, target)| (vm.clone(), self.stored_rollout(vm, *target))).collect();
     }
 
-    /// Returns the newest active generation.
+    /// Returns the rollout of a VM that is placed, as far as it is remembered.
+    fn stored_rollout(&self, vm: &VmId, target: Digest) -> RolloutRow {
+        let open = self.durable.rollouts.get(vm);
+        let mut memory = open.cloned().unwrap_or_else(|| rollout::Memory::done(target));
+        if let Some(row) = self.rollouts.get(vm).filter(|row| row.memory.target == memory.target) {
+            memory.proven.clone_from(&row.memory.proven);
+        }
+        RolloutRow { memory, decision: None }
+    }
+
+    /// Returns the newest active generation. Of a state that is rebuilt it is at least what workers have applied.
     pub fn generation(&self) -> u64 {
-        self.durable.groups.values().filter_map(|group| group.active).max().unwrap_or_default()
+        let active = self.durable.groups.values().filter_map(|group| group.active).max();
+        active.unwrap_or_default().max(self.reported)
     }
 
     /// Returns the generation of a commit: the same one while that is the highest, else a new one.
@@ -366,11 +386,22 @@ impl Cluster {
 
     /// Returns the instances of a group that run, as far as is known.
     fn running_of(&self, group: &GroupName) -> Vec<InstanceKey> {
-        let Some(active) = self.durable.groups.get(group).and_then(Group::active) else { return Vec::new() };
-        let of_group = |key: &InstanceKey| active.specs.binary_search_by(|spec| spec.id.cmp(&key.vm)).is_ok();
+        let active = self.durable.groups.get(group).and_then(Group::active);
+        let of_group = |key: &InstanceKey| {
+            let has =
+                |active: &Generation| active.specs.binary_search_by(|spec| spec.id.cmp(&key.vm)).is_ok();
+            active.is_some_and(has) || self.is_unclaimed_of(&key.vm, group)
+        };
         let runs = |place: &Placement| place.worker.is_some() || !place.leaving.is_empty();
         let placed = self.durable.placements.iter().filter(|(_, place)| runs(place));
         placed.map(|(key, _)| key).filter(|key| of_group(key)).cloned().collect()
+    }
+
+    /// Returns how many running instances of a group a generation of it would stop, and how many run.
+    pub fn stops_of(&self, group: &GroupName, generation: &Generation) -> (u32, u32) {
+        let running = self.running_of(group);
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        (count(stops(&running, &generation.specs)), count(running.len()))
     }
 
     /// Whether new generations of a group wait.
@@ -399,6 +430,7 @@ impl Cluster {
             self.durable.specs.insert((spec.id.clone(), hash), spec);
         }
         self.load_desired();
+        self.claim(name, now);
         self.is_dirty = true;
     }
 
@@ -457,7 +489,7 @@ impl Cluster {
                         || if before.is_none() { now.saturating_sub(seen.uptime_ms) } else { now },
                     )
             });
-            ear.seen.insert(seen.key.clone(), Sighting { seen: seen.clone(), ready_since });
+            ear.seen.insert(seen.key.clone(), Sighting { seen: seen.clone(), at: now, ready_since });
         }
         if let Some(facts) = &heartbeat.facts {
             let known = self.durable.workers.entry(heartbeat.worker.clone()).or_default();

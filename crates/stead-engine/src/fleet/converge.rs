@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stead_model::WorkerName;
 use stead_model::fleet::state::{InstanceState, Outcome, WorkerState};
 use stead_model::fleet::vm::Resources;
-use stead_model::fleet::{Code, InstanceKey};
+use stead_model::fleet::{Code, CommitId, InstanceKey, Millis};
 use stead_model::plan::Digest;
+use stead_model::{GroupName, WorkerName};
 
 use super::cluster::{Cluster, Sighting};
 use super::rollout::Phase;
@@ -49,7 +49,7 @@ pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
             )
         }),
     };
-    let percent = percent(counts.converged, counts.desired, counts.orphans);
+    let percent = counts.percent(&groups);
     let needs_somebody = head_failed
         || brake.active
         || counts.failed + counts.unschedulable > 0
@@ -59,8 +59,7 @@ pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
         || workers
             .iter()
             .any(|worker| matches!(worker.state, "lost" | "unknown") && !cluster.is_dismissed(&worker.id));
-    let newest =
-        cluster.durable.groups.values().filter_map(|group| group.active()).max_by_key(|active| active.number);
+    let (generation, commit) = newest(&groups);
     Status {
         state: match (needs_somebody, percent) {
             (true, _) => State::Degraded,
@@ -68,8 +67,8 @@ pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
             (false, _) => State::Converging,
         },
         convergence_percent: percent,
-        generation: cluster.generation(),
-        commit: newest.map(|active| active.commit.clone()),
+        generation,
+        commit,
         groups,
         counts,
         workers,
@@ -79,7 +78,28 @@ pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
     }
 }
 
+/// Returns generation and commit of what machines run: the newest of these groups. A commit may be taken for its
+/// `fleet.yaml` alone, which counts only where there is nothing else.
+pub fn newest<'g>(groups: impl IntoIterator<Item = &'g GroupStatus>) -> (u64, Option<CommitId>) {
+    let active = groups.into_iter().filter_map(|group| Some((!group.is_policy(), group.active.as_ref()?)));
+    let newest = active.max_by_key(|(is_run, active)| (*is_run, active.generation));
+    newest.map_or((0, None), |(_, active)| (active.generation, Some(active.commit.clone())))
+}
+
+impl GroupStatus {
+    /// Whether it is what `fleet.yaml` says, of which nothing runs.
+    pub fn is_policy(&self) -> bool {
+        self.group == GroupName::fleet()
+    }
+}
+
 impl Counts {
+    /// Returns how far it is. Before anything is published of these groups nobody knows what there should be.
+    pub fn percent<'g>(&self, groups: impl IntoIterator<Item = &'g GroupStatus>) -> u32 {
+        let is_published = groups.into_iter().any(|group| !group.is_policy() && group.active.is_some());
+        if is_published { percent(self.converged, self.desired, self.orphans) } else { 0 }
+    }
+
     /// Returns how many of these instances are what.
     pub fn of<'i>(instances: impl IntoIterator<Item = &'i InstanceStatus>) -> Self {
         let mut counts = Self::default();
@@ -157,14 +177,31 @@ fn wanted(cluster: &Cluster) -> Vec<InstanceStatus> {
                 drifted: is_drifted(cluster, &key, worker.as_ref(), sighting),
                 code: why.as_ref().map(|(code, _)| *code),
                 message: why.map(|(_, message)| message),
-                ..shown(&key, worker, sighting)
+                ..shown(cluster, &key, worker, sighting)
             });
         }
     }
     found
 }
 
-fn shown(key: &InstanceKey, worker: Option<WorkerName>, sighting: Option<&Sighting>) -> InstanceStatus {
+/// Returns how long an instance has been running: its worker says so once, and time goes on while it is heard.
+fn uptime(cluster: &Cluster, worker: &WorkerName, sighting: &Sighting) -> Millis {
+    if sighting.seen.uptime_ms == 0 {
+        return 0;
+    }
+    let is_present = cluster.presence.states.get(worker).is_some_and(|state| state.is_present());
+    let heard = cluster.ears.get(worker).and_then(|ear| ear.heard.at);
+    let until = if is_present { cluster.now } else { heard.unwrap_or_default() };
+    sighting.seen.uptime_ms + until.saturating_sub(sighting.at)
+}
+
+fn shown(
+    cluster: &Cluster,
+    key: &InstanceKey,
+    worker: Option<WorkerName>,
+    sighting: Option<&Sighting>,
+) -> InstanceStatus {
+    let uptime_ms = worker.as_ref().zip(sighting).map(|(worker, sighting)| uptime(cluster, worker, sighting));
     let seen = sighting.map(|sighting| &sighting.seen);
     InstanceStatus {
         key: key.clone(),
@@ -174,7 +211,7 @@ fn shown(key: &InstanceKey, worker: Option<WorkerName>, sighting: Option<&Sighti
         observed_hash: seen.and_then(|seen| seen.vm_hash),
         state: seen.map_or(InstanceState::Absent, |seen| seen.state),
         ready: seen.is_some_and(|seen| seen.ready),
-        uptime_ms: seen.map_or(0, |seen| seen.uptime_ms),
+        uptime_ms: uptime_ms.unwrap_or_default(),
         generation: 0,
         attempts: seen.map_or(0, |seen| seen.attempts),
         drifted: false,
@@ -284,7 +321,21 @@ fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
         for (key, sighting) in &ear.seen {
             let placement = cluster.durable.placements.get(key);
             let is_here = placement.is_some_and(|placement| placement.worker.as_ref() == Some(worker));
-            if is_here || sighting.seen.state == InstanceState::Absent {
+            let unclaimed = cluster.durable.unclaimed.get(&key.vm);
+            if (is_here && unclaimed.is_none()) || sighting.seen.state == InstanceState::Absent {
+                continue;
+            }
+            if let Some(unclaimed) = unclaimed {
+                let group = unclaimed.group.as_ref();
+                let of =
+                    group.map_or_else(|| "of no known group".to_owned(), |group| format!("group `{group}`"));
+                found.push(InstanceStatus {
+                    group: unclaimed.group.clone(),
+                    generation: placement.map_or(0, |placement| placement.generation),
+                    code: Some(Code::Rebuilding),
+                    message: Some(format!("it runs on as it is; {} ({of})", Code::Rebuilding.advice())),
+                    ..shown(cluster, key, Some(worker.clone()), Some(sighting))
+                });
                 continue;
             }
             let leaving = placement.is_some_and(|placement| placement.leaving.contains(worker));
@@ -294,7 +345,7 @@ fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
                 leaving,
                 code,
                 message: code.map(|code| code.advice().to_owned()),
-                ..shown(key, Some(worker.clone()), Some(sighting))
+                ..shown(cluster, key, Some(worker.clone()), Some(sighting))
             });
         }
     }
@@ -307,7 +358,9 @@ fn workers(cluster: &Cluster) -> Vec<WorkerStatus> {
         if let Some(worker) = &placement.worker {
             let entry = allocated.entry(worker).or_default();
             entry.0 += 1;
-            let asks = cluster.desired_spec(&key.vm).map(|spec| spec.resources).unwrap_or_default();
+            let asks = cluster.desired_spec(&key.vm).map(|spec| spec.resources);
+            let asks = asks.or_else(|| cluster.durable.unclaimed.get(&key.vm).map(|one| one.takes));
+            let asks = asks.unwrap_or_default();
             let holds = cluster.holds_of(key, placement).unwrap_or_default();
             entry.1 = entry.1.plus(asks.larger(holds));
         }
@@ -388,10 +441,18 @@ fn groups(cluster: &Cluster) -> Vec<GroupStatus> {
                     | Outcome::Conflict
                     | Outcome::Invalid => return None,
                 };
-                let (generation, commit) = (highest.number, highest.commit.clone());
-                let message =
-                    group.why.as_ref().map_or_else(|| code.advice().to_owned(), |why| why.message.clone());
-                Some(HeldStatus { generation, commit, code, message, approve: highest.specs_hash })
+                let why = group.why.as_ref();
+                let (stops, running) = cluster.stops_of(name, highest);
+                Some(HeldStatus {
+                    generation: highest.number,
+                    commit: highest.commit.clone(),
+                    code,
+                    reason: why.map(|why| why.code.clone()),
+                    stops,
+                    running,
+                    message: why.map_or_else(|| code.advice().to_owned(), |why| why.message.clone()),
+                    approve: highest.specs_hash,
+                })
             }),
             suspended: fleet.group(name).suspend,
         })

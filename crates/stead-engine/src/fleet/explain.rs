@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use stead_model::fleet::state::MoveReason;
-use stead_model::fleet::{CommitId, InstanceKey, Millis};
+use stead_model::fleet::{Code, CommitId, InstanceKey, Millis};
 use stead_model::plan::Digest;
 use stead_model::{VmId, WorkerName};
 
@@ -56,6 +56,9 @@ pub struct Candidate {
     /// Why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Filter>,
+    /// The same in words: what is wanted, and what there is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// What it is compared by, the least first: spread, instances of the VM, load, and the weight, highest first.
     pub score: Vec<String>,
 }
@@ -94,6 +97,9 @@ pub fn explain(cluster: &Cluster, key: &InstanceKey) -> Result<Explanation, Unkn
     let sighting = worker.as_ref().and_then(|worker| cluster.ears.get(worker)?.seen.get(key));
     let why_not_yet = desired
         .and_then(|desired| code_of(cluster, key, desired, worker.as_ref(), sighting))
+        .or_else(|| {
+            cluster.is_unclaimed(&key.vm).then(|| (Code::Rebuilding, Code::Rebuilding.advice().to_owned()))
+        })
         .map(|(code, message)| format!("{code}: {message}"));
     let commit_of = |generation: u64| {
         let stored = cluster.durable.groups.values().find_map(|group| group.stored.get(&generation));

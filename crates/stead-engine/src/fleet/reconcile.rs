@@ -243,8 +243,7 @@ pub fn reconcile(assignment: &Assignment, here: &Here, now: Millis) -> Reconcile
     for (key, assigned) in assigned {
         match assignment.specs.get(assigned.spec as usize) {
             Some(spec) => look.attend(key, assigned, spec),
-            // What this version does not understand did not come along; what runs stays.
-            None => look.say(key, Code::SpecUnsupported),
+            None => look.leave(key),
         }
     }
     look.done.steps.sort_by_key(rank);
@@ -306,6 +305,15 @@ impl<'a> Look<'a> {
             }
             LocalState::Gone { .. } | LocalState::Remains => self.step(Step::Clean(key.clone())),
             LocalState::Stopping => {}
+        }
+    }
+
+    /// Lets an instance be whose spec did not come along, for this version does not understand it or nobody has it any more:
+    /// what runs stays.
+    fn leave(&mut self, key: &InstanceKey) {
+        self.say(key, Code::SpecUnsupported);
+        if let Some(machine) = self.here.machines.get(key).filter(|machine| machine.is_singleton) {
+            self.keep_fence(key, machine);
         }
     }
 

@@ -1,8 +1,8 @@
 //! A whole fleet in one thread: publisher, master with its store, workers with machines, and a network between them.
 //!
 //! Time is virtual and everything comes from one seed. Faults (loss, delay, repetition and reordering of messages,
-//! partitions one way and both, crashes before and after every write and every act, full disks, killed machines, clocks
-//! that jump, leaders that are paused) happen for a while and then end; every step is checked against named invariants, and at the end the fleet
+//! partitions one way and both, crashes before and after every write and every act, full disks, killed machines,
+//! leaders that are paused) happen for a while and then end; every step is checked against named invariants, and at the end the fleet
 //! has to be what the newest good commit says. A failure prints `FLEETSIM_SEED=N`, and with that variable set only this seed runs.
 
 mod check;

@@ -8,7 +8,7 @@
 //! | `spec/HASH` | a list of specs, by the hash of its text |
 //! | `spec/VM/HASH` | a spec that an instance still may run and its group does not want any more |
 //! | `policy` | what the active `fleet.yaml` says |
-//! | `commit/SHA`, `place/ID/ORD`, `ghost/ID/ORD`, `worker/NAME`, `hold/ID`, `rollout/ID` | one entry each |
+//! | `commit/SHA`, `place/ID/ORD`, `ghost/ID/ORD`, `worker/NAME`, `hold/ID`, `rollout/ID`, `unclaimed/ID` | one entry each |
 //!
 //! [`Mirror`] is what the store has; only what differs from it is written. Specs of a group are cut into lists at ids
 //! that their hash chooses, so that a commit that changes one VM writes one short list.
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stead_engine::fleet::canon::vm_hash;
-use stead_engine::fleet::cluster::{Durable, Group};
+use stead_engine::fleet::cluster::{Durable, Group, Unclaimed};
 use stead_engine::fleet::rollout::Memory;
 use stead_model::diagnostic::{Diagnostics, Source};
 use stead_model::fleet::state::{Generation, Hold, Outcome, Placement, Problem, Specs, WorkerFacts};
@@ -82,6 +82,7 @@ pub(crate) struct Difference {
     workers: Changes<WorkerName, Option<WorkerFacts>>,
     holds: Changes<String, Hold>,
     rollouts: Changes<VmId, Memory>,
+    unclaimed: Changes<VmId, Unclaimed>,
     old_specs: Changes<(VmId, Digest), Arc<VmSpec>>,
     /// All specs, if there are others.
     specs: Option<Specs>,
@@ -158,6 +159,7 @@ impl Mirror {
             }),
             holds: changed(&old.holds, &new.holds, |a, b| a == b),
             rollouts: changed(&old.rollouts, &new.rollouts, |a, b| a == b),
+            unclaimed: changed(&old.unclaimed, &new.unclaimed, |a, b| a == b),
             old_specs,
             groups,
             txn: Txn::default(),
@@ -168,6 +170,7 @@ impl Mirror {
         write(&mut txn, &difference.workers, |name| format!("worker/{name}"), json);
         write(&mut txn, &difference.holds, |id| format!("hold/{id}"), json);
         write(&mut txn, &difference.rollouts, |vm| format!("rollout/{vm}"), json);
+        write(&mut txn, &difference.unclaimed, |vm| format!("unclaimed/{vm}"), json);
         write(
             &mut txn,
             &difference.old_specs,
@@ -276,6 +279,7 @@ impl Mirror {
         advance(&mut durable.workers, difference.workers);
         advance(&mut durable.holds, difference.holds);
         advance(&mut durable.rollouts, difference.rollouts);
+        advance(&mut durable.unclaimed, difference.unclaimed);
         advance(&mut self.old_specs, difference.old_specs);
         if let Some(specs) = difference.specs {
             durable.specs = specs;
@@ -483,6 +487,9 @@ impl Loading {
             }
             "rollout" => {
                 durable.rollouts.insert(parsed(VmId::parse(name))?, value(entry)?);
+            }
+            "unclaimed" => {
+                durable.unclaimed.insert(parsed(VmId::parse(name))?, value(entry)?);
             }
             // Others keep theirs here too.
             _ => {}

@@ -7,17 +7,20 @@ use stead_model::fleet::{Code, CommitId, InstanceKey, Millis};
 use stead_model::{GroupName, WorkerName};
 
 use super::calls::{Patience, Reply};
-use super::campaign::LeaderRecord;
+use super::campaign::{EPOCH, LeaderRecord};
 use super::keys::{Difference, Mirror, UnreadableKey};
 use super::owner::{Owner, Role};
-use super::rebuild::Rebuilding;
+use super::rebuild::{Rebuilding, Step};
 use super::{LEASE, Settings};
-use crate::api::{Applied, Beat, CallError, HoldOrder, PipelineReport};
+use crate::api::{Applied, Beat, CallError, GroupPipeline, HoldOrder, PipelineReport, UNPUBLISHED};
 use crate::events::{Ev, Fields};
 use crate::store::{Compare, Entry, Put, Revision};
 
 /// The longest hold: a day.
 const LONGEST_HOLD: Millis = 24 * 3_600_000;
+
+/// What a publisher says of a group that it has published.
+const SUBMITTED: &str = "submitted";
 
 /// The longest reason of a hold.
 const LONGEST_REASON: usize = 1_024;
@@ -69,7 +72,7 @@ impl Lead {
             dropped: Vec::new(),
             history: settings.history.max(1),
         };
-        lead.rebuilding = Rebuilding::begin(settings.rebuild.as_ref(), entries, now);
+        lead.rebuilding = Rebuilding::begin(settings.rebuild.as_ref(), entries, &mut lead.cluster, now);
         if let Some(rebuilding) = &lead.rebuilding {
             lead.extra.push(rebuilding.mark());
         }
@@ -79,18 +82,36 @@ impl Lead {
     /// Looks at everything once.
     pub(super) fn tick(&mut self, now: Millis) {
         if let Some(rebuilding) = &mut self.rebuilding {
+            let mark = rebuilding.mark();
             let step = rebuilding.step(&mut self.cluster, now);
-            self.extra.extend(step.puts);
-            self.record.epoch = self.cluster.epoch;
-            if !step.is_over {
-                self.cluster.listen(now);
+            self.extra.extend(Some(rebuilding.mark()).filter(|put| *put != mark));
+            match step {
+                Step::Wait => self.cluster.listen(now),
+                Step::GoOn => {}
+                Step::Over => {
+                    self.cluster.end_rebuild();
+                    self.dropped.push(super::rebuild::MARK.to_owned());
+                    self.extra.retain(|put| put.key != super::rebuild::MARK);
+                    self.rebuilding = None;
+                }
+            }
+            self.note_epoch();
+            if step == Step::Wait {
                 return;
             }
-            self.dropped.push(super::rebuild::MARK.to_owned());
-            self.rebuilding = None;
         }
         self.cluster.tick(now);
+        self.note_epoch();
         self.cluster.trim(self.history);
+    }
+
+    /// Workers may have applied more than this leader knew of: it goes on above that.
+    fn note_epoch(&mut self) {
+        if self.record.epoch < self.cluster.epoch {
+            self.record.epoch = self.cluster.epoch;
+            let value = self.cluster.epoch.to_string().into_bytes();
+            self.extra.push(Put { key: EPOCH.to_owned(), value, lease: None });
+        }
     }
 
     /// Returns what has to be stored.
@@ -125,8 +146,7 @@ impl Lead {
         let lease = u64::try_from(LEASE.as_millis()).unwrap_or(0);
         // Whoever may have been deposed lets no singleton run on.
         let is_sure = is_sole || now.saturating_sub(self.renewed) < lease;
-        let granted =
-            if self.rebuilding.is_some() { self.lease_to_run_on(&heartbeat.worker) } else { reply.lease };
+        let granted = if self.goes_on() { reply.lease } else { self.lease_to_run_on(&heartbeat.worker) };
         Beat {
             lease: granted.filter(|_| is_sure),
             interval: reply.interval,
@@ -156,6 +176,29 @@ impl Lead {
         if let Some(rebuilding) = &mut self.rebuilding {
             rebuilding.note(report);
         }
+    }
+
+    /// Tells a publisher which of the groups that it has published are not here: this master begins anew.
+    pub(super) fn unpublished(&self, report: Option<&PipelineReport>) -> Result<(), CallError> {
+        if self.rebuilding.is_none() || self.is_collecting() {
+            return Ok(());
+        }
+        let is_missing = |group: &&GroupPipeline| {
+            let stored = self.cluster.durable.groups.get(&group.group);
+            group.stage == SUBMITTED && stored.is_none_or(|group| group.stored.is_empty())
+        };
+        let groups = report.into_iter().flat_map(|report| &report.groups).filter(is_missing);
+        let groups: Vec<&str> = groups.map(|group| group.group.as_str()).collect();
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let message = format!("this master lost its state and has nothing of {}", groups.join(", "));
+        Err(refused(UNPUBLISHED, message))
+    }
+
+    /// Whether workers get assignments.
+    fn goes_on(&self) -> bool {
+        self.rebuilding.as_ref().is_none_or(Rebuilding::goes_on)
     }
 
     fn is_collecting(&self) -> bool {
@@ -223,8 +266,7 @@ impl Owner {
             Err(error) => return Some(Err(error)),
         };
         let is_current = lead.cluster.is_current(worker, applied.generation, applied.revision);
-        let answer =
-            if is_current || lead.rebuilding.is_some() { None } else { lead.cluster.assignment(worker) };
+        let answer = if is_current || !lead.goes_on() { None } else { lead.cluster.assignment(worker) };
         if answer.is_none() && patience == Patience::Change {
             return None;
         }

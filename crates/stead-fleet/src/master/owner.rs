@@ -584,7 +584,10 @@ impl Owner {
             lead.note_pipeline(report);
         }
         self.serve_parked();
-        Ok(())
+        match &self.role {
+            Role::Leader(lead) => lead.unpublished(self.pipeline.as_ref()),
+            Role::Follower(_) | Role::Nobody => Ok(()),
+        }
     }
 }
 

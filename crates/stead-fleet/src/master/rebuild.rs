@@ -2,18 +2,16 @@
 //!
 //! First it collects: every worker reports everything it has, and nobody gets an assignment, so that everything runs on.
 //! Then placements and numbers are those that were reported, the numbers raised above the highest. What the VMs *are* only
-//! the publisher knows, so until every group it tells of was published again nothing is placed, released or stopped. A
-//! mark in the store keeps all of this true over a restart.
+//! the publisher knows. Once it is known what policy there is, groups that are published again go on, and what is of others
+//! stays as it is (`stead_engine::fleet::cluster`). A mark in the store keeps all of this true over a restart.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use stead_engine::fleet::cluster::Cluster;
-use stead_model::fleet::state::{InstanceState, MoveReason, Placement};
-use stead_model::fleet::{InstanceKey, Millis};
+use stead_model::fleet::Millis;
 use stead_model::{GroupName, WorkerName};
 
 use super::Rebuild;
-use super::campaign::EPOCH;
 use crate::api::PipelineReport;
 use crate::store::{Entry, Put};
 
@@ -22,6 +20,7 @@ pub(super) const MARK: &str = "meta/rebuild";
 
 const COLLECTING: &str = "collecting";
 const CLAIMING: &str = "claiming";
+const GOING_ON: &str = "going-on";
 
 /// Where a master that begins anew is.
 pub(super) struct Rebuilding {
@@ -31,22 +30,34 @@ pub(super) struct Rebuilding {
 enum Phase {
     /// Workers report.
     Collecting { enrolled: BTreeSet<WorkerName>, until: Millis },
-    /// The publisher publishes again; these are its groups.
-    Claiming { groups: Option<BTreeSet<GroupName>> },
+    /// The publisher publishes again; these are its groups. What is active goes on once the policy is known.
+    Claiming { groups: Option<BTreeSet<GroupName>>, goes_on: bool },
 }
 
-/// What a step has to store, and whether it was the last.
-pub(super) struct Step {
-    pub(super) puts: Vec<Put>,
-    pub(super) is_over: bool,
+/// What follows from where a master that begins anew is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nobody gets an assignment.
+    Wait,
+    /// What is active goes on.
+    GoOn,
+    /// Everything is known again.
+    Over,
 }
 
 impl Rebuilding {
     /// Returns where to begin: asked for, or not finished by the leader before.
-    pub(super) fn begin(asked: Option<&Rebuild>, entries: &[Entry], now: Millis) -> Option<Self> {
+    pub(super) fn begin(
+        asked: Option<&Rebuild>,
+        entries: &[Entry],
+        cluster: &mut Cluster,
+        now: Millis,
+    ) -> Option<Self> {
         let mark = entries.iter().find(|entry| entry.key == MARK).map(|entry| entry.value.as_slice());
-        if mark == Some(CLAIMING.as_bytes()) {
-            return Some(Self { phase: Phase::Claiming { groups: None } });
+        let goes_on = mark == Some(GOING_ON.as_bytes());
+        if goes_on || mark == Some(CLAIMING.as_bytes()) {
+            cluster.begin_rebuild(now);
+            return Some(Self { phase: Phase::Claiming { groups: None, goes_on } });
         }
         // A store that has generations is not lost.
         let is_empty = !entries.iter().any(|entry| entry.key.starts_with("gen/"));
@@ -59,7 +70,8 @@ impl Rebuilding {
     pub(super) fn mark(&self) -> Put {
         let value = match self.phase {
             Phase::Collecting { .. } => COLLECTING,
-            Phase::Claiming { .. } => CLAIMING,
+            Phase::Claiming { goes_on: false, .. } => CLAIMING,
+            Phase::Claiming { goes_on: true, .. } => GOING_ON,
         };
         Put { key: MARK.to_owned(), value: value.into(), lease: None }
     }
@@ -68,6 +80,14 @@ impl Rebuilding {
         match self.phase {
             Phase::Collecting { .. } => true,
             Phase::Claiming { .. } => false,
+        }
+    }
+
+    /// Whether workers get assignments: those whose reports were taken.
+    pub(super) fn goes_on(&self) -> bool {
+        match self.phase {
+            Phase::Collecting { .. } => false,
+            Phase::Claiming { goes_on, .. } => goes_on,
         }
     }
 
@@ -83,20 +103,30 @@ impl Rebuilding {
                     silent => format!("workers that were not heard yet: {}", few(silent)),
                 }
             }
-            Phase::Claiming { groups: None } => "the publisher, which has not said what there is".to_owned(),
-            Phase::Claiming { groups: Some(groups) } => {
-                let is_missing = |name: &&GroupName| {
-                    cluster.durable.groups.get(*name).is_none_or(|group| group.active.is_none())
-                };
-                let missing: Vec<&str> = groups.iter().filter(is_missing).map(GroupName::as_str).collect();
-                format!("groups that were not published again yet: {}", few(&missing))
+            Phase::Claiming { groups: None, goes_on: false } => {
+                "the publisher, which has not said what there is".to_owned()
+            }
+            Phase::Claiming { goes_on: false, .. } => {
+                "the group `fleet`, which says how everything is".to_owned()
+            }
+            Phase::Claiming { groups, goes_on: true } => {
+                let unclaimed = cluster.durable.unclaimed.values().filter_map(|one| one.group.as_ref());
+                let told = groups.iter().flatten().filter(|name| !is_active(cluster, name));
+                let missing: BTreeSet<&str> = unclaimed.chain(told).map(GroupName::as_str).collect();
+                let missing: Vec<&str> = missing.into_iter().collect();
+                let unheard: Vec<&str> = cluster.unheard().map(WorkerName::as_str).collect();
+                match (missing.as_slice(), unheard.as_slice()) {
+                    ([], []) => "the publisher, which has not said what there is".to_owned(),
+                    ([], unheard) => format!("workers that were not heard yet: {}", few(unheard)),
+                    (missing, _) => format!("groups that were not published again yet: {}", few(missing)),
+                }
             }
         }
     }
 
     /// Hears which groups there are.
     pub(super) fn note(&mut self, report: &PipelineReport) {
-        if let Phase::Claiming { groups } = &mut self.phase
+        if let Phase::Claiming { groups, .. } = &mut self.phase
             && !report.groups.is_empty()
         {
             *groups = Some(report.groups.iter().map(|group| group.group.clone()).collect());
@@ -105,95 +135,38 @@ impl Rebuilding {
 
     /// Goes on as far as it can.
     pub(super) fn step(&mut self, cluster: &mut Cluster, now: Millis) -> Step {
-        let goes_on = Step { puts: Vec::new(), is_over: false };
-        match &self.phase {
-            Phase::Collecting { enrolled, until } => {
-                let heard = |name: &WorkerName| cluster.ears.get(name).is_some_and(|ear| ear.is_complete);
-                let all_heard = !enrolled.is_empty() && enrolled.iter().all(heard);
-                if !all_heard && now < *until {
-                    return goes_on;
-                }
-                // Who is enrolled and was not heard is a worker all the same.
-                enrolled.iter().for_each(|name| cluster.enrol(name));
-                take_reports(cluster, now);
-                self.phase = Phase::Claiming { groups: None };
-                let epoch = cluster.epoch.to_string().into_bytes();
-                let puts = vec![self.mark(), Put { key: EPOCH.to_owned(), value: epoch, lease: None }];
-                Step { puts, is_over: false }
+        if let Phase::Collecting { enrolled, until } = &self.phase {
+            let heard = |name: &WorkerName| cluster.ears.get(name).is_some_and(|ear| ear.is_complete);
+            let all_heard = !enrolled.is_empty() && enrolled.iter().all(heard);
+            if !all_heard && now < *until {
+                return Step::Wait;
             }
-            Phase::Claiming { groups } => {
-                let is_active = |name: &GroupName| {
-                    cluster.durable.groups.get(name).is_some_and(|group| group.active.is_some())
-                };
-                let is_over = groups.as_ref().is_some_and(|groups| groups.iter().all(is_active));
-                if is_over {
-                    settle(cluster, now);
-                }
-                Step { is_over, ..goes_on }
-            }
+            // Who is enrolled and was not heard is a worker all the same.
+            enrolled.iter().for_each(|name| cluster.enrol(name));
+            cluster.begin_rebuild(now);
+            self.phase = Phase::Claiming { groups: None, goes_on: false };
+        }
+        let Phase::Claiming { groups, goes_on } = &mut self.phase else { return Step::Wait };
+        // Without the policy a worker has other labels, and what runs on it may have to go.
+        let fleet = GroupName::fleet();
+        *goes_on |=
+            is_active(cluster, &fleet) || groups.as_ref().is_some_and(|groups| !groups.contains(&fleet));
+        let has_all =
+            groups.as_ref().is_some_and(|groups| groups.iter().all(|name| is_active(cluster, name)));
+        match *goes_on {
+            false => Step::Wait,
+            true if cluster.is_rebuilt(has_all) => Step::Over,
+            true => Step::GoOn,
         }
     }
+}
+
+fn is_active(cluster: &Cluster, name: &GroupName) -> bool {
+    cluster.durable.groups.get(name).is_some_and(|group| group.active.is_some())
 }
 
 /// Returns the first of many names.
 fn few(names: &[&str]) -> String {
     let shown = names.iter().take(10).copied().collect::<Vec<_>>().join(", ");
     if names.len() > 10 { format!("{shown} and {} more", names.len() - 10) } else { shown }
-}
-
-/// Lets the scheduler know what runs where, now that it knows what there is.
-fn settle(cluster: &mut Cluster, now: Millis) {
-    let mut durable = cluster.durable.clone();
-    // What must not run twice and was seen nowhere may run where nobody has been heard.
-    let silent: BTreeSet<WorkerName> =
-        cluster.ears.iter().filter(|(_, ear)| !ear.is_complete).map(|(name, _)| name.clone()).collect();
-    for spec in cluster.desired().filter(|spec| spec.stops_first() && !silent.is_empty()) {
-        let keys = (0..spec.replicas).map(|ordinal| InstanceKey::new(&spec.id, ordinal));
-        for key in keys.filter(|key| !cluster.durable.placements.contains_key(key)) {
-            durable.ghosts.entry(key).or_default().extend(silent.iter().cloned());
-        }
-    }
-    for (key, placement) in &mut durable.placements {
-        if !cluster.desired_spec(&key.vm).is_some_and(|spec| spec.is_bound()) {
-            placement.volumes_on = None;
-        }
-    }
-    cluster.restore(durable, now);
-}
-
-/// Takes placements and numbers from what the workers reported.
-fn take_reports(cluster: &mut Cluster, now: Millis) {
-    let mut found: BTreeMap<InstanceKey, Vec<(bool, WorkerName, Placement)>> = BTreeMap::new();
-    let (mut generation, mut revision) = (cluster.durable.last_generation, 0);
-    for (worker, ear) in &cluster.ears {
-        generation = generation.max(ear.seen_generation);
-        revision = revision.max(ear.seen_revision);
-        for (key, sighting) in &ear.seen {
-            let seen = &sighting.seen;
-            let Some(hash) = seen.vm_hash.filter(|_| seen.state != InstanceState::Absent) else { continue };
-            let placement = Placement {
-                worker: Some(worker.clone()),
-                released: hash,
-                generation: ear.seen_generation,
-                since: now.saturating_sub(seen.uptime_ms),
-                reason: MoveReason::New,
-                leaving: BTreeSet::new(),
-                volumes_on: Some(worker.clone()),
-            };
-            found.entry(key.clone()).or_default().push((!seen.ready, worker.clone(), placement));
-        }
-    }
-    for (key, mut copies) in found {
-        // Of two copies the one that is ready stays.
-        copies.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        let leaving: BTreeSet<WorkerName> =
-            copies.iter().skip(1).map(|(_, worker, _)| worker.clone()).collect();
-        if let Some((_, _, placement)) = copies.into_iter().next() {
-            cluster.durable.placements.insert(key, Placement { leaving, ..placement });
-        }
-    }
-    cluster.durable.last_generation = generation;
-    cluster.epoch = cluster.epoch.max((revision >> 32) + 1);
-    let durable = cluster.durable.clone();
-    cluster.restore(durable, now);
 }

@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use stead_engine::fleet::cluster::Cluster;
 use stead_engine::fleet::converge::{
     ActiveStatus, BrakeStatus, Counts, HeldStatus, InstanceStatus, RolloutStatus, State, Status,
-    WorkerStatus, percent, status,
+    WorkerStatus, newest, status,
 };
 use stead_engine::fleet::rollout::Phase;
 use stead_model::fleet::state::{Hold, HoldTarget, Snapshot, SnapshotGroup, SnapshotPlacement};
@@ -117,7 +117,7 @@ struct Document<'a> {
     state: State,
     convergence_percent: u32,
     generation: u64,
-    commit: &'a Option<CommitId>,
+    commit: Option<CommitId>,
     leader: Leader<'a>,
     store: Store<'a>,
     watcher: Watcher<'a>,
@@ -201,11 +201,8 @@ impl Shown {
         let has_vm = |vm: &VmId| filter.vm.as_ref().is_none_or(|wanted| wanted == vm) && has_group(vm);
         let has_worker =
             |name: Option<&WorkerName>| filter.worker.is_none() || filter.worker.as_ref() == name;
-        let groups: Vec<&GroupShown> = self
-            .groups
-            .iter()
-            .filter(|group| filter.group.as_ref().is_none_or(|wanted| *wanted == group.group))
-            .collect();
+        let groups: Vec<&GroupShown> =
+            self.groups.iter().filter(|group| filter.has_group(&group.group)).collect();
         let workers: Vec<&WorkerStatus> =
             core.workers.iter().filter(|worker| has_worker(Some(&worker.id))).collect();
         let instances: Vec<&InstanceStatus> = core
@@ -220,6 +217,7 @@ impl Shown {
         } else {
             self.part(filter, &groups, &workers, &instances, &rollouts)
         };
+        let (generation, commit) = newest(core.groups.iter().filter(|group| filter.has_group(&group.group)));
         let document = Document {
             schema: 1,
             fleet: &self.fleet,
@@ -227,8 +225,8 @@ impl Shown {
             at: self.at,
             state: if self.trouble().is_some() { State::Degraded } else { part.state },
             convergence_percent: part.percent,
-            generation: core.generation,
-            commit: &core.commit,
+            generation,
+            commit,
             leader: Leader { name: &self.leader.name, epoch: self.leader.epoch },
             store: self.store(),
             watcher: self.watcher(),
@@ -253,7 +251,7 @@ impl Shown {
         rollouts: &[&RolloutStatus],
     ) -> Part {
         let counts = Counts::of(instances.iter().copied());
-        let percent = percent(counts.converged, counts.desired, counts.orphans);
+        let percent = counts.percent(self.core.groups.iter().filter(|group| filter.has_group(&group.group)));
         let is_silent = |worker: &&&WorkerStatus| matches!(worker.state, "lost" | "unknown");
         // A VM is one of a group's; what else becomes of the group is not about it.
         let of_groups = filter.vm.is_none() && filter.worker.is_none();
@@ -304,17 +302,18 @@ impl Shown {
 
 /// Whether something is about to be published where nothing was before.
 fn is_coming(report: &PipelineReport, core: &Status) -> bool {
-    let is_empty = !core.groups.iter().any(|group| group.active.is_some());
     let is_new = |pipeline: &GroupPipeline| {
         pipeline.group != GroupName::fleet()
             && !core.groups.iter().any(|group| group.group == pipeline.group && group.active.is_some())
     };
-    (is_empty && report.watcher.head.is_some()) || report.groups.iter().any(is_new)
+    report.groups.iter().any(is_new)
 }
 
-/// Whether the newest commit failed or was refused before the master.
+/// Whether the newest commit failed or was refused before the master, or nobody can know which one that is.
 fn has_failed(report: &PipelineReport) -> bool {
-    report.watcher.rejected.is_some() || report.groups.iter().any(|group| group.failure.is_some())
+    let watcher = &report.watcher;
+    let is_unreadable = matches!(watcher.state.as_str(), "unreachable" | "ref-missing");
+    is_unreadable || watcher.rejected.is_some() || report.groups.iter().any(|group| group.failure.is_some())
 }
 
 fn groups(core: &Status, report: Option<&PipelineReport>) -> Vec<GroupShown> {
@@ -408,7 +407,8 @@ fn shown_hold(hold: &Hold) -> HoldShown {
 
 /// Returns everything that a plan needs, as JSON.
 pub(super) fn snapshot_of(cluster: &Cluster, now: Millis) -> String {
-    let placements = cluster.durable.placements.iter().filter_map(|(key, placement)| {
+    let claimed = cluster.durable.placements.iter().filter(|(key, _)| !cluster.is_unclaimed(&key.vm));
+    let placements = claimed.filter_map(|(key, placement)| {
         let spec = cluster.desired_spec(&key.vm);
         let volumes = spec.filter(|_| placement.volumes_on.is_some()).map(|spec| &spec.volumes);
         Some(SnapshotPlacement {
@@ -428,9 +428,15 @@ pub(super) fn snapshot_of(cluster: &Cluster, now: Millis) -> String {
             specs: active.specs.iter().map(|spec| (**spec).clone()).collect(),
         })
     });
+    let mut workers = cluster.worker_views(now);
+    for (name, takes) in cluster.unclaimed_load() {
+        if let Some(view) = workers.iter_mut().find(|view| view.id == *name) {
+            view.allocatable = view.allocatable.without(takes);
+        }
+    }
     let snapshot = Snapshot {
         fleet: (*cluster.fleet()).clone(),
-        workers: cluster.worker_views(now),
+        workers,
         placements: placements.collect(),
         groups: groups.collect(),
     };

@@ -8,10 +8,10 @@ use stead_engine::fleet::watch::{BadSignature, SignatureFault};
 use stead_model::GroupName;
 use stead_model::fleet::{CommitId, Millis};
 use stead_runner::clock;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::git::{Git, GitError, Remote};
-use crate::api::{CallError, Master, PipelineReport};
+use crate::api::{CallError, Master, PipelineReport, UNPUBLISHED};
 
 /// How soon a report that did not arrive is sent again.
 const TELL_AGAIN: Duration = Duration::from_secs(2);
@@ -89,12 +89,21 @@ pub(super) async fn ask(master: &dyn Master) -> Result<Anchor, CallError> {
     })
 }
 
-/// Tells the master what is new, until the owner is gone.
-pub(super) async fn report(master: Arc<dyn Master>, mut reports: watch::Receiver<PipelineReport>) {
+/// Tells the master what is new, until the owner is gone. A master that lost its state answers that it does not have what
+/// was published: then `again` is told.
+pub(super) async fn report(
+    master: Arc<dyn Master>,
+    mut reports: watch::Receiver<PipelineReport>,
+    again: Arc<Notify>,
+) {
     while reports.changed().await.is_ok() {
         loop {
             let report = reports.borrow_and_update().clone();
             match master.report_pipeline(report).await {
+                Err(CallError::Refused { code, .. }) if code == UNPUBLISHED => {
+                    again.notify_one();
+                    break;
+                }
                 Ok(()) | Err(CallError::Refused { .. }) => break,
                 Err(CallError::Away(_) | CallError::NotLeader { .. }) => tokio::time::sleep(TELL_AGAIN).await,
             }

@@ -36,6 +36,9 @@ const MESSAGES: usize = 64;
 /// How soon a master that was away is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
+/// How long a master that does not have what was published again is not listened to: it may refuse it.
+const AGAIN: Duration = Duration::from_secs(600);
+
 /// Longer than anything takes.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -44,6 +47,8 @@ enum Input {
     Found(Found),
     Told(Progress),
     Ended(Results),
+    /// The master does not have what was published.
+    Again,
     Look,
     Stop,
 }
@@ -77,6 +82,10 @@ pub(super) struct Owner {
     /// When the pipeline began, and when each group came where it is.
     clocks: (Instant, BTreeMap<GroupName, Instant>),
     poke: Arc<Notify>,
+    /// The master does not have what was published.
+    again: Arc<Notify>,
+    /// When it was published again for that.
+    last_again: Option<Instant>,
     /// Why nothing more can be remembered.
     broken: Option<PublishError>,
 }
@@ -86,6 +95,10 @@ impl Owner {
     pub(super) fn open(mut settings: Settings, master: Arc<dyn Master>) -> Result<Self, PublishError> {
         settings.file.nix = placed(&settings.file.nix)?;
         let place = Place::open(&settings.directory)?;
+        if let Some(events) = &settings.events {
+            let path = events.directory().to_owned();
+            events.begin().map_err(|source| PublishError::File { what: "write events to", path, source })?;
+        }
         // Builds that were killed left what they worked on; nobody else works here.
         std::fs::remove_dir_all(place.paths().nix_home.join(SCRATCH)).ok();
         let git = Git::open(&settings.file, place.clone_directory())?;
@@ -126,6 +139,8 @@ impl Owner {
             ending: Ending::NothingNew,
             clocks: (Instant::now(), BTreeMap::new()),
             poke: Arc::default(),
+            again: Arc::default(),
+            last_again: None,
             broken: None,
         })
     }
@@ -133,7 +148,7 @@ impl Owner {
     /// Watches and publishes until `shutdown`.
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<(), PublishError> {
         let mut reporters = JoinSet::new();
-        reporters.spawn(report(Arc::clone(&self.master), self.report.subscribe()));
+        reporters.spawn(report(Arc::clone(&self.master), self.report.subscribe(), Arc::clone(&self.again)));
         if let Some(hook) = &self.file.webhook {
             let door = Door::open(hook, Arc::clone(&self.poke), Arc::clone(&self.settings.metrics)).await?;
             reporters.spawn(door.serve());
@@ -242,6 +257,7 @@ impl Owner {
                     Ok(found) => return Input::Found(found),
                     Err(_) => return Input::Look,
                 },
+                () = self.again.notified() => return Input::Again,
                 () = self.poke.notified(), if self.looks.is_empty() => return Input::Look,
                 () = tokio::time::sleep_until(self.next_look), if self.looks.is_empty() => return Input::Look,
             }
@@ -263,6 +279,7 @@ impl Owner {
             Input::Found(Found::Remote(found)) => self.seen_remote(found),
             Input::Found(Found::Inspected(found)) => self.inspected(found),
             Input::Found(Found::Anchor(found)) => self.anchored(found),
+            Input::Again => self.publish_again(),
             Input::Told(progress) => self.told(progress),
             Input::Ended(results) => self.ended(&results),
             Input::Stop => {}
@@ -292,6 +309,23 @@ impl Owner {
         let now = Instant::now();
         let since = self.clocks.1.insert(group.clone(), now).unwrap_or(self.clocks.0);
         self.settings.metrics.reached(stage, now - since);
+    }
+
+    /// Publishes what was published before: the master lost its state, and what runs waits for its groups.
+    fn publish_again(&mut self) {
+        let is_soon = self.last_again.is_some_and(|at| at.elapsed() < AGAIN);
+        let done =
+            self.kept.work.as_ref().filter(|work| work.is_done && self.pipelines.is_empty() && !is_soon);
+        let Some((commit, contains)) = done.map(|work| (work.commit.clone(), work.contains.clone())) else {
+            return;
+        };
+        self.last_again = Some(Instant::now());
+        if let Some(events) = &self.settings.events {
+            events.say("the master does not have what was published; it is published again");
+        }
+        self.kept.begin(commit, contains);
+        self.save();
+        self.start();
     }
 
     /// Starts the pipeline of what is under way; one of an older commit ends.

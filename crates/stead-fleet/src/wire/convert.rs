@@ -9,6 +9,7 @@ use stead_model::fleet::peer::Role;
 use stead_model::fleet::state::{
     Assigned, Heartbeat, InstanceState, Outcome, Problem, Publication, Seen, Verdict, WorkerFacts,
 };
+use stead_model::fleet::vm::Resources;
 use stead_model::fleet::{Code, CommitId, FleetFile, InstanceKey};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, WorkerName};
@@ -388,6 +389,10 @@ fn write_seen(mut to: observed::instance::Builder<'_>, from: &Seen) {
     to.set_attempts(from.attempts);
     to.set_code(from.code.map_or("", Code::word));
     to.set_detail(&from.detail);
+    to.set_cpu_milli(u32::try_from(from.takes.cpu_milli).unwrap_or(u32::MAX));
+    to.set_mem_mi_b(u32::try_from(from.takes.mem_mib).unwrap_or(u32::MAX));
+    to.set_disk_mi_b(from.takes.disk_mib);
+    to.set_group(from.group.as_ref().map_or("", GroupName::as_str));
 }
 
 pub(super) fn read_observed(from: observed::Reader<'_>) -> capnp::Result<Heartbeat> {
@@ -447,5 +452,15 @@ fn read_seen(from: observed::instance::Reader<'_>) -> capnp::Result<Seen> {
         attempts: from.get_attempts(),
         code: known,
         detail,
+        group: if from.get_group()?.is_empty() {
+            None
+        } else {
+            Some(parsed(from.get_group(), GroupName::parse)?)
+        },
+        takes: Resources {
+            cpu_milli: from.get_cpu_milli().into(),
+            mem_mib: from.get_mem_mi_b().into(),
+            disk_mib: from.get_disk_mi_b(),
+        },
     })
 }

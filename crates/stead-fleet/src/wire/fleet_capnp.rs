@@ -2895,11 +2895,23 @@ pub mod observed {
             pub fn get_mem_mi_b(self) -> u32 {
                 self.reader.get_data_field::<u32>(5)
             }
+            #[inline]
+            pub fn get_disk_mi_b(self) -> u64 {
+                self.reader.get_data_field::<u64>(3)
+            }
+            #[inline]
+            pub fn get_group(self) -> ::capnp::Result<::capnp::text::Reader<'a>> {
+                ::capnp::traits::FromPointerReader::get_from_pointer(&self.reader.get_pointer_field(5), ::core::option::Option::None)
+            }
+            #[inline]
+            pub fn has_group(&self) -> bool {
+                !self.reader.get_pointer_field(5).is_null()
+            }
         }
 
         pub struct Builder<'a> { builder: ::capnp::private::layout::StructBuilder<'a> }
         impl <> ::capnp::traits::HasStructSize for Builder<'_,>  {
-            const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 3, pointers: 5 };
+            const STRUCT_SIZE: ::capnp::private::layout::StructSize = ::capnp::private::layout::StructSize { data: 4, pointers: 6 };
         }
         impl <> ::capnp::traits::HasTypeId for Builder<'_,>  {
             const TYPE_ID: u64 = _private::TYPE_ID;
@@ -3069,6 +3081,30 @@ pub mod observed {
             pub fn set_mem_mi_b(&mut self, value: u32)  {
                 self.builder.set_data_field::<u32>(5, value);
             }
+            #[inline]
+            pub fn get_disk_mi_b(self) -> u64 {
+                self.builder.get_data_field::<u64>(3)
+            }
+            #[inline]
+            pub fn set_disk_mi_b(&mut self, value: u64)  {
+                self.builder.set_data_field::<u64>(3, value);
+            }
+            #[inline]
+            pub fn get_group(self) -> ::capnp::Result<::capnp::text::Builder<'a>> {
+                ::capnp::traits::FromPointerBuilder::get_from_pointer(self.builder.get_pointer_field(5), ::core::option::Option::None)
+            }
+            #[inline]
+            pub fn set_group(&mut self, value: impl ::capnp::traits::SetterInput<::capnp::text::Owned>)  {
+                ::capnp::traits::SetterInput::set_pointer_builder(self.builder.reborrow().get_pointer_field(5), value, false).unwrap()
+            }
+            #[inline]
+            pub fn init_group(self, size: u32) -> ::capnp::text::Builder<'a> {
+                self.builder.get_pointer_field(5).init_text(size)
+            }
+            #[inline]
+            pub fn has_group(&self) -> bool {
+                !self.builder.is_pointer_field_null(5)
+            }
         }
 
         pub struct Pipeline { _typeless: ::capnp::any_pointer::Pipeline }
@@ -3080,17 +3116,17 @@ pub mod observed {
         impl Pipeline  {
         }
         mod _private {
-            pub(crate) static ENCODED_NODE: [::capnp::Word; 171] = [
+            pub(crate) static ENCODED_NODE: [::capnp::Word; 201] = [
                 ::capnp::word(0, 0, 0, 0, 5, 0, 6, 0),
                 ::capnp::word(204, 79, 246, 163, 251, 107, 37, 200),
-                ::capnp::word(21, 0, 0, 0, 1, 0, 3, 0),
+                ::capnp::word(21, 0, 0, 0, 1, 0, 4, 0),
                 ::capnp::word(204, 148, 228, 181, 89, 189, 186, 233),
-                ::capnp::word(5, 0, 7, 0, 0, 0, 0, 0),
+                ::capnp::word(6, 0, 7, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(21, 0, 0, 0, 242, 0, 0, 0),
                 ::capnp::word(33, 0, 0, 0, 7, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(29, 0, 0, 0, 55, 2, 0, 0),
+                ::capnp::word(29, 0, 0, 0, 167, 2, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(102, 108, 101, 101, 116, 46, 99, 97),
@@ -3098,77 +3134,91 @@ pub mod observed {
                 ::capnp::word(114, 118, 101, 100, 46, 73, 110, 115),
                 ::capnp::word(116, 97, 110, 99, 101, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 1, 0, 1, 0),
-                ::capnp::word(40, 0, 0, 0, 3, 0, 4, 0),
+                ::capnp::word(48, 0, 0, 0, 3, 0, 4, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(9, 1, 0, 0, 34, 0, 0, 0),
+                ::capnp::word(65, 1, 0, 0, 34, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(4, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(16, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(60, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(72, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(1, 0, 0, 0, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(13, 1, 0, 0, 58, 0, 0, 0),
+                ::capnp::word(69, 1, 0, 0, 58, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(8, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(20, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(64, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(76, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(2, 0, 0, 0, 2, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 2, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(17, 1, 0, 0, 50, 0, 0, 0),
+                ::capnp::word(73, 1, 0, 0, 50, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(12, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(24, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(68, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(80, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(3, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 3, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(21, 1, 0, 0, 50, 0, 0, 0),
+                ::capnp::word(77, 1, 0, 0, 50, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(16, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(28, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(72, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(84, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(4, 0, 0, 0, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 4, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(25, 1, 0, 0, 74, 0, 0, 0),
+                ::capnp::word(81, 1, 0, 0, 74, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(24, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(36, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(80, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(92, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(5, 0, 0, 0, 1, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 5, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(33, 1, 0, 0, 74, 0, 0, 0),
+                ::capnp::word(89, 1, 0, 0, 74, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(32, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(44, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(88, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(100, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(6, 0, 0, 0, 3, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 6, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(41, 1, 0, 0, 42, 0, 0, 0),
+                ::capnp::word(97, 1, 0, 0, 42, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(36, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(48, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(92, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(104, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(7, 0, 0, 0, 4, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 7, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(45, 1, 0, 0, 58, 0, 0, 0),
+                ::capnp::word(101, 1, 0, 0, 58, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(40, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(52, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(96, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(108, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(8, 0, 0, 0, 4, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 8, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(49, 1, 0, 0, 74, 0, 0, 0),
+                ::capnp::word(105, 1, 0, 0, 74, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(48, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(60, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(104, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(116, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(9, 0, 0, 0, 5, 0, 0, 0),
                 ::capnp::word(0, 0, 1, 0, 9, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(57, 1, 0, 0, 58, 0, 0, 0),
+                ::capnp::word(113, 1, 0, 0, 58, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
-                ::capnp::word(52, 1, 0, 0, 3, 0, 1, 0),
-                ::capnp::word(64, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(108, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(120, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(10, 0, 0, 0, 3, 0, 0, 0),
+                ::capnp::word(0, 0, 1, 0, 10, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(117, 1, 0, 0, 66, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(112, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(124, 1, 0, 0, 2, 0, 1, 0),
+                ::capnp::word(11, 0, 0, 0, 5, 0, 0, 0),
+                ::capnp::word(0, 0, 1, 0, 11, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(121, 1, 0, 0, 50, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(116, 1, 0, 0, 3, 0, 1, 0),
+                ::capnp::word(128, 1, 0, 0, 2, 0, 1, 0),
                 ::capnp::word(107, 101, 121, 0, 0, 0, 0, 0),
                 ::capnp::word(12, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
@@ -3252,6 +3302,22 @@ pub mod observed {
                 ::capnp::word(8, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
                 ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(100, 105, 115, 107, 77, 105, 66, 0),
+                ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(9, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(103, 114, 111, 117, 112, 0, 0, 0),
+                ::capnp::word(12, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(12, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
+                ::capnp::word(0, 0, 0, 0, 0, 0, 0, 0),
             ];
             pub(crate) fn get_field_types(index: u16) -> ::capnp::introspect::Type {
                 match index {
@@ -3265,6 +3331,8 @@ pub mod observed {
                     7 => <::capnp::text::Owned as ::capnp::introspect::Introspect>::introspect(),
                     8 => <u32 as ::capnp::introspect::Introspect>::introspect(),
                     9 => <u32 as ::capnp::introspect::Introspect>::introspect(),
+                    10 => <u64 as ::capnp::introspect::Introspect>::introspect(),
+                    11 => <::capnp::text::Owned as ::capnp::introspect::Introspect>::introspect(),
                     _ => ::capnp::introspect::panic_invalid_field_index(index),
                 }
             }
@@ -3278,9 +3346,9 @@ pub mod observed {
                 MEMBERS_BY_DISCRIMINANT,
                 MEMBERS_BY_NAME
             );
-            pub(crate) static NONUNION_MEMBERS : &[u16] = &[0,1,2,3,4,5,6,7,8,9];
+            pub(crate) static NONUNION_MEMBERS : &[u16] = &[0,1,2,3,4,5,6,7,8,9,10,11];
             pub(crate) static MEMBERS_BY_DISCRIMINANT : &[u16] = &[];
-            pub(crate) static MEMBERS_BY_NAME : &[u16] = &[5,6,8,7,0,9,3,2,4,1];
+            pub(crate) static MEMBERS_BY_NAME : &[u16] = &[5,6,8,7,10,11,0,9,3,2,4,1];
             pub(crate) const TYPE_ID: u64 = 0xc825_6bfb_a3f6_4fcc;
         }
     }

@@ -314,6 +314,7 @@ fn planted(spec: &ResolvedSpec) -> PlantedFile {
 /// Stops all instances at once; see [`super::stop_all`].
 pub(super) async fn stop_all(settings: Settings) -> Result<(), WorkerError> {
     let (files, _lock) = Files::take(&settings.state_dir)?;
+    settings.begin_events()?;
     let about = |source: io::Error| WorkerError::Files { path: files.place("instances"), source };
     let known = files.name().map_err(about)?;
     let name = match known {

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::act::{ActError, Hands, hands};
 use super::facts::Abilities;
 use super::fetch::{FetchError, Fetched, Fetcher};
+use super::figures::Figures;
 use super::files::{Files, Lock, Session};
 use super::ready::Run;
 use super::report::Told;
@@ -73,6 +74,7 @@ pub(super) struct Agent {
     beat_failures: u32,
     next_drift: Millis,
     wake_at: Option<Millis>,
+    figures: Arc<Figures>,
     _lock: Lock,
 }
 
@@ -130,6 +132,7 @@ impl Agent {
     /// Takes the state directory and begins another life.
     pub(super) fn begin(settings: Settings, master: Arc<dyn Master>) -> Result<Self, WorkerError> {
         let (files, lock) = Files::take(&settings.state_dir)?;
+        settings.begin_events()?;
         let about =
             |source: std::io::Error| WorkerError::Files { path: files.directory().to_owned(), source };
         let boot_id = clock::boot_id();
@@ -143,11 +146,13 @@ impl Agent {
         }
         let hands = Arc::new(hands(&settings, files.clone(), &name)?);
         hands.recall().map_err(about)?;
+        let (figures, applied) = (Arc::new(Figures::default()), files.assignment());
+        figures.applied(applied.as_ref().map_or(0, |applied| applied.generation));
         let fetcher = Fetcher::new(files.clone(), &settings.file, settings.search_path.clone());
         Ok(Self {
             name,
             session: files.next_session().map_err(about)?,
-            applied: files.assignment(),
+            applied,
             lease_until: files.lease(&boot_id),
             abilities: Abilities::at_first(&hands.machines),
             fetcher: Arc::new(fetcher),
@@ -177,9 +182,15 @@ impl Agent {
             beat_failures: 0,
             next_drift: 0,
             wake_at: None,
+            figures,
             settings,
             _lock: lock,
         })
+    }
+
+    /// Returns what it counts.
+    pub(super) fn figures(&self) -> Arc<Figures> {
+        Arc::clone(&self.figures)
     }
 
     /// Runs until `shutdown`. What is under way is dropped, and gone on with by the next agent.
@@ -280,6 +291,7 @@ impl Agent {
         match result {
             Ok(fetched) => {
                 self.fetch_messages.remove(&hash);
+                self.figures.fetched.add(fetched.bytes);
                 if fetched.is_built_locally {
                     self.built_locally.insert(hash);
                 }

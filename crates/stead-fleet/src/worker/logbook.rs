@@ -38,7 +38,8 @@ impl Logbook {
 impl Hands {
     /// Keeps a record, and writes down what happened to its instance.
     pub(super) fn tell(&self, mut record: Record, cause: Cause) -> io::Result<()> {
-        let (after, ev) = (self.logbook.events.as_ref().map(|events| events.next_seq()), cause.ev);
+        let after = self.logbook.events.as_ref().map(|events| events.next_seq()).transpose()?;
+        let ev = cause.ev;
         record.told = Some(Told { cause, after });
         self.files.set_record(&record)?;
         self.step(&format!("{ev:?}: in its record"));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use stead_engine::fleet::reconcile::{ClosureState, LocalState};
 use stead_model::fleet::state::{InstanceState, Seen};
+use stead_model::fleet::vm::Resources;
 use stead_model::fleet::{InstanceKey, Millis};
 
 /// What was told, and what of it somebody has.
@@ -70,6 +71,8 @@ pub(super) fn absent(key: &InstanceKey) -> Seen {
         attempts: 0,
         code: None,
         detail: String::new(),
+        group: None,
+        takes: Resources::default(),
     }
 }
 

@@ -3,6 +3,7 @@
 mod bits;
 mod care;
 mod fenced;
+mod figures;
 mod guests;
 mod killed;
 mod life;

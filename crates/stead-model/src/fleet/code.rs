@@ -50,7 +50,7 @@ codes! {
     /// It is on its way up.
     Starting "starting" "it is on its way up; wait",
     /// It runs and is not ready.
-    NotReady "not-ready" "it runs and is not ready; look at its console and at `ready` of its spec",
+    NotReady "not-ready" "it runs and is not ready yet; wait, and if it stays so look at its console and at `ready` of its spec",
     /// It ends again and again.
     CrashLoop "crash-loop" "it ends soon after every start; look at its console, fix it or revert the commit",
     /// Its process was killed.

@@ -357,6 +357,12 @@ pub struct Seen {
     /// More about that.
     #[serde(default)]
     pub detail: String,
+    /// The group it is of, by the worker's record; none: an agent that does not say.
+    #[serde(default)]
+    pub group: Option<GroupName>,
+    /// What it takes, by the worker's record.
+    #[serde(default)]
+    pub takes: Resources,
 }
 
 /// What a worker reports.

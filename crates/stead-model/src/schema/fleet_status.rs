@@ -120,10 +120,12 @@ fn group() -> Value {
             ("generation", count()),
             ("commit", commit()),
             ("code", code()),
+            ("stops", count()),
+            ("running", count()),
             ("message", text()),
             ("approve", hash()),
         ],
-        &[],
+        &[("reason", text())],
     );
     closed(
         &[

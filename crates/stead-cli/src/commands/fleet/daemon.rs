@@ -43,7 +43,7 @@ pub(crate) fn publish(
     reach::block_on(async {
         let name = way::Name { given: None, fallback: way::Fallback::Like("publisher") };
         let joined = daemon(&args.way, settings, &masters, name, Role::Publisher).await?;
-        let events = if args.once { events(&directory)? } else { told(&directory)? };
+        let events = if args.once { events(&directory) } else { told(&directory) };
         events.say(&format!("publisher {} follows {} of {}", joined.name, file.reference, file.repo));
         let metrics = Arc::new(publisher::Metrics::default());
         let (commit, name) = (args.commit.clone(), joined.name.clone());
@@ -164,7 +164,7 @@ pub(crate) fn worker(
     let masters = masters(&args.way, &file.masters);
     let program = program()?;
     let mut worker = worker::Settings::new(settings.state_dir.path.clone(), file, program);
-    worker.events = Some(told(&directory)?);
+    worker.events = Some(told(&directory));
     worker.search_path = settings.environment.get("PATH").map(ToOwned::to_owned);
     let stop = stop_on_signal()?;
     reach::block_on(async {
@@ -201,32 +201,21 @@ pub(super) fn worker_failure(error: WorkerError) -> Failure {
     let kind = match &error {
         WorkerError::Locked(_) => FailureKind::Locked,
         WorkerError::Name(_) | WorkerError::Renamed { .. } | WorkerError::Driver(_) => FailureKind::Invalid,
-        WorkerError::Files { .. } => FailureKind::Work,
+        WorkerError::Files { .. } | WorkerError::Listen { .. } => FailureKind::Work,
         // The unit does not start it again: it would take the identity back.
         WorkerError::Replaced => FailureKind::Verification,
     };
     Failure::caused_by(kind, error)
 }
 
-/// Returns where a daemon writes down what happens; whoever looks at it sees that too.
-fn told(directory: &Path) -> Result<Arc<Events>, Failure> {
-    let events = open_events(directory)?;
-    Ok(Arc::new(events.with_copy(Box::new(std::io::stderr()))))
+/// Returns where a daemon writes down what happens, once it has its lock; whoever looks at it sees that too.
+fn told(directory: &Path) -> Arc<Events> {
+    Arc::new(Events::at(&directory.join("events")).with_copy(Box::new(std::io::stderr())))
 }
 
-/// Returns where a component of the fleet in `directory` writes down what happens.
-pub(super) fn events(directory: &Path) -> Result<Arc<Events>, Failure> {
-    open_events(directory).map(Arc::new)
-}
-
-fn open_events(directory: &Path) -> Result<Events, Failure> {
-    let place = directory.join("events");
-    Events::open(&place).map_err(|error| {
-        Failure::new(
-            FailureKind::Work,
-            format!("events cannot be written below {}: {error}", place.display()),
-        )
-    })
+/// Returns where a component of the fleet in `directory` writes down what happens, once it has its lock.
+pub(super) fn events(directory: &Path) -> Arc<Events> {
+    Arc::new(Events::at(&directory.join("events")))
 }
 
 /// Returns the masters: of the flag, else of the file.

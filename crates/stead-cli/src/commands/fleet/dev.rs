@@ -176,7 +176,7 @@ fn publishing(
         directory: directory.to_owned(),
         name: "dev".to_owned(),
         commit: None,
-        events: Some(events(&directory.join("publisher"))?),
+        events: Some(events(&directory.join("publisher"))),
         metrics: Arc::new(publisher::Metrics::default()),
     })
 }
@@ -220,7 +220,7 @@ fn workers(
             };
             let place = directory.join("workers").join(name.as_str());
             let mut worker = worker::Settings::new(place, file, program.clone());
-            worker.events = Some(events(&worker.state_dir.join("fleet"))?);
+            worker.events = Some(events(&worker.state_dir.join("fleet")));
             worker.search_path = settings.environment.get("PATH").map(ToOwned::to_owned);
             Ok(worker)
         })

@@ -50,10 +50,10 @@ fn to_text(explanation: &Value) -> String {
         text.push_str(&format!("last changed by generation {generation}, commit {commit}\n"));
     }
     let candidates = explanation.get("candidates").and_then(Value::as_array).into_iter().flatten();
-    let rows: Vec<[String; 3]> = candidates
+    let rows: Vec<[String; 4]> = candidates
         .map(|candidate| {
             let word = |key: &str| candidate.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-            [format!("  {}", word("worker")), word("verdict"), word("filter")]
+            [format!("  {}", word("worker")), word("verdict"), word("filter"), word("why")]
         })
         .collect();
     text.push_str(&table::to_text(&rows));

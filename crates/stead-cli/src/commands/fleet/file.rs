@@ -71,7 +71,7 @@ fn merged(source: &Source, keys: &[(&'static str, &str)]) -> Result<String, Fail
         },
     };
     for (key, value) in keys {
-        let given = Source { name: format!("--{key}").into(), text: (*value).into() };
+        let given = Source { name: format!("--{}", key.replace('_', "-")).into(), text: (*value).into() };
         let tree = yaml::read(&given, yaml::Codes::FLEET, &mut diagnostics);
         if let Some(tree) = tree {
             document.insert((*key).to_owned(), tree.root().to_json());

@@ -66,14 +66,7 @@ fn headline(status: &Value, paint: Paint) -> String {
         _ => Style::Bad,
     };
     let counts = status.get("counts").unwrap_or(&Value::Null);
-    // What machines run: a commit may be taken for its `fleet.yaml` alone.
-    let active = list(status, "groups").filter(|group| text(group, "group") != "fleet");
-    let active =
-        active.filter_map(|group| group.get("active")).max_by_key(|active| number(active, "generation"));
-    let commit = active.map_or_else(|| text(status, "commit"), |active| text(active, "commit"));
-    let commit: String = commit.chars().take(12).collect();
-    let generation =
-        active.map_or_else(|| number(status, "generation"), |active| number(active, "generation"));
+    let commit: String = text(status, "commit").chars().take(12).collect();
     let at = if commit.is_empty() { "nothing is published yet".to_owned() } else { format!("at {commit}") };
     format!(
         "{} {} %  {} of {} instances  generation {} {at}\n",
@@ -81,7 +74,7 @@ fn headline(status: &Value, paint: Paint) -> String {
         number(status, "convergence_percent"),
         number(counts, "converged"),
         number(counts, "desired"),
-        generation,
+        number(status, "generation"),
     )
 }
 
@@ -102,7 +95,14 @@ fn group_lines(group: &Value, paint: Paint) -> String {
     if let Some(held) = group.get("held").filter(|held| !held.is_null()) {
         let (generation, code) = (number(held, "generation"), text(held, "code"));
         let label = paint.apply(Style::Bad, "held:");
-        lines.push_str(&format!("{label} generation {generation} of {name} ({code})"));
+        let why = match held.get("reason").and_then(Value::as_str) {
+            Some(reason) => {
+                let (stops, running) = (number(held, "stops"), number(held, "running"));
+                format!("{reason}: {stops} of {running} running instances would stop")
+            }
+            None => code.to_owned(),
+        };
+        lines.push_str(&format!("{label} generation {generation} of {name} ({why})"));
         if let Some(approve) = held.get("approve").and_then(Value::as_str) {
             lines.push_str(&format!("; to let it pass put this into `approve` of fleet.yaml: {approve}"));
         }

@@ -144,8 +144,9 @@ fn judge(status: &Value, commit: &CommitId, is_in: &dyn Fn(&str) -> bool) -> Ver
             continue;
         }
         if covers(&text(group, "/held/commit")) {
-            let code = text(group, "/held/code");
-            return Verdict::Held(format!("the generation of {commit} is held in {name} ({code})"));
+            let reason = text(group, "/held/reason");
+            let why = if reason.is_empty() { text(group, "/held/code") } else { reason };
+            return Verdict::Held(format!("the generation of {commit} is held in {name} ({why})"));
         }
         // What the publisher goes on trying is not over.
         let is_final = text(group, "/evaluated/class") == "permanent";

@@ -48,13 +48,17 @@ fn an_empty_list_is_held() {
     plan(&fleet, &["empty", "--fail-on", "held"]).exits(4).says("empty-set");
     plan(&fleet, &["empty", "--fail-on", "replace,move,unschedulable"]).exits(0).says("- web/0");
     fleet.git(&["merge", "--quiet", "empty"]);
-    fleet.stead(&["wait", "--commit", &empty, "--timeout", "150s"]).exits(11).says("is held");
+    fleet
+        .stead(&["wait", "--commit", &empty, "--timeout", "150s"])
+        .exits(11)
+        .says("is held")
+        .says("empty-set");
     let status = fleet.until("degraded", |status| status["state"] == "degraded");
     let groups = status["groups"].as_array().unwrap();
     let held = groups.iter().find(|group| group["group"] == "default").unwrap()["held"].clone();
     assert_eq!(status["counts"]["desired"], 3, "what runs stays: {status}");
     let approve = held["approve"].as_str().unwrap();
-    fleet.stead(&["status"]).exits(11).says(approve);
+    fleet.stead(&["status"]).exits(11).says(approve).says("empty-set: 3 of 3 running instances would stop");
     let approved =
         fleet.commit("fleet.yaml", "api_version: v1", &format!("api_version: v1\napprove: [{approve}]"));
     let status = fleet.converged(&approved);

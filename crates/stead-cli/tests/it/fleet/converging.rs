@@ -59,6 +59,12 @@ fn a_bad_commit_fails_with_its_place_and_changes_nothing() {
         (&status["state"], &default["active"]["commit"]),
         (&"degraded".into(), &first.as_str().into())
     );
+    // What is shown first is what runs, and not what was taken of a commit that failed.
+    assert_eq!(
+        (&status["commit"], &status["generation"]),
+        (&first.as_str().into(), &default["active"]["generation"])
+    );
+    fleet.stead(&["status"]).exits(11).says(&format!("at {}", &first[..12]));
     assert_eq!(instances(&status), ["cache/0", "web/0", "web/1"]);
     let good = fleet.commit("manifests/fleet.yaml", "{name: cache, parent: web,", "{name: cache,");
     fleet.converged(&good);

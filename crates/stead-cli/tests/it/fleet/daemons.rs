@@ -93,7 +93,7 @@ impl Daemons {
             daemons.join(
                 "worker",
                 worker,
-                &["worker", "--drivers", drivers, "--drift_interval", "1s", "--nix", &nix],
+                &["worker", "--drivers", drivers, "--drift-interval", "1s", "--nix", &nix],
             );
         }
         daemons.count_nix("p1");
@@ -442,4 +442,34 @@ fn guests_of_a_flake_are_replaced_and_come_back() {
     assert_eq!(hashes(&third), hashes(&first));
     assert!(third["generation"].as_u64() > second["generation"].as_u64());
     assert_eq!(downloads(), before, "what was here is not fetched again");
+}
+
+/// Section 2: every key of a daemon's file is a flag, spelled as flags are or as the key is; what is no key is not under
+/// their heading.
+#[test]
+fn flags_of_keys_have_two_spellings() {
+    let daemons = Daemons::nobody(&[]);
+    let stead = |words: &[&str]| -> Ended { daemons.command(words).output().unwrap().into() };
+    for flag in ["--fetch-timeout", "--fetch_timeout"] {
+        stead(&["p", "fleet", "publish", "--once", "--repo", "/none", flag, "soon"])
+            .exits(3)
+            .says("fetch_timeout");
+    }
+    for (daemon, flag) in
+        [("publish", "--allowed-signers"), ("master", "--history"), ("worker", "--drift-interval")]
+    {
+        let help = stead(&["p", "fleet", daemon, "--help"]).exits(0).stdout;
+        let (before, keys) = help.split_once("Keys of the file").unwrap();
+        let is_old = |line: &str| {
+            line.split_whitespace().next().is_some_and(|word| word.starts_with("--") && word.contains('_'))
+        };
+        assert!(keys.contains(flag) && !help.lines().any(is_old), "{help}");
+        for other in ["--json", "--masters", "--identity", "--join-file", "--config"] {
+            assert!(
+                !keys.contains(&format!("{other} ")) && !keys.contains(&format!("{other}\n")),
+                "{other}: {help}"
+            );
+        }
+        assert!(before.contains("--json"), "{help}");
+    }
 }

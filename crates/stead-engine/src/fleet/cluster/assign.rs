@@ -9,17 +9,21 @@ use stead_model::plan::Digest;
 use stead_model::{VmId, WorkerName};
 
 use super::super::rollout::Handover;
-use super::Cluster;
+use super::{Cluster, Duty};
 
 impl Cluster {
     /// Works out what changed for whom.
     pub(super) fn assign(&mut self) {
-        let mut lists: BTreeMap<WorkerName, Vec<(Assigned, Arc<VmSpec>)>> = BTreeMap::new();
+        let mut lists: BTreeMap<WorkerName, Vec<Duty>> = BTreeMap::new();
         let fleet = self.fleet();
         for (key, placement) in &self.durable.placements {
             // What runs a spec that nobody knows any more stays as it is until its VM is released anew.
             let released = self.released_spec(key, placement);
-            let Some(spec) = released.or_else(|| self.desired_spec(&key.vm)) else { continue };
+            let spec = released.or_else(|| self.desired_spec(&key.vm));
+            let is_unclaimed = self.is_unclaimed(&key.vm);
+            if spec.is_none() && !is_unclaimed {
+                continue;
+            }
             let mut give = |worker: &WorkerName, leaving: bool| {
                 let assigned = Assigned {
                     instance: key.clone(),
@@ -29,8 +33,14 @@ impl Cluster {
                     leaving,
                     frozen: released.is_none() || self.is_frozen(&key.vm) || fleet.worker(worker).suspend,
                 };
-                lists.entry(worker.clone()).or_default().push((assigned, Arc::clone(spec)));
+                lists.entry(worker.clone()).or_default().push((assigned, spec.cloned()));
             };
+            if is_unclaimed {
+                // Every copy stays as it is: which of them should go, its group decides.
+                let copies = placement.leaving.iter().chain(&placement.worker);
+                copies.for_each(|worker| give(worker, false));
+                continue;
+            }
             let mut waits_for: Vec<&WorkerName> = Vec::new();
             for worker in &placement.leaving {
                 match self.handover_of(key, placement, worker) {
@@ -56,14 +66,23 @@ impl Cluster {
         }
     }
 
-    /// Returns everything a worker is to run. A leader that has not ticked yet has no answer.
+    /// Returns everything a worker is to run. A leader that has not ticked yet has no answer, nor has one that rebuilds its
+    /// state for a worker whose report it has not taken: what that runs is not in it.
     pub fn assignment(&self, worker: &WorkerName) -> Option<Assignment> {
+        if self.taken.as_ref().is_some_and(|taken| !taken.contains(worker)) {
+            return None;
+        }
         let list = self.assigned.get(worker)?;
         let ear = self.ears.get(worker)?;
         let mut indexes: BTreeMap<(&VmId, Digest), u32> = BTreeMap::new();
         let mut specs: Vec<Arc<VmSpec>> = Vec::new();
         let mut instances = Vec::new();
         for (assigned, spec) in list {
+            let Some(spec) = spec else {
+                // Only its worker knows it.
+                instances.push(Assigned { spec: u32::MAX, ..assigned.clone() });
+                continue;
+            };
             let next = u32::try_from(specs.len()).unwrap_or(u32::MAX);
             let index = *indexes.entry((&spec.id, assigned.vm_hash)).or_insert_with(|| {
                 specs.push(Arc::clone(spec));
@@ -101,7 +120,11 @@ impl Cluster {
 }
 
 /// Whether two lists say the same, what does not change a machine included.
-fn is_same(old: &[(Assigned, Arc<VmSpec>)], new: &[(Assigned, Arc<VmSpec>)]) -> bool {
-    old.len() == new.len()
-        && old.iter().zip(new).all(|((a, old), (b, new))| a == b && (Arc::ptr_eq(old, new) || old == new))
+fn is_same(old: &[Duty], new: &[Duty]) -> bool {
+    let is_one = |old: &Option<Arc<VmSpec>>, new: &Option<Arc<VmSpec>>| match (old, new) {
+        (Some(old), Some(new)) => Arc::ptr_eq(old, new) || old == new,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    };
+    old.len() == new.len() && old.iter().zip(new).all(|((a, old), (b, new))| a == b && is_one(old, new))
 }

@@ -135,6 +135,10 @@ impl Cluster {
                 *entry = entry.plus(takes.unwrap_or_default());
             }
         }
+        for (worker, takes) in self.unclaimed_load() {
+            let entry = leaving.entry(worker.clone()).or_default();
+            *entry = entry.plus(takes);
+        }
         let recent = self.rebalanced.iter().filter(|at| now.saturating_sub(**at) < 3_600_000).count();
         let recent = u32::try_from(recent).unwrap_or(u32::MAX);
         let is_braked = self.presence.brake.is_some();
@@ -228,7 +232,7 @@ impl Cluster {
             .durable
             .placements
             .keys()
-            .filter(|key| !self.is_frozen(&key.vm))
+            .filter(|key| !self.is_frozen(&key.vm) && !self.is_unclaimed(&key.vm))
             .filter(|key| self.desired_spec(&key.vm).is_none_or(|spec| key.ordinal >= spec.replicas))
             .cloned()
             .collect();
@@ -250,6 +254,7 @@ impl Cluster {
             .placements
             .iter()
             .filter(|(key, placement)| placement.worker.is_some() && self.scheduler.place_of(key).is_none())
+            .filter(|(key, _)| !self.is_unclaimed(&key.vm))
             .map(|(key, _)| key.clone())
             .collect();
         for key in lost {
@@ -271,6 +276,9 @@ impl Cluster {
         self.durable.ghosts = ghosts;
         let mut done: Vec<(InstanceKey, WorkerName)> = Vec::new();
         for (key, placement) in &self.durable.placements {
+            if self.is_unclaimed(&key.vm) {
+                continue;
+            }
             for worker in &placement.leaving {
                 if self.handover_of(key, placement, worker) == Handover::StopOld {
                     done.push((key.clone(), worker.clone()));

@@ -12,7 +12,7 @@ pub(in crate::fleet) fn commit(number: u64) -> CommitId {
     CommitId::parse(&format!("{number:040x}")).unwrap()
 }
 
-fn publication(cluster: &mut Cluster, number: u64, specs: &[VmSpec]) -> Publication {
+pub(in crate::fleet) fn publication(cluster: &mut Cluster, number: u64, specs: &[VmSpec]) -> Publication {
     let group = GroupName::default_group();
     let specs_hash = specs_hash(specs);
     Publication {
@@ -26,7 +26,7 @@ fn publication(cluster: &mut Cluster, number: u64, specs: &[VmSpec]) -> Publicat
     }
 }
 
-fn policy(cluster: &mut Cluster, number: u64, fleet: FleetFile) -> Publication {
+pub(in crate::fleet) fn policy(cluster: &mut Cluster, number: u64, fleet: FleetFile) -> Publication {
     let group = GroupName::fleet();
     let specs_hash = policy_hash(&fleet);
     Publication {
@@ -40,7 +40,7 @@ fn policy(cluster: &mut Cluster, number: u64, fleet: FleetFile) -> Publication {
     }
 }
 
-fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>) -> Heartbeat {
+pub(super) fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>) -> Heartbeat {
     Heartbeat {
         worker: worker_name(worker),
         boot_id: String::new(),
@@ -70,7 +70,7 @@ fn beat(cluster: &mut Cluster, worker: &str, seq: u64, disk: &str, instances: Ve
 }
 
 /// Has a worker do as it is told, and say so.
-fn obey(cluster: &mut Cluster, worker: &str, now: Millis) {
+pub(in crate::fleet) fn obey(cluster: &mut Cluster, worker: &str, now: Millis) {
     let seen = obedient(cluster, worker, 60_000);
     let assignment = cluster.assignment(&worker_name(worker)).unwrap();
     let heartbeat = Heartbeat {
@@ -105,6 +105,8 @@ fn obedient(cluster: &Cluster, worker: &str, uptime_ms: Millis) -> Vec<Seen> {
         attempts: 0,
         code: None,
         detail: String::new(),
+        group: Some(GroupName::default_group()),
+        takes: Default::default(),
     });
     seen.collect()
 }

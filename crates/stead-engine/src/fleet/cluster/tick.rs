@@ -18,6 +18,7 @@ impl Cluster {
         self.end_holds(now);
         self.activate_waiting(now);
         self.forget_dismissed(now);
+        self.take_reports(now);
         self.look_at_workers(now);
         self.place(now);
         self.hand_over();

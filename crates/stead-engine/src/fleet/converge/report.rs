@@ -95,8 +95,15 @@ pub struct HeldStatus {
     pub generation: u64,
     /// Its commit.
     pub commit: CommitId,
-    /// Why.
+    /// That it waits for approval, or for a suspension to end.
     pub code: Code,
+    /// Why: `empty-set`, `too-many-stops`; none: it is suspended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How many of the group's running instances would stop.
+    pub stops: u32,
+    /// How many of them there are.
+    pub running: u32,
     /// What it would do, and what to do.
     pub message: String,
     /// The line to put into `approve`.

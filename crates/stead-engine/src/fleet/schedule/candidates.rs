@@ -36,9 +36,10 @@ impl Scheduler {
             let order = (verdict, spread, count, full, Reverse(weight));
             let score =
                 vec![spread.to_string(), count.to_string(), full.to_string(), format!("{weight:016x}")];
-            let filter =
-                refusal.filter(|_| verdict == CandidateVerdict::Refuses).map(|refusal| refusal.filter);
-            found.push((order, Candidate { worker: slot.view.id.clone(), verdict, filter, score }));
+            let refusal = refusal.filter(|_| verdict == CandidateVerdict::Refuses);
+            let filter = refusal.map(|refusal| refusal.filter);
+            let why = refusal.map(|refusal| refusal.describe(row, slot, used));
+            found.push((order, Candidate { worker: slot.view.id.clone(), verdict, filter, why, score }));
         }
         found.sort_by(|a, b| (&a.0, &a.1.worker).cmp(&(&b.0, &b.1.worker)));
         found.into_iter().map(|(_, candidate)| candidate).collect()

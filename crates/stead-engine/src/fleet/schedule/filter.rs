@@ -89,6 +89,46 @@ impl From<Filter> for Refusal {
     }
 }
 
+impl Refusal {
+    /// Says what is wanted of a worker and what it has.
+    pub(super) fn describe(&self, row: &Row, slot: &Slot, used: Resources) -> String {
+        let (spec, view) = (&row.spec, &slot.view);
+        let room = |wanted: u64, all: u64, used: u64, unit: &str| {
+            format!("it needs {wanted} {unit}, and {} of {all} {unit} are free", all.saturating_sub(used))
+        };
+        match self.filter {
+            Filter::Cpu => room(spec.resources.cpu_milli, view.allocatable.cpu_milli, used.cpu_milli, "mCPU"),
+            Filter::Memory => {
+                room(spec.resources.mem_mib, view.allocatable.mem_mib, used.mem_mib, "MiB of memory")
+            }
+            Filter::Disk => {
+                let all = view.allocatable.disk_mib.unwrap_or_default();
+                room(spec.resources.disk_mib, all, used.disk_mib, "MiB of disk")
+            }
+            Filter::State => format!("it is {} and takes nothing new", view.state.word()),
+            Filter::Selector => {
+                let wanted = spec.selector.get(self.requirement);
+                let has = wanted.and_then(|wanted| view.label(&wanted.key));
+                let wanted = wanted.map(|wanted| wanted.describe()).unwrap_or_default();
+                match has {
+                    Some(has) => format!("it wants the label {wanted}, and the worker's is `{has}`"),
+                    None => format!("it wants the label {wanted}, and the worker has none"),
+                }
+            }
+            Filter::Driver
+            | Filter::Arch
+            | Filter::SpecVersion
+            | Filter::Pin
+            | Filter::Volume
+            | Filter::MaxPerWorker
+            | Filter::NotWith
+            | Filter::DiskPressure => {
+                format!("it is {}", say(row, self.filter, self.requirement, self.short))
+            }
+        }
+    }
+}
+
 /// Returns why a worker with `used` has no room for `need`.
 pub(super) fn short_of(allocatable: &Allocatable, used: Resources, need: Resources) -> Option<Refusal> {
     let total = used.plus(need);

@@ -1,6 +1,6 @@
 //! The failures of the contract, each as a script.
 
-use stead_engine::fleet::cluster::EventKind;
+use stead_engine::fleet::cluster::{Cluster, Durable, EventKind};
 use stead_engine::fleet::converge::{State, status};
 use stead_model::fleet::state::WorkerState;
 use stead_model::fleet::{Code, FleetFile, InstanceKey};
@@ -315,4 +315,34 @@ fn drains_are_made_before_they_break() {
     world.commit_with(specs, FleetFile::default());
     world.settle(60);
     assert_eq!(world.moved, moved);
+}
+
+/// F9, F26: the master's state is lost. What runs stays as it is while nothing is published, while what is published is
+/// held, and when what was there is published again.
+#[test]
+fn f9_f26_a_lost_state_is_taken_from_reports() {
+    let mut world = settled(3);
+    let before = (starts(&world), stops(&world));
+    let workers = world.store.durable.workers.keys().map(|name| (name.clone(), None)).collect();
+    world.store = super::world::Store {
+        durable: Durable { workers, ..Durable::default() },
+        epoch: world.store.epoch + 1,
+        refused: 0,
+    };
+    world.watermark = (0, 0);
+    let mut master = Cluster::resume(world.store.durable.clone(), world.store.epoch, world.now);
+    master.begin_rebuild(world.now);
+    world.master = Some(master);
+    world.pass(150);
+    assert_eq!((starts(&world), stops(&world)), before, "leases are renewed, and nothing is known");
+    assert_eq!(code_of(&world, "a/0"), Some(Code::Rebuilding));
+    world.commit(vec![]);
+    world.pass(60);
+    let held = status(world.master(), false).groups.into_iter().find_map(|group| group.held).unwrap();
+    assert_eq!((held.reason.as_deref(), held.stops, held.running), (Some("empty-set"), 4, 4));
+    assert_eq!((starts(&world), stops(&world)), before);
+    world.commit(vec![vm("a", 3, "v1"), singleton("one", "v1")]);
+    world.settle(120);
+    assert_eq!((starts(&world), stops(&world), world.moved), (before.0, before.1, 0));
+    assert!(world.master().is_rebuilt(false));
 }

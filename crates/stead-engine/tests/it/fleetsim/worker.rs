@@ -7,11 +7,11 @@ use stead_engine::fleet::reconcile::{
     Closure, ClosureState, Exit, Here, Local, LocalState, Step, StopReason, fetch_retry_at, is_newer,
     reconcile,
 };
-use stead_model::WorkerName;
 use stead_model::fleet::state::{Allocatable, Assignment, Heartbeat, InstanceState, Seen, WorkerFacts};
 use stead_model::fleet::vm::Driver;
 use stead_model::fleet::{Code, InstanceKey, Millis};
 use stead_model::plan::Digest;
+use stead_model::{GroupName, WorkerName};
 
 use super::world::{Message, Plant, World};
 
@@ -127,6 +127,8 @@ impl Worker {
             attempts: machine.attempts,
             code: self.codes.get(key).copied(),
             detail: String::new(),
+            group: Some(GroupName::default_group()),
+            takes: Default::default(),
         });
         let gone = self.gone.iter().filter(|key| !self.here.machines.contains_key(*key)).map(|key| Seen {
             key: key.clone(),
@@ -137,6 +139,8 @@ impl Worker {
             attempts: 0,
             code: None,
             detail: String::new(),
+            group: Some(GroupName::default_group()),
+            takes: Default::default(),
         });
         states.chain(gone).collect()
     }

@@ -17,6 +17,9 @@ use crate::events::{Ev, Fields};
 /// A status that takes so long is shown again for a while.
 const DEAR: Duration = Duration::from_millis(50);
 
+/// How long a status stays as it is while nothing happens.
+const FRESH: Duration = Duration::from_secs(1);
+
 impl Owner {
     pub(super) fn cluster_for(&mut self, whose: Whose) -> Result<&Cluster, CallError> {
         let has_peers = self.settings.peers.is_some();
@@ -64,7 +67,9 @@ impl Owner {
             // A large status is not made anew for everybody who looks.
             let is_dear = *cost > DEAR;
             let is_young = now.duration_since(*at) < *cost * 3 || self.commit.is_some();
-            if view.seq == self.seq || (view.seq > after && is_dear && is_young) {
+            // Time goes on though nothing happens.
+            let is_same = view.seq == self.seq && now.duration_since(*at) < FRESH;
+            if is_same || (view.seq > after && is_dear && is_young) {
                 return Some(Ok(Arc::clone(view)));
             }
         }

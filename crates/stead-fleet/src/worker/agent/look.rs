@@ -255,6 +255,8 @@ impl Agent {
                 let Some(order) = order(applied, instance, vm_hash, sight) else { return false };
                 self.adopted.insert(instance.clone());
                 let hands = Arc::clone(&self.hands);
+                let has_run = sight.instances.get(instance).is_some_and(|found| found.record.since > 0);
+                self.figures.restarts.add(u64::from(has_run && !self.busy.contains_key(instance)));
                 let why = match sight.instances.get(instance).map(|found| (found, detail_of(found))) {
                     Some((_, why)) if !why.is_empty() => why,
                     Some((found, _)) if found.record.since > 0 => "it was stopped".to_owned(),

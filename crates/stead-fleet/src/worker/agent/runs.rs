@@ -125,6 +125,7 @@ impl Agent {
             }
             seen.insert(key.clone(), told);
         }
+        self.figures.saw(seen.values().map(|seen| seen.state));
         self.told.update(seen);
     }
 
@@ -144,7 +145,9 @@ impl Agent {
         let mut code = reconciled.codes.get(key).copied();
         let mut detail = detail_of(found);
         if state == LocalState::Running && code.is_none() && !is_ready {
-            code = Some(Code::NotReady);
+            // What only has to be alive for a moment is on its way up until then.
+            let is_new = record.spec.ready.kind == ReadyKind::Started;
+            code = Some(if is_new { Code::Starting } else { Code::NotReady });
             detail = why_not.unwrap_or_default();
         }
         if code.is_none() && self.fetcher.is_rooted(&record.vm_hash) == Some(true) {
@@ -169,6 +172,8 @@ impl Agent {
             attempts: record.attempts,
             code,
             detail,
+            group: Some(record.group.clone()),
+            takes: record.spec.resources,
         }
     }
 }

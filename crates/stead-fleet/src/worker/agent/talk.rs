@@ -78,17 +78,32 @@ impl Agent {
     }
 
     /// Applies an assignment, unless it is older than what is applied; one that cannot be kept is asked for again.
-    pub(super) fn apply(&mut self, incoming: Assignment) {
+    pub(super) fn apply(&mut self, mut incoming: Assignment) {
         let is_news = self.applied.as_ref().is_none_or(|applied| reconcile::is_newer(applied, &incoming));
         if !is_news {
             return;
         }
+        self.fill_in(&mut incoming);
         if self.hands.files.set_assignment(&incoming).is_err() {
             self.poll_failures = self.poll_failures.saturating_add(1);
             return;
         }
         (self.settings.watch)("assignment");
+        self.figures.applied(incoming.generation);
         self.applied = Some(incoming);
+    }
+
+    /// Goes on with its own spec where a master that began anew does not know what an instance runs.
+    fn fill_in(&self, incoming: &mut Assignment) {
+        for assigned in incoming.instances.iter_mut().filter(|assigned| assigned.frozen) {
+            if usize::try_from(assigned.spec).is_ok_and(|at| at < incoming.specs.len()) {
+                continue;
+            }
+            let record = self.hands.files.record(&assigned.instance);
+            let Some(record) = record.filter(|record| record.vm_hash == assigned.vm_hash) else { continue };
+            assigned.spec = u32::try_from(incoming.specs.len()).unwrap_or(u32::MAX);
+            incoming.specs.push(record.spec);
+        }
     }
 
     /// Asks for the next assignment.
@@ -153,10 +168,12 @@ impl Agent {
         let beat = match answer {
             Ok(beat) => beat,
             Err(error) => {
+                self.figures.rejected.add(1);
                 self.needs_full |= is_full;
                 return self.note_away(&error, |agent| &mut agent.beat_failures);
             }
         };
+        self.figures.heartbeats.add(1);
         self.beat_failures = 0;
         self.interval = beat.interval.max(SPACING);
         self.told.was_told(snapshot);

@@ -142,9 +142,17 @@ async fn a_part_of_the_status_counts_what_it_shows() {
     workers[0].beat(&*master).await.unwrap();
     let watcher = WatcherReport { head: Some(commit(1)), ..WatcherReport::default() };
     let report = |watcher: WatcherReport| PipelineReport { watcher, groups: vec![] };
-    assert_eq!(settle(&*master, &mut workers, |_| true).await["state"], "converged");
+    let shown = settle(&*master, &mut workers, |_| true).await;
+    assert_eq!(
+        (&shown["state"], &shown["convergence_percent"], &shown["generation"]),
+        (&"converging".into(), &0.into(), &0.into()),
+        "case 1: nothing is published yet"
+    );
+    let away = WatcherReport { state: "unreachable".to_owned(), ..WatcherReport::default() };
+    master.report_pipeline(report(away)).await.unwrap();
+    assert_eq!(status(&*master).await["state"], "degraded", "nobody knows what there should be");
     master.report_pipeline(report(watcher.clone())).await.unwrap();
-    assert_eq!(status(&*master).await["state"], "converging", "case 1: something is about to be published");
+    assert_eq!(status(&*master).await["state"], "converging");
     accepted(&*master, 1, "default", vms("default", &[("web", 2, "")])).await;
     accepted(&*master, 1, "edge", vms("edge", &[("far", 1, r#","selector":{"disk":"tape"}"#)])).await;
     settle(&*master, &mut workers, |shown| shown["counts"]["converged"] == 2).await;
@@ -421,6 +429,11 @@ async fn an_empty_list_is_held_until_it_is_approved() {
     let shown = settle(&*master, &mut workers, |shown| shown["counts"]["converged"] == 2).await;
     let held = &shown["groups"][0]["held"];
     assert_eq!((&held["generation"], &held["code"]), (&2.into(), &Code::HeldGeneration.word().into()));
+    assert_eq!(
+        (&held["reason"], &held["stops"], &held["running"]),
+        (&"empty-set".into(), &2.into(), &2.into()),
+        "{held:#}"
+    );
     let line = held["approve"].as_str().unwrap();
     assert!(held["message"].as_str().unwrap().contains(line), "{held:#}");
     publish_policy(&*master, 3, &format!("approve: [{line}]\n")).await;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stead_fleet::api::{CallError, GroupPipeline, Master, PipelineReport, WatcherReport};
+use serde_json::Value;
+use stead_fleet::api::{CallError, GroupPipeline, Master, PipelineReport, UNPUBLISHED, WatcherReport};
 use stead_fleet::master::{Rebuild, Settings, start};
 use stead_fleet::store::{Embedded, FleetStore, StoreError, Txn, begin_anew, keep_authority};
 use stead_model::GroupName;
+use stead_model::fleet::state::Outcome;
 
 use super::yard::*;
 
@@ -76,29 +78,37 @@ async fn a_lost_state_is_rebuilt_from_reports() {
     };
     assert!(generation > 2, "{generation}");
     accepted(&*handle, 3, "default", default()).await;
-    handle.report_pipeline(report(&["default", "edge"], 3)).await.unwrap();
-    for worker in &mut workers {
-        worker.beat(&*handle).await.unwrap();
-        assert!(!worker.obey(&*handle, Duration::from_millis(100)).await.unwrap(), "a group is missing");
-    }
+    assert!(
+        !workers[0].obey(&*handle, Duration::from_millis(100)).await.unwrap(),
+        "nobody knows whether there is a policy"
+    );
+    let told = handle.report_pipeline(report(&["default", "edge"], 3)).await;
+    let lacks = |code: &str, message: &str| code == UNPUBLISHED && message.ends_with("nothing of edge");
+    assert!(matches!(&told, Err(CallError::Refused { code, message }) if lacks(code, message)), "{told:?}");
+    // What was published again goes on; what is missing stays as it is.
+    let has_converged = |count: u64| move |shown: &Value| shown["counts"]["converged"] == count;
+    let shown = settle(&*handle, &mut workers, has_converged(4)).await;
+    assert_eq!((&shown["state"], &shown["store"]["state"]), (&"degraded".into(), &"rebuilding".into()));
+    assert!(shown["store"]["message"].as_str().unwrap().contains("edge"), "{shown:#}");
+    assert_eq!(places(&shown), before);
     // A restart in between does not forget that it is being rebuilt.
     running.stop().await;
     let store = Embedded::open(&path).unwrap();
     let running = start(settings(Arc::new(store))).await.unwrap();
     let handle = running.handle();
-    for worker in &mut workers {
-        worker.beat(&*handle).await.unwrap();
-        assert!(
-            !worker.obey(&*handle, Duration::from_millis(100)).await.unwrap(),
-            "a group is still missing"
-        );
-    }
-    accepted(&*handle, 3, "edge", edge()).await;
-    handle.report_pipeline(report(&["default", "edge"], 3)).await.unwrap();
+    accepted(&*handle, 4, "default", vms("default", &[("web", 4, ""), ("job", 1, "")])).await;
+    let verdict = publish(&*handle, 4, "edge", vec![]).await.unwrap();
+    assert_eq!((verdict.outcome, verdict.problems[0].code.as_str()), (Outcome::Held, "empty-set"));
+    let shown = settle(&*handle, &mut workers, has_converged(5)).await;
+    let still = places(&shown);
+    assert!(before.iter().all(|(key, worker)| still.get(key) == Some(worker)), "{still:?}");
+    let camera = shown["instances"].as_array().unwrap().iter().find(|one| one["key"] == "cam/0").unwrap();
+    assert_eq!((&camera["group"], &camera["code"]), (&"edge".into(), &"rebuilding".into()));
+    accepted(&*handle, 5, "edge", edge()).await;
     let shown = settle(&*handle, &mut workers, is_converged).await;
-    assert_eq!(places(&shown), before);
+    assert_eq!(places(&shown), still);
     let acts: Vec<&String> = workers.iter().flat_map(|worker| &worker.acts).collect();
-    assert!(acts.is_empty(), "nothing was restarted: {acts:?}");
+    assert_eq!(acts, ["start web/3"], "nothing was restarted");
     assert!(workers[0].epoch > epoch && workers[0].applied.revision > applied.revision);
     running.stop().await;
 }

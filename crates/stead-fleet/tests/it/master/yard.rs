@@ -15,7 +15,7 @@ use stead_model::diagnostic::{Diagnostics, Source};
 use stead_model::fleet::state::{
     Allocatable, Assignment, Heartbeat, InstanceState, Outcome, Publication, Seen, Verdict, WorkerFacts,
 };
-use stead_model::fleet::vm::{Driver, read_specs};
+use stead_model::fleet::vm::{Driver, Resources, read_specs};
 use stead_model::fleet::{CommitId, FleetFile, InstanceKey, VmSpec};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, WorkerName};
@@ -124,6 +124,8 @@ pub(super) struct Worker {
     pub(super) applied: Applied,
     pub(super) epoch: u64,
     pub(super) runs: BTreeMap<InstanceKey, Digest>,
+    /// The groups of what it was told to run.
+    pub(super) groups: BTreeMap<InstanceKey, GroupName>,
     /// Starts and stops, in order.
     pub(super) acts: Vec<String>,
     pub(super) is_sick: bool,
@@ -139,6 +141,7 @@ impl Worker {
             applied: Applied::default(),
             epoch: 0,
             runs: BTreeMap::new(),
+            groups: BTreeMap::new(),
             acts: Vec::new(),
             is_sick: false,
         }
@@ -155,6 +158,8 @@ impl Worker {
             attempts: 0,
             code: None,
             detail: String::new(),
+            group: self.groups.get(key).cloned(),
+            takes: Resources { cpu_milli: 500, mem_mib: 256, disk_mib: 0 },
         });
         Heartbeat {
             worker: self.name.clone(),
@@ -199,6 +204,11 @@ impl Worker {
         }
         let wanted: BTreeMap<InstanceKey, Digest> =
             assignment.instances.iter().map(|one| (one.instance.clone(), one.vm_hash)).collect();
+        for one in &assignment.instances {
+            if let Some(spec) = usize::try_from(one.spec).ok().and_then(|at| assignment.specs.get(at)) {
+                self.groups.insert(one.instance.clone(), spec.group.clone());
+            }
+        }
         for (key, hash) in &self.runs {
             if wanted.get(key) != Some(hash) {
                 self.acts.push(format!("stop {key}"));

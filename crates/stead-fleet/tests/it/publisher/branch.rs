@@ -5,7 +5,7 @@ use std::process::Command;
 
 use stead_fleet::publisher::Ending;
 
-use super::world::{TestMaster, World};
+use super::world::{Daemon, TestMaster, World};
 
 /// F17, case 15: a branch that goes back is refused and shown, again and again; allowed, it is a new generation.
 #[tokio::test(flavor = "multi_thread")]
@@ -301,4 +301,26 @@ async fn a_publisher_that_is_ended_says_so() {
         stead_fleet::publisher::once(world.settings(""), master.clone() as _, shutdown).await.unwrap();
     assert_eq!((ended.ending, ended.ending.exit_code()), (Ending::Cancelled, 130));
     assert!(master.report().is_none() && master.calls().is_empty());
+}
+
+/// F9: a master that lost its state gets what it had, though the branch has nothing new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_lost_its_state_gets_it_again() {
+    let world = World::new();
+    world.small_site();
+    let head = world.commit("one");
+    let master = TestMaster::of(&world);
+    let daemon = Daemon::start(world.settings(""), &master);
+    let is_active =
+        |master: &TestMaster| master.active("default").is_some_and(|active| active.commit == head);
+    master.wait("publication", is_active).await;
+    let is_told = |master: &TestMaster| {
+        let groups = master.report().map(|report| report.groups).unwrap_or_default();
+        !groups.is_empty() && groups.iter().all(|group| group.stage == "submitted")
+    };
+    master.wait("report", is_told).await;
+    master.lose_state();
+    assert!(!is_active(&master));
+    master.wait("another publication", is_active).await;
+    daemon.stop().await;
 }

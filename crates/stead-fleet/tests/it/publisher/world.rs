@@ -11,7 +11,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 use stead_engine::fleet::cluster::{Cluster, Durable};
-use stead_fleet::api::{Applied, Beat, CallError, HoldOrder, Json, Master, PipelineReport, StatusFilter};
+use stead_fleet::api::{
+    Applied, Beat, CallError, GroupPipeline, HoldOrder, Json, Master, PipelineReport, StatusFilter,
+    UNPUBLISHED,
+};
 use stead_fleet::publisher::{self, PublishError, Published, Settings};
 use stead_model::diagnostic::Source;
 use stead_model::fleet::services::PublisherFile;
@@ -158,6 +161,8 @@ struct Memory {
     calls: Vec<String>,
     report: Option<PipelineReport>,
     steps: u32,
+    /// Whether its state was lost.
+    is_lost: bool,
 }
 
 impl TestMaster {
@@ -168,7 +173,7 @@ impl TestMaster {
 
     pub(super) fn open(journal: &Path) -> Arc<Self> {
         let cluster = Cluster::resume(Durable::default(), 1, 0);
-        let state = Mutex::new(Memory { cluster, calls: Vec::new(), report: None, steps: 0 });
+        let state = Mutex::new(Memory { cluster, calls: Vec::new(), report: None, steps: 0, is_lost: false });
         let master = Self { state, journal: journal.to_owned(), is_away: AtomicBool::new(false) };
         for line in fs::read_to_string(journal).unwrap_or_default().lines() {
             let line: Value = serde_json::from_str(line).unwrap();
@@ -188,6 +193,13 @@ impl TestMaster {
 
     pub(super) fn set_away(&self, is_away: bool) {
         self.is_away.store(is_away, Ordering::SeqCst);
+    }
+
+    /// Loses everything.
+    pub(super) fn lose_state(&self) {
+        let mut memory = self.memory();
+        memory.cluster = Cluster::resume(Durable::default(), 2, 0);
+        memory.is_lost = true;
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -366,7 +378,16 @@ impl Master for TestMaster {
 
     async fn report_pipeline(&self, report: PipelineReport) -> Result<(), CallError> {
         self.answer(())?;
-        self.memory().report = Some(report);
+        let mut memory = self.memory();
+        let is_missing = |group: &GroupPipeline| {
+            group.stage == "submitted" && !memory.cluster.durable.groups.contains_key(&group.group)
+        };
+        let is_lost = memory.is_lost && report.groups.iter().any(is_missing);
+        memory.report = Some(report);
+        if is_lost {
+            let (code, message) = (UNPUBLISHED.to_owned(), "the test says so".to_owned());
+            return Err(CallError::Refused { code, message });
+        }
         Ok(())
     }
 

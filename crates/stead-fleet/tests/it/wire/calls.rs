@@ -81,6 +81,8 @@ async fn calls_reach_the_master_and_come_back() {
             attempts: 3,
             code: (at > 0).then_some(Code::CrashLoop),
             detail: "exit 1 – é".to_owned(),
+            group: (at > 0).then(|| sent.group.clone()),
+            takes: Resources { cpu_milli: 4, mem_mib: 5, disk_mib: at },
         });
     }
     let beat = worker.report(report.clone()).await.unwrap();

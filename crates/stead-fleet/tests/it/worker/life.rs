@@ -7,7 +7,7 @@ use stead_fleet::worker::{self, WorkerError};
 use stead_model::fleet::Code;
 use stead_model::fleet::state::InstanceState;
 
-use super::yard::{Yard, is_alive, kill, vm};
+use super::yard::{Yard, assignment, is_alive, kill, vm};
 
 /// Cases 2 and 3, the worker's side: started, ready, told, replaced alone, stopped without residue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,10 +49,17 @@ async fn a_new_agent_adopts_what_runs() {
     yard.assign(1, &[("web/0", &spec)]);
     yard.until_ready("web/0", &spec).await;
     let pid = yard.pid("web/0");
+    // Another agent leaves the log of this one alone, a line that is being written included.
+    let log = yard.path("state/fleet/events/events-001.jsonl");
+    let whole = std::fs::read(&log).unwrap();
+    let text = [&whole[..], b"{\"seq\":"].concat();
+    std::fs::write(&log, &text).unwrap();
     assert!(matches!(
         worker::run(yard.settings(), yard.stage.clone(), Default::default()).await,
         Err(WorkerError::Locked(_))
     ));
+    assert_eq!(std::fs::read(&log).unwrap(), text);
+    std::fs::File::options().write(true).open(&log).unwrap().set_len(whole.len() as u64).unwrap();
     agent.end().await.unwrap();
     assert!(is_alive(pid), "an agent that ends leaves machines running");
     let sessions = |yard: &Yard| yard.stage.state().beats.iter().map(|beat| beat.session).max();
@@ -91,6 +98,37 @@ async fn what_is_killed_comes_back() {
     yard.assign(2, &[]);
     yard.until_gone("web/0").await;
     yard.assert_clean();
+    agent.end().await.unwrap();
+}
+
+/// F9, section 13: a master that lost its state names what runs without its spec: it goes on with its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_its_master_does_not_know_goes_on() {
+    let yard = Yard::new();
+    let spec = vm("web", json!({"runtime": yard.sleeper("web", "one")}));
+    let agent = yard.begin();
+    yard.assign(1, &[("web/0", &spec)]);
+    let seen = yard.until_ready("web/0", &spec).await;
+    assert_eq!((seen.group.as_ref(), seen.takes), (Some(&spec.group), spec.resources));
+    let pid = yard.pid("web/0");
+    let mut unknown = assignment(2, &[("web/0", &spec)]);
+    unknown.specs.clear();
+    unknown.instances[0].spec = u32::MAX;
+    unknown.instances[0].frozen = true;
+    yard.stage.change(|state| state.assignment = Some(unknown));
+    let applied = || yard.stage.state().beats.last().map(|beat| beat.seen_generation);
+    let begun = std::time::Instant::now();
+    while applied() != Some(2) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it is not applied");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(is_alive(pid) && yard.pid("web/0") == pid);
+    // It is looked after as before.
+    kill(pid, "-KILL");
+    yard.until("web/0", |seen| seen.ready && seen.attempts == 1).await;
+    assert_eq!(yard.starts("web").len(), 2);
+    yard.assign(3, &[]);
+    yard.until_gone("web/0").await;
     agent.end().await.unwrap();
 }
 

@@ -286,7 +286,7 @@ impl Yard {
     }
 
     pub(super) fn settings(&self) -> Settings {
-        let events = Events::open(&self.path("state/fleet/events")).unwrap();
+        let events = Events::at(&self.path("state/fleet/events"));
         let settings = Settings::new(self.path("state"), self.file.clone(), self.path("stead"));
         Settings { events: Some(Arc::new(events)), ..settings }
     }

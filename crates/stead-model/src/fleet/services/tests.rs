@@ -75,18 +75,20 @@ fn a_master_has_one_kind_of_store() {
 fn a_worker_offers_and_trusts() {
     let mut diagnostics = Diagnostics::default();
     assert_eq!(WorkerFile::read(&source(""), &mut diagnostics), Some(WorkerFile::default()));
-    let text = "masters: [m1:44444]\ndrivers: {sandbox: , qemu: {accel: tcg}}\ncapacity: {cpuMilli: 4000, memMiB: 4096}\n\
+    let text = "observe: '[::1]:44447'\nmasters: [m1:44444]\ndrivers: {sandbox: , qemu: {accel: tcg}}\ncapacity: {cpuMilli: 4000, memMiB: 4096}\n\
                 reserve: {cpuMilli: 100}\nmin_free_disk: 7%\nmap_driver: {cloud-hypervisor: sandbox}\n";
     let file = WorkerFile::read(&source(text), &mut diagnostics).unwrap();
     assert_eq!(told(&diagnostics), Vec::<String>::new());
     assert_eq!(file.map_driver[&Driver::CloudHypervisor], Driver::Sandbox);
     assert_eq!((file.reserve.mem_mib, file.reserve.cpu_milli, file.min_free_disk_percent), (256, 100, 7));
     assert_eq!(file.drivers.len(), 2);
-    let wrong = "drivers: {docker: {}}\nlabels: {stead/os: x}\nmin_free_disk: 5\nmap_driver: {qemu: qemu}\ndrift_interval: 1ms\n";
+    assert_eq!(file.observe.map(|address| address.port()), Some(44447));
+    let wrong = "observe: 0.0.0.0:44447\ndrivers: {docker: {}}\nlabels: {stead/os: x}\nmin_free_disk: 5\nmap_driver: {qemu: qemu}\ndrift_interval: 1ms\n";
     WorkerFile::read(&source(wrong), &mut diagnostics);
     assert_eq!(
         told(&diagnostics),
         [
+            "fleet/bad-type observe `0.0.0.0:44447` is not an address of this machine alone",
             "fleet/out-of-range drift_interval `drift_interval` is at least 1s",
             "fleet/conflict labels.stead/os labels of `stead/` are set by Stead",
             "fleet/bad-type min_free_disk expected a text, found the number 5",

@@ -1,6 +1,7 @@
 //! `worker.yaml`: what a worker offers, whom it trusts and what it keeps.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
@@ -24,6 +25,8 @@ use crate::yaml::{Fields, Key, Keys, Node, Value, Walk};
 pub struct WorkerFile {
     /// What it is called; none: the machine's name.
     pub name: Option<WorkerName>,
+    /// Where its figures are, on this machine; none: nowhere.
+    pub observe: Option<SocketAddr>,
     /// The masters.
     pub masters: Vec<String>,
     /// What it can make, with what a host says of each; empty: whatever this machine can.
@@ -52,6 +55,7 @@ impl Default for WorkerFile {
     fn default() -> Self {
         Self {
             name: None,
+            observe: None,
             masters: Vec::new(),
             drivers: BTreeMap::new(),
             labels: Labels::new(),
@@ -99,6 +103,7 @@ pub const WORKER_FILE_KEYS: Keys = Keys {
     what: "worker.yaml",
     keys: &[
         Key::new("name", full_text, "what it is called; default the machine's name"),
+        Key::new("observe", full_text, "where its figures are, such as `127.0.0.1:44447`; default nowhere"),
         Key::new("masters", texts_schema, "the masters: `HOST:44444`"),
         Key::new("drivers", drivers_schema, "what it can make, with the fields of a host for each"),
         Key::new("labels", labels_schema, "its own labels"),
@@ -166,6 +171,7 @@ fn read_worker(walk: &mut Walk<'_>, root: Node<'_>) -> Option<WorkerFile> {
     let fields = walk.map(root, &WORKER_FILE_KEYS)?;
     let mut file = WorkerFile {
         name: fields.get("name").and_then(|node| walk.id(node)),
+        observe: read_observe(walk, fields),
         masters: authorities(walk, fields, "masters"),
         labels: fields.get("labels").map(|node| read_labels(walk, node)).unwrap_or_default(),
         artifacts: read::text(walk, fields, "artifacts"),
@@ -218,6 +224,19 @@ fn read_nix(walk: &mut Walk<'_>, fields: Fields<'_>) -> WorkerNix {
         public_keys: read_public_keys(walk, fields),
         local_build: read::flag(walk, fields, "local_build").unwrap_or_default(),
     }
+}
+
+/// Figures need no certificate to be seen, so they are for this machine alone.
+fn read_observe(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<SocketAddr> {
+    let text = read::text(walk, fields, "observe")?;
+    let address: Option<SocketAddr> = text.parse().ok();
+    if address.is_none_or(|address| !address.ip().is_loopback())
+        && let Some(node) = fields.get("observe")
+    {
+        let problem = node.bad(format!("`{text}` is not an address of this machine alone"));
+        walk.report(problem.help("write `127.0.0.1:44447`"));
+    }
+    address
 }
 
 fn read_percent(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<u32> {
