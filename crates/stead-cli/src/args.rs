@@ -16,6 +16,7 @@ mod config;
 mod diff;
 mod doctor;
 mod exec;
+mod explain;
 mod fleet;
 mod intent;
 mod job;
@@ -38,6 +39,7 @@ pub use config::{ConfigApplyArgs, ConfigCommand, ConfigConfirmArgs, ConfigFetchA
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
+pub use explain::ExplainArgs;
 pub use fleet::{
     FailOn, FleetCommand, FleetDevArgs, FleetDriverWord, FleetExplainArgs, FleetHoldArgs, FleetMasterArgs,
     FleetMintArgs, FleetPlanArgs, FleetPublishArgs, FleetReleaseArgs, FleetRevokeArgs, FleetRole,
@@ -155,6 +157,9 @@ pub enum Command {
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Say what a code, an exit code or a reason of a status means, and what to do
+    #[command(after_long_help = explain::EXAMPLES)]
+    Explain(ExplainArgs),
     /// Make the nodes of a manifest, and make them what they should be
     #[command(after_long_help = node_verbs::CREATE_EXAMPLES)]
     Create(Box<NodesArgs>),
@@ -467,6 +472,7 @@ impl Command {
             | Self::Job(_)
             | Self::Tui(_)
             | Self::Doctor(_)
+            | Self::Explain(_)
             | Self::Status(_)
             | Self::Drift(_)
             | Self::Validate(_)
@@ -532,6 +538,7 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
+            Self::Explain(args) => args.json,
             Self::Fleet(command) => command.wants_json(),
             Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,

@@ -10,6 +10,7 @@ mod asking;
 mod bundles;
 mod cases_01_16;
 mod cases_17_32;
+mod codes;
 mod doctor;
 mod executor;
 mod facts;

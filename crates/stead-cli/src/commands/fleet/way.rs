@@ -135,12 +135,7 @@ async fn join_as(names: &[String], masters: &[String], token: &str) -> Result<Id
         match wire::join(carrier.as_ref(), masters, token, name).await {
             Ok(identity) => return Ok(identity),
             Err(CallError::Refused { code, .. }) if code == "join-name" && names.peek().is_some() => {}
-            Err(error @ (CallError::Away(_) | CallError::NotLeader { .. })) => {
-                return Err(Failure::caused_by(FailureKind::Unreachable, error));
-            }
-            Err(error @ CallError::Refused { .. }) => {
-                return Err(Failure::caused_by(FailureKind::Work, error));
-            }
+            Err(error) => return Err(call_failure(error)),
         }
     }
 }

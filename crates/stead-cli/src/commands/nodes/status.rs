@@ -32,16 +32,11 @@ pub(in crate::commands) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let found = match look(args, settings) {
-        Ok(found) => found,
-        Err(failure) if args.json => {
-            let manifest = args.manifest.manifest.as_deref();
-            let told = document::of_failure("status", manifest, args.host.as_deref(), false, &failure);
-            output.out.print(&render_json::document(&told));
-            return Ok(failure.exit_code());
-        }
-        Err(failure) => return Err(failure),
-    };
+    let found = look(args, settings).map_err(|failure| {
+        let manifest = args.manifest.manifest.as_deref();
+        let told = document::of_failure("status", manifest, args.host.as_deref(), false, &failure);
+        failure.shown_as(told)
+    })?;
     let Found { rows: found, unread } = found;
     let success = unread.is_empty() && !found.is_empty() && found.iter().all(|row| row["converged"] == true);
     unread.iter().for_each(|problem| output.err.print_line(problem));

@@ -56,15 +56,11 @@ pub(super) fn answered(
     output: &mut Output,
     act: impl FnOnce(&mut Output) -> Result<ExitCode, Failure>,
 ) -> Result<ExitCode, Failure> {
-    match act(output) {
-        Err(failure) if args.output.json => {
-            let manifest = args.manifest.manifest.as_deref();
-            let told = document::of_failure(verb.word(), manifest, Some(&args.host), args.dry_run, &failure);
-            output.out.print(&render_json::document(&told));
-            Ok(failure.exit_code())
-        }
-        done => done,
-    }
+    act(output).map_err(|failure| {
+        let manifest = args.manifest.manifest.as_deref();
+        let told = document::of_failure(verb.word(), manifest, Some(&args.host), args.dry_run, &failure);
+        failure.shown_as(told)
+    })
 }
 
 fn act(
