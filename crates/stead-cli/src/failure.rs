@@ -5,6 +5,7 @@ use std::error::Error;
 use std::{fmt, io};
 
 use serde_json::json;
+use stead_engine::target::TargetError;
 use stead_model::{Diagnostic, Diagnostics, ExitCode, Severity, Value};
 
 use crate::output::{Paint, Style};
@@ -69,7 +70,7 @@ impl FailureKind {
     }
 
     /// Returns the code of a failure that has none of its own; `stead explain` knows it.
-    const fn code(self) -> &'static str {
+    pub const fn code(self) -> &'static str {
         match self {
             Self::Work => "work/failed",
             Self::Output => "work/output",
@@ -144,6 +145,13 @@ impl Failure {
     /// Returns the failure of a file that cannot be read: exit code 3.
     pub fn unreadable(path: impl fmt::Display, error: &io::Error) -> Self {
         Self::new(FailureKind::Invalid, format!("cannot read {path}: {error}")).code("input/unreadable")
+    }
+
+    /// Returns the failure of targets that mean nothing, or no host: exit code 3.
+    pub fn target(errors: Vec<TargetError>) -> Self {
+        let code = errors.first().map_or("reach/bad-target", TargetError::code);
+        let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        Self::new(FailureKind::Invalid, text).code(code)
     }
 
     /// Returns this failure with a code of its own.
@@ -225,16 +233,22 @@ impl Failure {
                 text.push_str(&format!("  caused by: {cause}\n"));
             }
         }
-        for hint in &self.hints {
+        for hint in self.hints() {
             let help = paint.apply(Style::Strong, "help:");
             text.push_str(&format!("  = {help} {}\n", hint.replace('\n', "\n          ")));
         }
         text
     }
 
+    /// Returns what to try; there is always something to do about a lock.
+    fn hints(&self) -> impl Iterator<Item = &str> {
+        let wait = self.hints.is_empty() && self.kind == FailureKind::Locked;
+        self.hints.iter().map(String::as_str).chain(wait.then_some("wait until it has ended, and try again"))
+    }
+
     /// Returns the key `error` of documents: code, message and what to do.
     pub fn to_error(&self) -> Value {
-        let hints = self.hints.join("\n");
+        let hints = self.hints().collect::<Vec<_>>().join("\n");
         let (message, help) = match self.first() {
             Some(problem) if problem.help.is_empty() => (problem.message.clone(), hints),
             Some(problem) => (problem.message.clone(), problem.help.clone()),
@@ -243,16 +257,26 @@ impl Failure {
         json!({"code": self.stable_code(), "message": message, "help": help})
     }
 
+    /// Returns the key `diagnostics` of documents: every problem; one that has no place says so.
+    fn problems(&self) -> Vec<Value> {
+        if let Source::Diagnostics(diagnostics) = &self.source {
+            return diagnostics.iter().map(Diagnostic::to_json).collect();
+        }
+        let mut problem = self.to_error();
+        problem["severity"] = json!(Severity::Error);
+        problem["path"] = json!("");
+        for nowhere in ["file", "line", "column"] {
+            problem[nowhere] = Value::Null;
+        }
+        vec![problem]
+    }
+
     /// Returns the document that `--json` prints instead of a report, newline included.
     pub fn to_json(&self) -> String {
         if let Some(document) = &self.document {
             return json::document(document);
         }
-        let diagnostics: &[Diagnostic] = match &self.source {
-            Source::Diagnostics(diagnostics) => &diagnostics.0,
-            Source::Message(_) | Source::Error(_) => &[],
-        };
-        json::failure(self.exit_code(), self.to_error(), diagnostics, &self.known)
+        json::failure(self.exit_code(), self.to_error(), self.problems(), &self.known)
     }
 }
 
@@ -311,6 +335,7 @@ mod tests {
         assert_eq!(document["error"]["message"], "cannot read the plan: disk on fire");
         assert_eq!(document["error"]["help"], "buy a new disk");
         assert_eq!(document["error"]["code"], "input/invalid");
-        assert_eq!(document["diagnostics"], json!([]));
+        assert_eq!(document["diagnostics"][0]["message"], document["error"]["message"]);
+        assert_eq!(document["diagnostics"][0]["line"], Value::Null);
     }
 }

@@ -11,6 +11,7 @@ mod bundles;
 mod cases_01_16;
 mod cases_17_32;
 mod codes;
+mod conformance;
 mod doctor;
 mod executor;
 mod facts;

@@ -1,5 +1,6 @@
 //! `stead bundle export PATH`.
 
+use serde_json::json;
 use stead_bundle::ArchiveFormat;
 use stead_model::ExitCode;
 
@@ -7,7 +8,7 @@ use crate::args::BundleExportArgs;
 use crate::commands::bundle::{find, unreadable};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::one_line;
+use crate::render::{json, shown_path};
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -28,12 +29,23 @@ pub(crate) fn run(
     let exported = stead_bundle::export(&bundle, &out, format, args.force).map_err(|error| {
         let exists = matches!(error, stead_bundle::ExportError::Exists { .. });
         let failure = Failure::caused_by(FailureKind::of(error.exit_code()), error);
-        if exists { failure.hint("--force replaces it, -o names another file") } else { failure }
+        if exists {
+            failure.code("input/exists").hint("--force replaces it, -o names another file")
+        } else {
+            failure
+        }
     })?;
     let path = exported.path.display().to_string();
+    if args.json {
+        let (files, bytes) = (exported.files, exported.bytes);
+        let document =
+            json!({"schema": 1, "path": path, "format": format.as_str(), "files": files, "bytes": bytes});
+        output.out.print(&json::document(&document));
+        return Ok(ExitCode::Success);
+    }
     output.out.print_line(&format!(
         "{}: {} files, {} bytes",
-        one_line(&path),
+        shown_path(&path, &settings.current_dir),
         exported.files,
         exported.bytes
     ));

@@ -110,9 +110,7 @@ pub(super) async fn join(
             "where a master or `stead fleet dev` runs, use its --state-dir; elsewhere mint a token there (`stead fleet token mint`) and give it with --join-file",
         ));
     };
-    let token = std::fs::read_to_string(file).map_err(|error| {
-        Failure::new(FailureKind::Invalid, format!("{} cannot be read: {error}", file.display()))
-    })?;
+    let token = std::fs::read_to_string(file).map_err(|error| Failure::unreadable(file.display(), &error))?;
     let token = token.trim();
     let claimed = stead_model::token::join::inspect(token).ok().and_then(|claims| claims.name);
     let names = match name.given.or(claimed.as_deref()) {

@@ -34,6 +34,9 @@ pub(in crate::commands) fn run(
                 (&drift.drift.path, &drift.drift.expected, &drift.drift.observed);
             output.out.print_line(&format!("{} {path}: is {observed}, should be {expected}", drift.node));
         }
+        if code == ExitCode::Success {
+            output.out.print_line("nothing is different");
+        }
     }
     for (node, why) in &found.reasons {
         output.err.print_line(&format!("{node} was not asked: {why}"));

@@ -73,7 +73,7 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
         && pairs.known(None, Some(name)).is_empty()
     {
         let message = format!("there is no manifests/{name}.yaml, and no node of it is known");
-        return Err(Failure::new(FailureKind::Invalid, message));
+        return Err(Failure::unknown_name(FailureKind::Invalid, message));
     }
     let (name, described) = described(args, &loaded.site, &loaded.manifest_names, settings)?;
     let mut wanted = pairs.known(host.as_ref().map(|host| host.name.as_str()), name.as_deref());
