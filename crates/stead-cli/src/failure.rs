@@ -25,7 +25,7 @@ pub struct Failure {
     /// What else is known, for the JSON document of problems: key and value.
     pub known: Vec<(&'static str, Value)>,
     /// The JSON document of problems where the command has one of its own.
-    pub document: Option<Value>,
+    pub document: Option<Box<Value>>,
 }
 
 /// Whose fault a failure is.
@@ -174,7 +174,7 @@ impl Failure {
 
     /// Returns this failure with a document of the command's own.
     pub fn shown_as(mut self, document: Value) -> Self {
-        self.document = Some(document);
+        self.document = Some(Box::new(document));
         self
     }
 

@@ -20,15 +20,15 @@ const MOST_CERTIFICATES: u64 = 1 << 20;
 
 /// Returns the failure of a request.
 pub(super) fn failure(error: ClientError) -> Failure {
-    let code = error.code().map(WireCode::as_str);
-    // What was named on the command line does not exist.
-    let kind = match &error {
-        ClientError::Refused { code: Some(WireCode::E200), .. } => FailureKind::Usage,
-        _ => FailureKind::of(error.exit_code()),
+    let code = error.code();
+    let kind = match code {
+        // What was named on the command line does not exist.
+        Some(WireCode::E200) => FailureKind::Usage,
+        Some(_) | None => FailureKind::of(error.exit_code()),
     };
     let failure = Failure::caused_by(kind, error);
     match code {
-        Some(code) => failure.code(code),
+        Some(code) => failure.code(code.as_str()),
         None => failure,
     }
 }

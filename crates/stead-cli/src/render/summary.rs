@@ -69,10 +69,7 @@ pub(crate) fn error_word(report: &Report, class: Option<ErrorClass>, paint: Pain
 
 /// Returns what to do about a run that could not have its locks, newline included; nothing for others.
 pub(crate) fn lock_hint(report: &Report) -> String {
-    match report.exit_code {
-        ExitCode::Locked => format!("  = help: {WAIT_LOCK}\n"),
-        _ => String::new(),
-    }
+    if report.exit_code == ExitCode::Locked { format!("  = help: {WAIT_LOCK}\n") } else { String::new() }
 }
 
 /// Tasks that were interrupted only go on once somebody says that they may be run again.
