@@ -16,7 +16,9 @@ mod config;
 mod diff;
 mod doctor;
 mod exec;
+mod explain;
 mod fleet;
+mod groups;
 mod intent;
 mod job;
 mod node_verbs;
@@ -29,7 +31,10 @@ mod steps;
 mod tui;
 mod value;
 
-pub use agent::{AgentCheckArgs, AgentCommand, AgentListArgs, AgentRunArgs, AgentSignal, AgentStatusArgs};
+pub use agent::{
+    AgentCheckArgs, AgentCommand, AgentConvergeArgs, AgentListArgs, AgentRunArgs, AgentSignal,
+    AgentStatusArgs,
+};
 pub use bundle::{
     BundleCommand, BundleExportArgs, BundleInfoArgs, BundleListArgs, BundleReplayArgs, BundleReportArgs,
     BundleVerifyArgs, DocumentFormat, Speed,
@@ -38,6 +43,7 @@ pub use config::{ConfigApplyArgs, ConfigCommand, ConfigConfirmArgs, ConfigFetchA
 pub use diff::{DiffCommand, DiffRunArgs};
 pub use doctor::{DoctorArgs, Driver};
 pub use exec::ExecArgs;
+pub use explain::ExplainArgs;
 pub use fleet::{
     FailOn, FleetCommand, FleetDevArgs, FleetDriverWord, FleetExplainArgs, FleetHoldArgs, FleetMasterArgs,
     FleetMintArgs, FleetPlanArgs, FleetPublishArgs, FleetReleaseArgs, FleetRevokeArgs, FleetRole,
@@ -125,12 +131,13 @@ pub enum ColorWhen {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run, show or draw a plan
+    #[command(after_long_help = groups::PLAN)]
     Plan(PlanArgs),
     /// Run roles on agents, and write one verifiable bundle
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::RUN)]
     Run(RunCommand),
     /// Run, list and check numbered scripts with layered values
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::STEPS)]
     Steps(StepsCommand),
     /// Edit files in Git by a named intent and run the steps that follow
     #[command(after_long_help = intent::EXAMPLES)]
@@ -141,13 +148,13 @@ pub enum Command {
     #[command(after_long_help = exec::EXAMPLES)]
     Exec(Box<ExecArgs>),
     /// Check and look at what runs left behind
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::BUNDLE)]
     Bundle(BundleCommand),
     /// Compare what runs left behind
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::DIFF)]
     Diff(DiffCommand),
     /// Look at this machine and others as places where roles run; be a node's agent
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::AGENT)]
     Agent(AgentCommand),
     /// Show runs, start them and watch agents on a whole screen
     #[command(after_long_help = tui::KEYS)]
@@ -155,6 +162,9 @@ pub enum Command {
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
+    /// Say what a code, an exit code or a reason of a status means, and what to do
+    #[command(after_long_help = explain::EXAMPLES)]
+    Explain(ExplainArgs),
     /// Make the nodes of a manifest, and make them what they should be
     #[command(after_long_help = node_verbs::CREATE_EXAMPLES)]
     Create(Box<NodesArgs>),
@@ -168,6 +178,7 @@ pub enum Command {
     #[command(after_long_help = node_verbs::TEST_EXAMPLES)]
     Test(Box<TestArgs>),
     /// Show the nodes of a manifest as they are
+    #[command(after_long_help = node_verbs::STATUS_EXAMPLES)]
     Status(Box<StatusArgs>),
     /// Show what of the nodes is not as their specs want it any more
     #[command(after_long_help = node_verbs::DRIFT_EXAMPLES)]
@@ -176,22 +187,22 @@ pub enum Command {
     #[command(after_long_help = nodes::VALIDATE_EXAMPLES)]
     Validate(Box<ValidateArgs>),
     /// Make a machine what its spec wants
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::CONFIG)]
     Config(ConfigCommand),
     /// Have agents of nodes run commands
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::JOB)]
     Job(JobCommand),
     /// Make, check, rotate and revoke what nodes identify themselves with
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::TOKEN)]
     Token(TokenCommand),
     /// Start, stop and look at the server that nodes talk to
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::SERVER)]
     Server(ServerCommand),
     /// Keep machines as a Git commit says: publisher, master, workers
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::FLEET)]
     Fleet(FleetCommand),
     /// Write the files to start with
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::INIT)]
     Init(InitCommand),
     /// Print the JSON Schema of a file format or operation
     #[command(subcommand, after_long_help = SCHEMA_EXAMPLES)]
@@ -318,40 +329,58 @@ Examples:
 #[derive(Clone, Debug, Subcommand)]
 pub enum SchemaCommand {
     /// Print the JSON Schema of plan files
+    #[command(after_long_help = groups::SCHEMA)]
     Plan,
     /// Print the JSON Schema of inventory files
+    #[command(after_long_help = groups::SCHEMA)]
     Inventory,
     /// Print the JSON Schema of catalogues of steps
+    #[command(after_long_help = groups::SCHEMA)]
     Steps,
     /// Print the JSON Schema of run manifests
+    #[command(after_long_help = groups::SCHEMA)]
     Run,
     /// Print the JSON Schema of kits of roles
+    #[command(after_long_help = groups::SCHEMA)]
     Kit,
     /// Print the JSON Schema of site.yaml
+    #[command(after_long_help = groups::SCHEMA)]
     Site,
     /// Print the JSON Schema of secrets.yaml
+    #[command(after_long_help = groups::SCHEMA)]
     Secrets,
     /// Print the JSON Schema of files in hosts/
+    #[command(after_long_help = groups::SCHEMA)]
     Host,
     /// Print the JSON Schema of files in nodes/
+    #[command(after_long_help = groups::SCHEMA)]
     Instance,
     /// Print the JSON Schema of files in specs/
+    #[command(after_long_help = groups::SCHEMA)]
     Spec,
     /// Print the JSON Schema of files in presets/
+    #[command(after_long_help = groups::SCHEMA)]
     Preset,
     /// Print the JSON Schema of files in postures/
+    #[command(after_long_help = groups::SCHEMA)]
     Posture,
     /// Print the JSON Schema of manifests
+    #[command(after_long_help = groups::SCHEMA)]
     Manifest,
     /// Print the JSON Schema of fleet.yaml
+    #[command(after_long_help = groups::SCHEMA)]
     Fleet,
     /// Print the JSON Schema of publisher.yaml
+    #[command(after_long_help = groups::SCHEMA)]
     Publisher,
     /// Print the JSON Schema of master.yaml
+    #[command(after_long_help = groups::SCHEMA)]
     Master,
     /// Print the JSON Schema of worker.yaml
+    #[command(after_long_help = groups::SCHEMA)]
     Worker,
     /// Print operations: parameters, result and effect
+    #[command(after_long_help = groups::SCHEMA)]
     Operation {
         /// One operation, such as command.exec [default: all]
         name: Option<String>,
@@ -467,6 +496,7 @@ impl Command {
             | Self::Job(_)
             | Self::Tui(_)
             | Self::Doctor(_)
+            | Self::Explain(_)
             | Self::Status(_)
             | Self::Drift(_)
             | Self::Validate(_)
@@ -494,7 +524,8 @@ impl Command {
                 PlanCommand::Run(args) => args.output.json,
                 PlanCommand::Show(args) => args.json,
                 PlanCommand::Submit(args) => args.json,
-                PlanCommand::Graph(_) | PlanCommand::Keep { .. } => false,
+                PlanCommand::Graph(args) => args.json,
+                PlanCommand::Keep { .. } => false,
             },
             Self::Run(RunCommand::Manifest(args)) => args.json,
             Self::Steps(command) => match command {
@@ -512,18 +543,17 @@ impl Command {
                 BundleCommand::Info(args) => args.json,
                 BundleCommand::List(args) => args.json,
                 BundleCommand::Report(args) => args.format.or_json(args.json) == DocumentFormat::Json,
-                BundleCommand::Export(_) | BundleCommand::Replay(_) => false,
+                BundleCommand::Export(args) => args.json,
+                BundleCommand::Replay(args) => args.json,
             },
             Self::Diff(DiffCommand::Run(args)) => args.format.or_json(args.json) == DocumentFormat::Json,
             Self::Agent(command) => match command {
                 AgentCommand::Status(args) => args.json,
                 AgentCommand::Check(args) => args.json,
                 AgentCommand::List(args) => args.json,
-                AgentCommand::Run(_)
-                | AgentCommand::Signal(_)
-                | AgentCommand::Enable
-                | AgentCommand::Disable
-                | AgentCommand::Link => false,
+                AgentCommand::Run(args) => args.json,
+                AgentCommand::Signal(AgentSignal::Converge(args)) => args.json,
+                AgentCommand::Enable | AgentCommand::Disable | AgentCommand::Link => false,
             },
             Self::Job(command) => match command {
                 JobCommand::Submit(args) => args.json,
@@ -532,6 +562,7 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
+            Self::Explain(args) => args.json,
             Self::Fleet(command) => command.wants_json(),
             Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,
             Self::Test(args) => args.nodes.output.json,
@@ -545,7 +576,8 @@ impl Command {
                 ConfigCommand::Confirm(_) => false,
             },
             Self::Token(command) => match command {
-                TokenCommand::Mint(_) | TokenCommand::Inspect(_) => false,
+                TokenCommand::Mint(args) => args.json,
+                TokenCommand::Inspect(args) => args.json,
                 TokenCommand::Verify(args) => args.json,
                 TokenCommand::Rotate(args) => args.json,
                 TokenCommand::Revoke(args) => args.json,

@@ -21,6 +21,7 @@ mod doctor;
 mod errand;
 mod exec;
 mod executor;
+mod explain;
 mod fleet;
 mod init;
 mod intent;
@@ -91,6 +92,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
         },
         Command::Tui(args) => tui::run(&args, settings),
         Command::Doctor(args) => doctor::run(&args, settings, output),
+        Command::Explain(args) => explain::run(&args, output),
         Command::Create(args) => nodes::verb::create(&args, settings, output),
         Command::Destroy(args) => nodes::verb::destroy(&args, settings, output),
         Command::Verify(args) => nodes::verb::verify(&args, settings, output),

@@ -11,7 +11,7 @@ use crate::args::{Cli, ColorWhen, Command, RunCommand};
 use crate::commands;
 use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint};
-use crate::render::{cursor, json};
+use crate::render::cursor;
 use crate::settings::{ColorRule, Environment, Settings, Terminals};
 
 /// Runs the command this process was started as.
@@ -98,16 +98,24 @@ fn report_usage(
         Paint::None => error.render().to_string(),
         Paint::Ansi => error.render().ansi().to_string(),
     };
+    let failure = usage_failure(error);
     if !error.use_stderr() {
         output.out.print(&render(color.paint(terminals.stdout)));
         return ExitCode::Success;
     }
-    output.err.print(&render(color.paint(terminals.stderr)));
+    let text = render(color.paint(terminals.stderr));
+    output.err.print(&text.replacen("error:", &format!("error[{}]:", failure.stable_code()), 1));
     if was_typed(argv, "--json") {
-        let (message, help) = split_usage(error);
-        output.out.print(&json::error(ExitCode::Usage, &message, &help));
+        output.out.print(&failure.to_json());
     }
     ExitCode::Usage
+}
+
+/// Returns the failure that clap's error is, for its code and its document.
+fn usage_failure(error: &clap::Error) -> Failure {
+    let (message, help) = split_usage(error);
+    let failure = Failure::new(FailureKind::Usage, message);
+    if help.is_empty() { failure } else { failure.hint(help) }
 }
 
 /// Returns what is wrong, and what to do about it, of clap's text.

@@ -1,9 +1,12 @@
 //! How a command fails: one type, one exit code per kind, one way to say it.
 
+use std::borrow::Cow;
 use std::error::Error;
-use std::fmt::Write as _;
+use std::{fmt, io};
 
-use stead_model::{Diagnostics, ExitCode, Value};
+use serde_json::json;
+use stead_engine::target::TargetError;
+use stead_model::{Diagnostic, Diagnostics, ExitCode, Severity, Value};
 
 use crate::output::{Paint, Style};
 use crate::render::json;
@@ -15,10 +18,14 @@ pub struct Failure {
     pub kind: FailureKind,
     /// What happened.
     pub source: Source,
+    /// Its own code, where it has a better one than that of its kind.
+    pub code: Option<Cow<'static, str>>,
     /// What to try.
     pub hints: Vec<String>,
     /// What else is known, for the JSON document of problems: key and value.
     pub known: Vec<(&'static str, Value)>,
+    /// The JSON document of problems where the command has one of its own.
+    pub document: Option<Box<Value>>,
 }
 
 /// Whose fault a failure is.
@@ -62,6 +69,22 @@ impl FailureKind {
         }
     }
 
+    /// Returns the code of a failure that has none of its own; `stead explain` knows it.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Work => "work/failed",
+            Self::Output => "work/output",
+            Self::Usage => "usage/argument",
+            Self::Invalid => "input/invalid",
+            Self::Verification => "verify/failed",
+            Self::Locked => "lock/held",
+            Self::Confirmation => "confirm/needed",
+            Self::Unreachable => "reach/unreachable",
+            Self::TimedOut => "work/timed-out",
+            Self::Cancelled => "work/cancelled",
+        }
+    }
+
     /// Returns the exit code. The only place that maps one to the other.
     pub const fn exit_code(self) -> ExitCode {
         match self {
@@ -92,12 +115,12 @@ pub enum Source {
 impl Failure {
     /// Returns a failure with a message of ours.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, source: Source::Message(message.into()), hints: Vec::new(), known: Vec::new() }
+        Self::with_source(kind, Source::Message(message.into()))
     }
 
     /// Returns a failure caused by `error`.
     pub fn caused_by(kind: FailureKind, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind, source: Source::Error(error.into()), hints: Vec::new(), known: Vec::new() }
+        Self::with_source(kind, Source::Error(error.into()))
     }
 
     /// Returns the failure of input that has problems: exit code 3.
@@ -107,7 +130,34 @@ impl Failure {
 
     /// Returns the failure of problems that are of `kind`.
     pub fn of(kind: FailureKind, diagnostics: Diagnostics) -> Self {
-        Self { kind, source: Source::Diagnostics(diagnostics), hints: Vec::new(), known: Vec::new() }
+        Self::with_source(kind, Source::Diagnostics(diagnostics))
+    }
+
+    const fn with_source(kind: FailureKind, source: Source) -> Self {
+        Self { kind, source, code: None, hints: Vec::new(), known: Vec::new(), document: None }
+    }
+
+    /// Returns the failure of a name that was typed and does not exist.
+    pub fn unknown_name(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self::new(kind, message).code("usage/unknown-name")
+    }
+
+    /// Returns the failure of a file that cannot be read: exit code 3.
+    pub fn unreadable(path: impl fmt::Display, error: &io::Error) -> Self {
+        Self::new(FailureKind::Invalid, format!("cannot read {path}: {error}")).code("input/unreadable")
+    }
+
+    /// Returns the failure of targets that mean nothing, or no host: exit code 3.
+    pub fn target(errors: Vec<TargetError>) -> Self {
+        let code = errors.first().map_or("reach/bad-target", TargetError::code);
+        let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        Self::new(FailureKind::Invalid, text).code(code)
+    }
+
+    /// Returns this failure with a code of its own.
+    pub fn code(mut self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.code = Some(code.into());
+        self
     }
 
     /// Returns this failure with something to try.
@@ -122,54 +172,111 @@ impl Failure {
         self
     }
 
+    /// Returns this failure with a document of the command's own.
+    pub fn shown_as(mut self, document: Value) -> Self {
+        self.document = Some(Box::new(document));
+        self
+    }
+
     /// Returns the exit code.
     pub const fn exit_code(&self) -> ExitCode {
         self.kind.exit_code()
     }
 
+    /// Returns the problem that stands for all others.
+    fn first(&self) -> Option<&Diagnostic> {
+        let Source::Diagnostics(diagnostics) = &self.source else { return None };
+        let error = diagnostics.iter().find(|problem| problem.severity == Severity::Error);
+        error.or_else(|| diagnostics.0.first())
+    }
+
+    /// Returns the code that `stead explain` knows it by.
+    pub fn stable_code(&self) -> Cow<'static, str> {
+        let own = || self.first().map_or(self.kind.code(), |problem| problem.code);
+        self.code.clone().unwrap_or_else(|| own().into())
+    }
+
     /// Returns the message with its chain of causes on one line.
     pub fn message(&self) -> String {
         match &self.source {
-            Source::Message(message) => message.clone(),
-            Source::Error(error) => chain(error.as_ref()).join(": "),
+            Source::Message(_) | Source::Error(_) => self.causes().join(": "),
             Source::Diagnostics(diagnostics) => diagnostics.to_string(),
         }
+    }
+
+    /// Returns the message and its causes, without the code that libraries write beside their messages.
+    fn causes(&self) -> Vec<String> {
+        let mut causes = match &self.source {
+            Source::Message(message) => vec![message.clone()],
+            Source::Error(error) => chain(error.as_ref()),
+            Source::Diagnostics(_) => Vec::new(),
+        };
+        if let (Some(code), Some(first)) = (&self.code, causes.first_mut()) {
+            let word = code.rsplit('/').next().unwrap_or_default();
+            let bare = first.strip_prefix(&format!("{code}: ")).unwrap_or(first);
+            *first = bare.strip_suffix(&format!(" ({word})")).unwrap_or(bare).to_owned();
+        }
+        causes
     }
 
     /// Returns what a person reads on standard error, newline included.
     pub fn to_text(&self, paint: Paint) -> String {
         let mut text = String::new();
-        let error = paint.apply(Style::Bad, "error:");
-        let written = match &self.source {
-            Source::Message(message) => writeln!(text, "{error} {message}"),
-            Source::Error(source) => chain(source.as_ref()).iter().enumerate().try_for_each(|(i, cause)| {
-                if i == 0 {
-                    writeln!(text, "{error} {cause}")
-                } else {
-                    writeln!(text, "  caused by: {cause}")
-                }
-            }),
-            Source::Diagnostics(diagnostics) => {
-                write!(text, "{}", diagnostics.render(paint == Paint::Ansi))
+        if let Source::Diagnostics(diagnostics) = &self.source {
+            text.push_str(&diagnostics.render(paint == Paint::Ansi));
+        }
+        for (i, cause) in self.causes().iter().enumerate() {
+            if i == 0 {
+                let error = paint.apply(Style::Bad, &format!("error[{}]:", self.stable_code()));
+                text.push_str(&format!("{error} {cause}\n"));
+            } else {
+                text.push_str(&format!("  caused by: {cause}\n"));
             }
-        };
-        debug_assert!(written.is_ok(), "writing to memory does not fail");
-        for hint in &self.hints {
-            text.push_str(&format!("{} {hint}\n", paint.apply(Style::Strong, "hint:")));
+        }
+        for hint in self.hints() {
+            let help = paint.apply(Style::Strong, "help:");
+            text.push_str(&format!("  = {help} {}\n", hint.replace('\n', "\n          ")));
         }
         text
     }
 
+    /// Returns what to try; there is always something to do about a lock.
+    fn hints(&self) -> impl Iterator<Item = &str> {
+        let wait = self.hints.is_empty() && self.kind == FailureKind::Locked;
+        self.hints.iter().map(String::as_str).chain(wait.then_some("wait until it has ended, and try again"))
+    }
+
+    /// Returns the key `error` of documents: code, message and what to do.
+    pub fn to_error(&self) -> Value {
+        let hints = self.hints().collect::<Vec<_>>().join("\n");
+        let (message, help) = match self.first() {
+            Some(problem) if problem.help.is_empty() => (problem.message.clone(), hints),
+            Some(problem) => (problem.message.clone(), problem.help.clone()),
+            None => (self.message(), hints),
+        };
+        json!({"code": self.stable_code(), "message": message, "help": help})
+    }
+
+    /// Returns the key `diagnostics` of documents: every problem; one that has no place says so.
+    fn problems(&self) -> Vec<Value> {
+        if let Source::Diagnostics(diagnostics) = &self.source {
+            return diagnostics.iter().map(Diagnostic::to_json).collect();
+        }
+        let mut problem = self.to_error();
+        problem["severity"] = json!(Severity::Error);
+        problem["path"] = json!("");
+        for nowhere in ["file", "line", "column"] {
+            problem[nowhere] = Value::Null;
+        }
+        vec![problem]
+    }
+
     /// Returns the document that `--json` prints instead of a report, newline included.
     pub fn to_json(&self) -> String {
-        match &self.source {
-            Source::Diagnostics(diagnostics) => {
-                json::input_errors(self.exit_code(), diagnostics, &self.known)
-            }
-            Source::Message(_) | Source::Error(_) => {
-                json::error(self.exit_code(), &self.message(), &self.hints.join("\n"))
-            }
+        if let Some(document) = &self.document {
+            return json::document(document);
         }
+        json::failure(self.exit_code(), self.to_error(), self.problems(), &self.known)
     }
 }
 
@@ -191,6 +298,26 @@ fn chain(error: &(dyn Error + 'static)) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Libraries write their code beside the message; it is said once.
+    #[test]
+    fn a_code_is_said_once() {
+        for (message, code) in [("E200: there is none", "E200"), ("there is none (unknown)", "fleet/unknown")]
+        {
+            let failure = Failure::new(FailureKind::Work, message).code(code);
+            assert_eq!(failure.to_text(Paint::None), format!("error[{code}]: there is none\n"));
+            assert_eq!(failure.message(), "there is none");
+        }
+    }
+
+    /// Every kind has a code that can be looked up.
+    #[test]
+    fn codes_of_kinds_are_explained() {
+        for exit_code in ExitCode::ALL {
+            let code = FailureKind::of(exit_code).code();
+            assert_eq!(stead_model::explain::find(code).len(), 1, "{code}");
+        }
+    }
+
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read the plan")]
     struct Outer(#[source] std::io::Error);
@@ -201,11 +328,14 @@ mod tests {
         let failure = Failure::caused_by(FailureKind::Invalid, Outer(cause)).hint("buy a new disk");
         assert_eq!(
             failure.to_text(Paint::None),
-            "error: cannot read the plan\n  caused by: disk on fire\nhint: buy a new disk\n"
+            "error[input/invalid]: cannot read the plan\n  caused by: disk on fire\n  = help: buy a new disk\n"
         );
         let document: serde_json::Value = serde_json::from_str(&failure.to_json()).unwrap();
         assert_eq!(document["exit_code"], 3);
         assert_eq!(document["error"]["message"], "cannot read the plan: disk on fire");
         assert_eq!(document["error"]["help"], "buy a new disk");
+        assert_eq!(document["error"]["code"], "input/invalid");
+        assert_eq!(document["diagnostics"][0]["message"], document["error"]["message"]);
+        assert_eq!(document["diagnostics"][0]["line"], Value::Null);
     }
 }

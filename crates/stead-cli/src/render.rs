@@ -3,7 +3,7 @@
 //! Live renderers are [`stead_runner::Observer`]s and see nothing but events (and output as it comes); the others
 //! turn a finished value, a report or a plan, into text. None of them decides anything about a run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 mod auto;
 pub mod cursor;
@@ -26,6 +26,8 @@ pub mod summary;
 pub(crate) mod table;
 pub mod terminal;
 pub(crate) mod text;
+
+pub(crate) use summary::{error_word, lock_hint};
 
 /// What live renderers show beyond the states of tasks.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +67,12 @@ pub enum Differences {
 /// Returns one line of text, safe to show.
 pub(crate) fn visible(text: &str) -> String {
     text::clean(text).into_owned()
+}
+
+/// Returns a path as people are shown it: relative if it is below `here`, safe, on one line.
+pub(crate) fn shown_path(path: &str, here: &Path) -> String {
+    let below = Path::new(path).strip_prefix(here).ok().and_then(Path::to_str);
+    one_line(below.filter(|below| !below.is_empty()).unwrap_or(path))
 }
 
 /// Returns `text` as one line that is safe to show.

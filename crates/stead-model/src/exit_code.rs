@@ -32,6 +32,22 @@ pub enum ExitCode {
 }
 
 impl ExitCode {
+    /// Every exit code, in the order of their numbers.
+    pub const ALL: [Self; 12] = [
+        Self::Success,
+        Self::Failed,
+        Self::Usage,
+        Self::Invalid,
+        Self::Verification,
+        Self::Locked,
+        Self::Confirmation,
+        Self::Unreachable,
+        Self::TimedOut,
+        Self::Converging,
+        Self::Degraded,
+        Self::Cancelled,
+    ];
+
     /// Returns the number the process exits with.
     pub const fn code(self) -> u8 {
         match self {
@@ -52,22 +68,7 @@ impl ExitCode {
 
     /// Returns the exit code of number `code`, if it is one of ours.
     pub fn from_code(code: u8) -> Option<Self> {
-        [
-            Self::Success,
-            Self::Failed,
-            Self::Usage,
-            Self::Invalid,
-            Self::Verification,
-            Self::Locked,
-            Self::Confirmation,
-            Self::Unreachable,
-            Self::TimedOut,
-            Self::Converging,
-            Self::Degraded,
-            Self::Cancelled,
-        ]
-        .into_iter()
-        .find(|known| known.code() == code)
+        Self::ALL.into_iter().find(|known| known.code() == code)
     }
 }
 

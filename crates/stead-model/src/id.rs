@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Why a text is not an identifier of the wanted kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a {kind}: {rule}")]
+#[error("`{text}` is not {} {kind}: {rule}", article(kind))]
 pub struct InvalidId {
     /// What was wanted, in words.
     pub kind: &'static str,
@@ -16,6 +16,10 @@ pub struct InvalidId {
     pub text: String,
     /// The grammar, in words.
     pub rule: &'static str,
+}
+
+fn article(kind: &str) -> &'static str {
+    if kind.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" }
 }
 
 macro_rules! id {

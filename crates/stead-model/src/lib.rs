@@ -13,6 +13,7 @@ pub mod duration;
 pub mod event;
 pub mod executor;
 pub mod exit_code;
+pub mod explain;
 pub mod facts;
 pub mod fleet;
 pub mod id;

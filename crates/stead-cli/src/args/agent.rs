@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::value;
+use super::{groups, value};
 
 /// What to do with agents.
 #[derive(Clone, Debug, Subcommand)]
@@ -23,7 +23,7 @@ pub enum AgentCommand {
     #[command(after_long_help = RUN_EXAMPLES)]
     Run(AgentRunArgs),
     /// Tell the agent of this node something
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = groups::AGENT_SIGNAL)]
     Signal(AgentSignal),
     /// Write the bootstrap on standard input and have the agent run by it
     #[command(hide = true)]
@@ -41,7 +41,7 @@ pub enum AgentCommand {
 pub enum AgentSignal {
     /// Fetch the spec and become it, now
     #[command(after_long_help = SIGNAL_EXAMPLES)]
-    Converge,
+    Converge(AgentConvergeArgs),
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -56,6 +56,7 @@ Exit codes:
 const SIGNAL_EXAMPLES: &str = "\
 Examples:
   stead agent signal converge
+  stead agent signal converge --json
 
 Exit codes:
   0 told   1 no agent runs on this node";
@@ -85,6 +86,17 @@ pub struct AgentRunArgs {
     /// Fetch, apply, report, and end
     #[arg(long)]
     pub once: bool,
+    /// Print one JSON document at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `stead agent signal converge`.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct AgentConvergeArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `stead agent status`.
@@ -108,7 +120,7 @@ pub struct AgentCheckArgs {
     #[arg(long)]
     pub json: bool,
     /// How long connecting and looking may take
-    #[arg(long, value_name = "DUR", value_parser = value::duration, default_value = "30s")]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration, default_value = "30s")]
     pub timeout: Duration,
     /// Where roles would work, on the agent [default: the registry's, else as `agent status`]
     #[arg(long, value_name = "DIR")]

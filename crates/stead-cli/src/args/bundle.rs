@@ -126,7 +126,7 @@ pub struct BundleReportArgs {
     /// Analyse the captures afresh; nothing is written
     #[arg(long)]
     pub analyze: bool,
-    /// Also take this port for EtherNet/IP; repeatable, implies --analyze
+    /// Also take this port for EtherNet/IP; may be repeated, implies --analyze
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
     /// How many captures to read at a time [default: one per processor]
@@ -152,6 +152,9 @@ pub struct BundleExportArgs {
     /// Replace an existing file
     #[arg(long)]
     pub force: bool,
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `stead bundle replay`.
@@ -169,6 +172,9 @@ pub struct BundleReplayArgs {
     /// Only what this role did
     #[arg(long, value_name = "ROLE")]
     pub role: Option<String>,
+    /// Print the events as one JSON document, at once
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How a document is shown.

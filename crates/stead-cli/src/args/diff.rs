@@ -55,7 +55,7 @@ pub struct DiffRunArgs {
     /// Whose captures, or `all` [default: client, else the only role both have]
     #[arg(long, value_name = "ROLE", value_parser = role)]
     pub role: Option<RoleChoice>,
-    /// Exit 4 if this is true; repeatable
+    /// Exit 4 if this is true; may be repeated
     #[arg(long, value_name = "EXPR", value_parser = threshold)]
     pub fail_on: Vec<Threshold>,
     /// The interval expected between packets of cyclic data
@@ -70,13 +70,13 @@ pub struct DiffRunArgs {
     /// Leave out intervals of cyclic data
     #[arg(long)]
     pub skip_rpi: bool,
-    /// Also take this port for EtherNet/IP; repeatable
+    /// Also take this port for EtherNet/IP; may be repeated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Vec<u16>,
-    /// Compare files that match line by line; repeatable
+    /// Compare files that match line by line; may be repeated
     #[arg(long, value_name = "GLOB", value_parser = glob)]
     pub text: Vec<Glob>,
-    /// Leave out lines that match before they are compared; repeatable
+    /// Leave out lines that match before they are compared; may be repeated
     #[arg(long, value_name = "REGEX", value_parser = regex)]
     pub ignore: Vec<Regex>,
 }

@@ -62,7 +62,7 @@ pub struct ExecArgs {
     #[arg(long, requires = "op", conflicts_with_all = ["command", "facts", "list"])]
     pub diff: bool,
     /// With --op: wait so long for targets a run holds [default: do not wait]
-    #[arg(long, value_name = "D", value_parser = value::duration, requires = "op", conflicts_with_all = ["command", "facts", "list"])]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration, requires = "op", conflicts_with_all = ["command", "facts", "list"])]
     pub wait_lock: Option<Duration>,
     /// Which hosts there are.
     #[command(flatten)]

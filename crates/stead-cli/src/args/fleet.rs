@@ -35,7 +35,7 @@ pub enum FleetCommand {
     #[command(after_long_help = RELEASE_EXAMPLES)]
     Release(FleetReleaseArgs),
     /// Mint, list and revoke what machines and people join a fleet with
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = super::groups::FLEET_TOKEN)]
     Token(FleetTokenCommand),
     /// Watch a Git ref, build what it says and publish it
     #[command(after_long_help = PUBLISH_EXAMPLES)]
@@ -123,7 +123,8 @@ It never starts or stops anything, and ends by itself.";
 
 const RELEASE_EXAMPLES: &str = "\
 Examples:
-  stead fleet release h1                   its name is in `stead fleet status`";
+  stead fleet release h1                   a name that `stead fleet status` shows
+  stead fleet release h1 --json";
 
 const PUBLISH_EXAMPLES: &str = "\
 Examples:
@@ -332,8 +333,10 @@ pub enum FleetTokenCommand {
     #[command(after_long_help = MINT_EXAMPLES)]
     Mint(FleetMintArgs),
     /// List who joined, and tokens that are not used yet
+    #[command(after_long_help = LIST_EXAMPLES)]
     List(FleetTokenListArgs),
     /// Make a token or a certificate invalid, at once
+    #[command(after_long_help = REVOKE_EXAMPLES)]
     Revoke(FleetRevokeArgs),
 }
 
@@ -341,6 +344,19 @@ const MINT_EXAMPLES: &str = "\
 Examples:
   stead fleet token mint --role worker --name w1 > token
   stead fleet token mint --role observer --ttl 8h";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  stead fleet token list
+  stead fleet token list --json";
+
+const REVOKE_EXAMPLES: &str = "\
+Examples:
+  stead fleet token revoke w1              everything of a worker
+  stead fleet token revoke w1 --json
+
+Exit codes:
+  0 revoked   2 nobody is called so   7 no master answers";
 
 /// Arguments of `stead fleet token mint`.
 #[derive(Clone, Debug, Args)]

@@ -1,5 +1,7 @@
 //! Arguments of `stead intent`.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::value::{self, Sink};
@@ -25,6 +27,9 @@ pub struct IntentArgs {
     /// Commit exactly the edited files; nothing is pushed
     #[arg(long)]
     pub commit: bool,
+    /// Wait so long for a target another run holds [default: do not wait]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    pub wait_lock: Option<Duration>,
     /// Print one JSON document on standard output
     #[arg(long, help_heading = "Output")]
     pub json: bool,

@@ -39,11 +39,13 @@ Examples:
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
-  stead job show j7";
+  stead job show j1794831036477               an id that `stead job submit` or `stead job list` printed
+  stead job show j1794831036477 --json";
 
 const CANCEL_EXAMPLES: &str = "\
 Examples:
-  stead job cancel j7";
+  stead job cancel j1794831036477             an id that `stead job list` printed
+  stead job cancel j1794831036477 --json";
 
 /// Arguments of `stead job submit`.
 #[derive(Clone, Debug, Args)]
@@ -52,10 +54,10 @@ pub struct JobSubmitArgs {
     #[arg(long, value_name = "NAME", value_parser = super::nodes::node_name)]
     pub node: NodeName,
     /// How long it may wait for the node's agent
-    #[arg(long, value_name = "DUR", value_parser = super::nodes::lifetime, default_value = "1h")]
+    #[arg(long, value_name = "DURATION", value_parser = super::nodes::lifetime, default_value = "1h")]
     pub ttl: Duration,
     /// How long it may run [default: as long as it takes]
-    #[arg(long, value_name = "DUR", value_parser = super::nodes::lifetime)]
+    #[arg(long, value_name = "DURATION", value_parser = super::nodes::lifetime)]
     pub timeout: Option<Duration>,
     /// It may run again if nobody knows whether it ran
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! Arguments of what acts on nodes: `create`, `destroy`, `test`, `status`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use stead_model::RunId;
@@ -27,9 +28,18 @@ Examples:
 Exit codes:
   0 gone   1 a node is left   5 another run works on them   6 nobody said yes";
 
+pub(super) const STATUS_EXAMPLES: &str = "\
+Examples:
+  stead status                                every node that is known
+  stead status -M lab -H local --json         those of one manifest on one host
+
+Exit codes:
+  0 all are converged   1 one is not, or there are none   3 there is no such site, manifest or host";
+
 pub(super) const TEST_EXAMPLES: &str = "\
 Examples:
   stead test -M lab -H local                  make, verify, remove; a report is written
+  stead test -M lab -H local --only edge      with one of them
 
 Exit codes:
   0 passed   1 failed   6 nodes are there already and nobody said yes";
@@ -55,6 +65,9 @@ pub struct NodesArgs {
     /// Answer every question with yes
     #[arg(short = 'y', long)]
     pub yes: bool,
+    /// Wait so long for nodes another run works on [default: do not wait]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    pub wait_lock: Option<Duration>,
     /// What a failed node does to the others [default: the manifest's]
     #[arg(long, value_name = "WHAT")]
     pub on_error: Option<OnErrorWord>,

@@ -154,7 +154,7 @@ pub struct TokenMintArgs {
     #[arg(long, value_name = "AUD", default_value = "node")]
     pub aud: AudienceWord,
     /// How long it lives [default: the site's token_ttl, 7d]
-    #[arg(long, value_name = "DUR", value_parser = lifetime, conflicts_with_all = ["exp", "v1"])]
+    #[arg(long, value_name = "DURATION", value_parser = lifetime, conflicts_with_all = ["exp", "v1"])]
     pub ttl: Option<Duration>,
     /// Make a token of version 1
     #[arg(long, conflicts_with_all = ["jti", "aud"])]
@@ -168,6 +168,9 @@ pub struct TokenMintArgs {
     /// Its id [default: random]
     #[arg(long, value_name = "ID", value_parser = token_id)]
     pub jti: Option<String>,
+    /// Print one JSON document
+    #[arg(long, alias = "json-output")]
+    pub json: bool,
     /// Where the site is.
     #[command(flatten)]
     pub site: SiteArgs,
@@ -189,6 +192,9 @@ pub enum AudienceWord {
 pub struct TokenInspectArgs {
     /// The token; `-` reads it from standard input
     pub token: String,
+    /// Print one JSON document, also of what is wrong
+    #[arg(long, alias = "json-output")]
+    pub json: bool,
 }
 
 /// Arguments of `stead token verify`.
@@ -217,7 +223,7 @@ pub struct TokenVerifyArgs {
 #[derive(Clone, Debug, Args)]
 pub struct TokenRotateArgs {
     /// How long the old key still verifies
-    #[arg(long, value_name = "DUR", value_parser = lifetime, default_value = "24h")]
+    #[arg(long, value_name = "DURATION", value_parser = lifetime, default_value = "24h")]
     pub overlap: Duration,
     /// Where the site is.
     #[command(flatten)]
@@ -277,15 +283,18 @@ pub struct InitFleetArgs {
 const INIT_EXAMPLES: &str = "\
 Examples:
   stead init nodes                            ./site-config, for one who is present
-  stead init nodes --persona managed --site lab";
+  stead init nodes lab --persona managed      ./lab, for sites that recover by themselves";
 
 /// Arguments of `stead init nodes`.
 #[derive(Clone, Debug, Args)]
 pub struct InitNodesArgs {
+    /// The directory to write [default: ./site-config]
+    #[arg(value_name = "DIR", conflicts_with = "site")]
+    pub directory: Option<PathBuf>,
     /// Who the site is for
     #[arg(long, value_name = "WHO", default_value = "homelab")]
     pub persona: PersonaWord,
-    /// The directory to write [default: ./site-config]
+    /// The same, as other commands call it
     #[arg(long, value_name = "DIR")]
     pub site: Option<PathBuf>,
     /// Print one JSON document

@@ -88,7 +88,7 @@ pub struct PlanRunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub parallel: Option<u32>,
     /// Limit of the main part, such as 30s or 1h30m [default: the plan's]
-    #[arg(long, value_name = "D", value_parser = value::timeout)]
+    #[arg(long, value_name = "DURATION", value_parser = value::timeout)]
     pub timeout: Option<Duration>,
     /// Predict what would change; write nothing
     #[arg(long)]
@@ -112,7 +112,7 @@ pub struct PlanRunArgs {
     #[arg(long, value_name = "WHAT", default_value = "process")]
     pub durability: Durability,
     /// Wait so long for targets another run holds [default: do not wait]
-    #[arg(long, value_name = "D", value_parser = value::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
     pub wait_lock: Option<Duration>,
     /// Which hosts there are.
     #[command(flatten)]
@@ -177,6 +177,9 @@ pub struct PlanGraphArgs {
     /// The language of the drawing
     #[arg(long, value_name = "FORMAT", default_value = "dot")]
     pub format: GraphFormat,
+    /// Print one JSON document that holds the drawing
+    #[arg(long)]
+    pub json: bool,
     /// Colour tasks by how they ended in this run: an id, a prefix, `last` or a path
     #[arg(long, value_name = "RUN")]
     pub run: Option<String>,
@@ -210,7 +213,7 @@ pub struct ResumeArgs {
     #[arg(long)]
     pub yes: bool,
     /// Wait so long for targets another run holds [default: do not wait]
-    #[arg(long, value_name = "D", value_parser = value::duration)]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
     pub wait_lock: Option<Duration>,
     /// Confirm a run of steps that destroys, by its target's name
     #[arg(long, value_name = "TARGET")]

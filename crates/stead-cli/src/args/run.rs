@@ -35,7 +35,7 @@ pub struct RunManifestArgs {
     /// The run manifest
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Where a role, or an agent's id, runs: local, ssh://user@host or user@host; repeatable
+    /// Where a role, or an agent's id, runs: local, ssh://user@host or user@host; may be repeated
     // Read later: an error of the argument parser would show what was typed, which may hold a password.
     #[arg(long, value_name = "NAME=TRANSPORT")]
     pub agent: Vec<String>,
@@ -55,7 +55,7 @@ pub struct RunManifestArgs {
     #[arg(long)]
     pub no_diff: bool,
     /// Limit up to the end of the last role, `0` for none [default: 5m; none if a signal ends the run]
-    #[arg(long, value_name = "DUR", value_parser = value::limit)]
+    #[arg(long, value_name = "DURATION", value_parser = value::limit)]
     pub timeout: Option<Duration>,
     /// Show the output of roles
     #[arg(short, long)]
@@ -66,7 +66,7 @@ pub struct RunManifestArgs {
     /// More kits: files NAME.yaml
     #[arg(long, value_name = "DIR")]
     pub kits: Option<PathBuf>,
-    /// Set a variable: K=V, or K:=JSON; repeatable
+    /// Set a variable: K=V, or K:=JSON; may be repeated
     #[arg(long, value_name = "K=V", value_parser = value::var)]
     pub var: Vec<VarFlag>,
     /// Sign the bundle with this OpenSSH key, or with a .pub that ssh-agent holds the key of

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
@@ -99,6 +100,9 @@ pub struct StepsRunArgs {
         conflicts_with_all = ["only", "skip", "from", "until", "with_needs", "skip_needs", "delete"]
     )]
     pub resume: Option<String>,
+    /// Wait so long for a target another run holds [default: do not wait]
+    #[arg(long, value_name = "DURATION", value_parser = value::duration)]
+    pub wait_lock: Option<Duration>,
     /// Print the report as one JSON document on standard output
     #[arg(long, help_heading = "Output")]
     pub json: bool,

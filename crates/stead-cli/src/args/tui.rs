@@ -3,6 +3,10 @@
 use clap::Args;
 
 pub(super) const KEYS: &str = "\
+Examples:
+  stead tui                                runs of this directory, and of its site
+  stead tui --color never                  without colour
+
 Keys:
   ↑↓ or j k, Enter       choose and open a run: phases, roles and output from its record
   o                      the Orchestration panel; Tab switches between Controller and Agent

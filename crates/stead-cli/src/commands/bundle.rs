@@ -55,9 +55,9 @@ pub(super) fn target(path: &str, settings: &Settings) -> Result<Target, Failure>
 /// Returns the failure of an argument that names no run, or more than one.
 pub(super) fn unresolved(error: ResolveError, kind: FailureKind) -> Failure {
     match error {
-        ResolveError::Unknown { .. } | ResolveError::Ambiguous { .. } => {
-            Failure::caused_by(kind, error).hint("`stead bundle list` shows what there is")
-        }
+        ResolveError::Unknown { .. } | ResolveError::Ambiguous { .. } => Failure::caused_by(kind, error)
+            .code("usage/unknown-name")
+            .hint("`stead bundle list` shows what there is"),
         ResolveError::Read(_) => Failure::caused_by(FailureKind::Invalid, error),
     }
 }

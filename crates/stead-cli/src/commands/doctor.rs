@@ -58,14 +58,12 @@ fn name(driver: Driver) -> MachineDriverName {
 fn hosts(text: &str, args: &DoctorArgs, settings: &Settings) -> Result<Vec<(HostName, Host)>, Failure> {
     let from = InventoryArgs { inventory: args.inventory.clone(), ..InventoryArgs::default() };
     let inventory = source::inventory(&from, &settings.current_dir, settings)?.inventory;
-    let expr = TargetExpr::parse(text).map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
-    let found =
-        target::resolve(std::slice::from_ref(&expr), &HostSet::from(&inventory), "").map_err(|errors| {
-            let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            Failure::new(FailureKind::Invalid, text)
-        })?;
+    let expr = TargetExpr::parse(text).map_err(|error| Failure::target(vec![error]))?;
+    let found = target::resolve(std::slice::from_ref(&expr), &HostSet::from(&inventory), "");
+    let found = found.map_err(Failure::target)?;
     if found.is_empty() {
-        return Err(Failure::new(FailureKind::Invalid, format!("`{text}` matches no host of the inventory")));
+        let message = format!("`{text}` matches no host of the inventory");
+        return Err(Failure::new(FailureKind::Invalid, message).code("reach/no-match"));
     }
     let ad_hoc = || expr.ad_hoc().map(|host| Host::reached_by(host.transport.clone()));
     let host = |name: HostName| {

@@ -36,7 +36,7 @@ pub(super) fn run(
                 Begun::Busy(other) => (false, Some(other)),
             };
             let answer = ErrandBegun { lost, busy, sha256: sha256.unwrap_or_default().into_owned() };
-            output.out.print(&render_json::document(&json!(answer)));
+            output.out.print(&render_json::bare(&json!(answer)));
         }
         ErrandCommand::Keep(args) => errand::keep(&errands, &args.run, &program()?).map_err(failure)?,
         ErrandCommand::Follow { errand, after, most } => {

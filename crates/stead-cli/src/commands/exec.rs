@@ -115,7 +115,7 @@ fn task(args: &ExecArgs, registry: &Registry) -> Result<Task, Failure> {
     if let Some((name, pairs)) = args.op.split_first() {
         let Some(entry) = registry.get(name) else {
             let known = registry.descriptors().map(|descriptor| descriptor.name);
-            return Err(Failure::new(FailureKind::Usage, format!("there is no operation `{name}`"))
+            return Err(Failure::unknown_name(FailureKind::Usage, format!("there is no operation `{name}`"))
                 .hint(diagnostic::suggest(name, known)));
         };
         let params = match &args.params {
@@ -172,8 +172,7 @@ fn object(json: &str) -> Result<Map<String, Value>, Failure> {
 fn targets(typed: &[String], inventory: &mut Inventory) -> Result<Vec<String>, Failure> {
     let mut targets = Vec::new();
     for text in typed {
-        let expr =
-            TargetExpr::parse(text).map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
+        let expr = TargetExpr::parse(text).map_err(|error| Failure::target(vec![error]))?;
         match expr.ad_hoc() {
             Some(host) if host.transport.has_literal_secret() => {
                 let new = Host::reached_by(host.transport.clone());

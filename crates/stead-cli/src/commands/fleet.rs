@@ -48,7 +48,12 @@ fn call_failure(error: CallError) -> Failure {
             .hint("is a master running, and do --masters and --identity name the right one?"),
         CallError::NotLeader { .. } => Failure::caused_by(FailureKind::Unreachable, error)
             .hint("no leader is known at the moment: try again in a few seconds"),
-        CallError::Refused { .. } => Failure::caused_by(FailureKind::Work, error),
+        CallError::Refused { ref code, .. } => {
+            let unknown = ["unknown", "unknown-hold", "unknown-target", "unknown-instance"];
+            let kind = if unknown.contains(&code.as_str()) { FailureKind::Usage } else { FailureKind::Work };
+            let code = format!("fleet/{code}");
+            Failure::caused_by(kind, error).code(code)
+        }
     }
 }
 

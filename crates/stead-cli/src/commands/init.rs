@@ -13,7 +13,9 @@ use crate::failure::{Failure, FailureKind};
 /// Writes `files` below `directory`, or none of them.
 fn write(directory: &Path, files: &[StarterFile], hint: &str) -> Result<(), Failure> {
     start(directory, files).map_err(|error| match error {
-        StartError::There { .. } => Failure::caused_by(FailureKind::Invalid, error).hint(hint),
+        StartError::There { .. } => {
+            Failure::caused_by(FailureKind::Invalid, error).code("input/exists").hint(hint)
+        }
         StartError::Write { .. } => Failure::caused_by(FailureKind::Work, error),
     })
 }

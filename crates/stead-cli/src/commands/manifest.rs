@@ -10,7 +10,7 @@ use stead_model::{Diagnostic, Diagnostics, Site};
 
 use crate::args::ManifestArgs;
 use crate::commands::site;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 use crate::settings::Settings;
 
 /// Whether the manifest is no file of the site.
@@ -46,9 +46,8 @@ pub(super) fn find(
         if path == Path::new("-") {
             return Ok(Some(Site::read_manifest("-", site::read_stdin()?, Origin::Elsewhere)));
         }
-        let bytes = read_bounded(&settings.current_dir.join(path)).map_err(|error| {
-            Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
-        })?;
+        let bytes = read_bounded(&settings.current_dir.join(path))
+            .map_err(|error| Failure::unreadable(path.display(), &error))?;
         return Ok(Some(Site::read_manifest(&path.display().to_string(), bytes, Origin::Elsewhere)));
     }
     let Some(text) = &args.manifest_json else { return Ok(None) };

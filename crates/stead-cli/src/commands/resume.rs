@@ -205,7 +205,7 @@ pub(super) fn names(typed: &[String], plan: &Plan) -> Result<Vec<TaskName>, Fail
             Some(task) => found.push(task),
             None => {
                 let first = failure.unwrap_or_else(|| {
-                    Failure::new(FailureKind::Usage, format!("no task is called `{name}`"))
+                    Failure::unknown_name(FailureKind::Usage, format!("no task is called `{name}`"))
                 });
                 failure = Some(
                     first.hint(format!("`{name}`: {}", stead_model::diagnostic::suggest(name, known()))),

@@ -34,7 +34,7 @@ pub(super) fn run(command: &SchemaCommand, output: &Output) -> Result<ExitCode, 
         SchemaCommand::Worker => fleet_schema(FleetFileKind::Worker),
         SchemaCommand::Operation { name } => operations(name.as_deref())?,
     };
-    output.out.print(&json::document(&document));
+    output.out.print(&json::bare(&document));
     Ok(ExitCode::Success)
 }
 
@@ -47,7 +47,7 @@ fn operations(name: Option<&str>) -> Result<Value, Failure> {
         Some(entry) => Ok(entry.descriptor().to_json()),
         None => {
             let known = registry.descriptors().map(|descriptor| descriptor.name);
-            Err(Failure::new(FailureKind::Usage, format!("there is no operation `{name}`"))
+            Err(Failure::unknown_name(FailureKind::Usage, format!("there is no operation `{name}`"))
                 .hint(diagnostic::suggest(name, known)))
         }
     }

@@ -66,9 +66,21 @@ impl Reloaded {
     pub(super) const fn exit_code(&self) -> ExitCode {
         if self.is_complete { ExitCode::Success } else { ExitCode::Failed }
     }
+
+    /// Says so if there was no server to tell.
+    pub(super) fn say_if_nobody(&self, place: &ServerPlace, output: &Output) {
+        if self.is_complete && self.known.is_empty() {
+            let directory = place.directory();
+            output.err.print_line(&format!(
+                "no running server was told: none has its files in {}\n  = help: one with another state directory \
+                 (--state-dir) looks for itself every second",
+                directory.display()
+            ));
+        }
+    }
 }
 
-/// Lets running servers read a changed keyring; says so if one goes on without it, or if there is none to tell.
+/// Lets running servers read a changed keyring; says so if one goes on without it.
 pub(super) fn reload(place: &ServerPlace, output: &Output) -> Reloaded {
     let told = stead_server::reload_keys(place);
     let (known, failed) = match told {
@@ -76,14 +88,6 @@ pub(super) fn reload(place: &ServerPlace, output: &Output) -> Reloaded {
         Err(error) => (Vec::new(), vec![error]),
     };
     let is_complete = failed.is_empty();
-    if is_complete && known.is_empty() {
-        let directory = place.directory();
-        let line = format!("no running server was told: none has its files in {}", directory.display());
-        output.err.print_line(&line);
-        output
-            .err
-            .print_line("hint: one with another state directory (--state-dir) looks for itself every second");
-    }
     for error in failed {
         let message = failure(error).message();
         output.err.print_line(&format!("warning: a server does not know of the change: {message}"));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stead_drivers::nodes::server_directory;
 use stead_drivers::server_client::{ClientError, ServerClient};
-use stead_model::node::wire::Pins;
+use stead_model::node::wire::{Pins, WireCode};
 use stead_model::site::secrets::Secret;
 use stead_model::token::MAX_BYTES;
 
@@ -20,7 +20,17 @@ const MOST_CERTIFICATES: u64 = 1 << 20;
 
 /// Returns the failure of a request.
 pub(super) fn failure(error: ClientError) -> Failure {
-    Failure::caused_by(FailureKind::of(error.exit_code()), error)
+    let code = error.code();
+    let kind = match code {
+        // What was named on the command line does not exist.
+        Some(WireCode::E200) => FailureKind::Usage,
+        Some(_) | None => FailureKind::of(error.exit_code()),
+    };
+    let failure = Failure::caused_by(kind, error);
+    match code {
+        Some(code) => failure.code(code.as_str()),
+        None => failure,
+    }
 }
 
 /// Returns the client of the server at `url`; without flags it is known by `pins`, else by this machine's certificates.
@@ -76,9 +86,7 @@ fn read(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     match read {
         Ok(_) if bytes.len() as u64 <= most => Ok(bytes),
         Ok(_) => Err(Failure::new(FailureKind::Invalid, format!("{} is too large", path.display()))),
-        Err(error) => {
-            Err(Failure::new(FailureKind::Invalid, format!("{} cannot be read: {error}", path.display())))
-        }
+        Err(error) => Err(Failure::unreadable(path.display(), &error)),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
 use stead_drivers::site::{self, Loaded, Manifests, SiteSearch};
 use stead_model::diagnostic::Place;
 use stead_model::{Diagnostic, Diagnostics};
@@ -51,20 +50,11 @@ pub(super) fn read_stdin() -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// Returns a failure of `command` whose document has `error` and `diagnostics`, whatever it is about.
+/// Returns a failure of `command` whose document has its problem among `diagnostics` too, whatever it is about.
 pub(super) fn with_document(failure: Failure, command: &str) -> Failure {
-    let message = failure.message();
-    let (code, diagnostics) = match failure.source {
-        Source::Diagnostics(diagnostics) => {
-            (diagnostics.0.first().map_or("node/invalid", |problem| problem.code), diagnostics)
-        }
-        Source::Message(_) | Source::Error(_) => {
-            let place = Place::Named(command.to_owned());
-            ("node/not-found", Diagnostics(vec![Diagnostic::error("node/not-found", place, message.clone())]))
-        }
-    };
-    let mut shown =
-        Failure::of(failure.kind, diagnostics).knowing("error", json!({"code": code, "message": message}));
-    shown.hints = failure.hints;
-    shown
+    if matches!(failure.source, Source::Diagnostics(_)) {
+        return failure;
+    }
+    let problem = Diagnostic::error("node/not-found", Place::Named(command.to_owned()), failure.message());
+    Failure { source: Source::Diagnostics(Diagnostics(vec![problem])), code: None, ..failure }
 }

@@ -6,16 +6,18 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 use stead_model::catalogue::Order;
 use stead_model::duration::Short;
 use stead_model::event::Stream;
 use stead_model::report::ErrorRow;
 use stead_model::steps::lines::{self, LONGEST, Spoken};
-use stead_model::{Event, EventKind, ExitCode, HostName, Report, RunStatus, TaskName};
+use stead_model::{ErrorClass, Event, EventKind, ExitCode, HostName, Report, RunStatus, TaskName};
 use stead_runner::Observer;
 
-use super::{plain, text};
+use super::summary::{error_word, lock_hint};
+use super::{plain, shown_path, text};
 use crate::output::{Handle, Paint, Style};
 
 /// A line of a step that others may interrupt is shown in pieces of this length.
@@ -229,7 +231,7 @@ impl Observer for StepsShown {
 
 /// Returns what stands at the end of a run on standard output: remedies, summary, bundle, how to go on (`again`, or by
 /// resuming), and `Done.` if all is well.
-pub fn ending(report: &Report, paint: Paint, again: Option<&str>) -> String {
+pub fn ending(report: &Report, here: &Path, paint: Paint, again: Option<&str>) -> String {
     let mut lines = String::new();
     let mut say = |line: &str| writeln!(lines, "{line}").expect("writing to memory does not fail");
     let suggestions = report.steps.as_ref().map(|steps| steps.suggestions.as_slice()).unwrap_or_default();
@@ -243,7 +245,7 @@ pub fn ending(report: &Report, paint: Paint, again: Option<&str>) -> String {
     }
     summary.for_each(&mut say);
     if let Some(bundle) = &report.bundle {
-        say(&format!("Bundle: {}", text::one_line(bundle)));
+        say(&format!("Bundle: {}", shown_path(bundle, here)));
         if let Some(run) = report.run_id.as_ref().filter(|_| report.status != RunStatus::Success) {
             let again = again.map_or_else(|| format!("stead resume {run}"), str::to_owned);
             say(&format!("{} {again}", paint.apply(Style::Strong, "hint:")));
@@ -258,20 +260,21 @@ pub fn ending(report: &Report, paint: Paint, again: Option<&str>) -> String {
 /// Returns what stands at the end of a run on standard error: errors of the run itself.
 pub fn errors(report: &Report, paint: Paint) -> String {
     let errors = report.errors.iter().filter(|error| error.task.is_none());
-    errors.map(|error| error_line(&error.message, paint)).collect()
+    let lines: String = errors.map(|error| error_line(report, error.class, &error.message, paint)).collect();
+    lines + &lock_hint(report)
 }
 
 /// Returns every error of a prediction: nothing has told of those of its steps.
 pub fn predicted_errors(report: &Report, paint: Paint) -> String {
     let line = |error: &ErrorRow| match &error.task {
-        Some(task) => error_line(&format!("{task}: {}", error.message), paint),
-        None => error_line(&error.message, paint),
+        Some(task) => error_line(report, error.class, &format!("{task}: {}", error.message), paint),
+        None => error_line(report, error.class, &error.message, paint),
     };
     report.errors.iter().map(line).collect()
 }
 
-fn error_line(message: &str, paint: Paint) -> String {
-    format!("{} {}\n", paint.apply(Style::Bad, "error:"), text::one_line(message))
+fn error_line(report: &Report, class: Option<ErrorClass>, message: &str, paint: Paint) -> String {
+    format!("{} {}\n", error_word(report, class, paint), text::one_line(message))
 }
 
 #[cfg(test)]

@@ -1,15 +1,22 @@
 //! What a person reads when a run has ended.
 
-use stead_model::{ErrorClass, Report, RunStatus, Status};
+use std::path::Path;
 
-use super::text;
+use stead_model::{ErrorClass, ExitCode, Report, RunStatus, Status};
+
+use super::{shown_path, text};
+use crate::failure::FailureKind;
 use crate::output::{Paint, Style};
+
+/// What to do about something another run holds.
+const WAIT_LOCK: &str = "wait for that run to end: `--wait-lock 5m` does, for five minutes";
 
 /// How many failed tasks are listed; the report has all.
 const MOST_FAILED: usize = 20;
 
-/// Returns the end-of-run block, newline included: what failed, what to do, and the two summary lines.
-pub fn to_text(report: &Report, paint: Paint) -> String {
+/// Returns the end-of-run block, newline included: what failed, what to do, and the two summary lines. Paths below `here`
+/// are relative.
+pub fn to_text(report: &Report, here: &Path, paint: Paint) -> String {
     let mut lines = Vec::new();
     let failed: Vec<_> = report.tasks().iter().filter(|row| row.status == Status::Failed).collect();
     for row in failed.iter().take(MOST_FAILED) {
@@ -20,8 +27,9 @@ pub fn to_text(report: &Report, paint: Paint) -> String {
         lines.push(format!("… and {} more failed", failed.len() - MOST_FAILED));
     }
     for error in report.errors.iter().filter(|error| error.task.is_none()) {
-        lines.push(format!("{} {}", paint.apply(Style::Bad, "error:"), text::one_line(&error.message)));
+        lines.push(format!("{} {}", error_word(report, error.class, paint), text::one_line(&error.message)));
     }
+    lines.extend(lock_hint(report).lines().map(str::to_owned));
     if let Some(rollback) = &report.rollback {
         let names = |tasks: &[stead_model::TaskName]| {
             tasks.iter().map(|task| task.as_str()).collect::<Vec<_>>().join(", ")
@@ -42,7 +50,7 @@ pub fn to_text(report: &Report, paint: Paint) -> String {
     }
     lines.extend(summary.map(str::to_owned));
     if let Some(bundle) = &report.bundle {
-        lines.push(format!("Bundle: {}", text::one_line(bundle)));
+        lines.push(format!("Bundle: {}", shown_path(bundle, here)));
         if let Some(run) = report.run_id.as_ref().filter(|_| can_be_resumed(report)) {
             let hint = paint.apply(Style::Strong, "hint:");
             lines.push(format!("{hint} stead resume {run}{}", rerun_flags(report)));
@@ -50,6 +58,18 @@ pub fn to_text(report: &Report, paint: Paint) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// Returns how an error of a run begins: with a code that `stead explain` knows, of its class, else of how the run ended.
+pub(crate) fn error_word(report: &Report, class: Option<ErrorClass>, paint: Paint) -> String {
+    let of_run = || FailureKind::of(report.exit_code).code().to_owned();
+    let code = class.map_or_else(of_run, |class| format!("failed/{class}"));
+    paint.apply(Style::Bad, &format!("error[{code}]:"))
+}
+
+/// Returns what to do about a run that could not have its locks, newline included; nothing for others.
+pub(crate) fn lock_hint(report: &Report) -> String {
+    if report.exit_code == ExitCode::Locked { format!("  = help: {WAIT_LOCK}\n") } else { String::new() }
 }
 
 /// Tasks that were interrupted only go on once somebody says that they may be run again.

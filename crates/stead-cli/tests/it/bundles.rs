@@ -84,7 +84,7 @@ fn what_is_no_bundle_exits_3_with_one_document() {
             assert_eq!(code, 3, "{command} {path}: {stderr}");
             let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
             assert_eq!(document["exit_code"], 3);
-            assert!(stderr.starts_with("error: "), "{stderr}");
+            assert!(stderr.starts_with("error["), "{stderr}");
         }
     }
 }

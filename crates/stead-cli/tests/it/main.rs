@@ -10,6 +10,8 @@ mod asking;
 mod bundles;
 mod cases_01_16;
 mod cases_17_32;
+mod codes;
+mod conformance;
 mod doctor;
 mod executor;
 mod facts;

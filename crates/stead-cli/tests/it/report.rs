@@ -1,6 +1,7 @@
 //! Reports as JUnit, Markdown, JSON and summary.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -201,16 +202,16 @@ fn markdown_tables_hold_any_text() {
 
 #[test]
 fn the_summary_says_what_failed_and_what_to_do() {
-    insta::assert_snapshot!(summary::to_text(&mixed(), Paint::None), @r#"
+    insta::assert_snapshot!(summary::to_text(&mixed(), Path::new("/"), Paint::None), @r#"
     failed: nasty: bad <&"'> �� | `tick` | line 2
-    error: disk full
+    error[failed/journal]: disk full
     6 tasks: 1 changed, 1 unchanged, 1 skipped, 1 failed, 1 cancelled, 1 not_run
     Total duration: 1.3s
     Bundle: .stead/runs/2026-01-02_03-04-05.678-k3f9q2ma
     hint: stead resume 2026-01-02_03-04-05.678-k3f9q2ma
     "#);
     let success = report_of(RunStatus::Success, vec![task_row("a", Status::Changed)]);
-    insta::assert_snapshot!(summary::to_text(&success, Paint::None), @r"
+    insta::assert_snapshot!(summary::to_text(&success, Path::new("/"), Paint::None), @r"
     1 task: 1 changed
     Total duration: 1.3s
     Bundle: .stead/runs/2026-01-02_03-04-05.678-k3f9q2ma
@@ -221,7 +222,7 @@ fn the_summary_says_what_failed_and_what_to_do() {
 fn a_run_that_was_rolled_back_is_not_to_be_resumed() {
     let mut report = mixed();
     report.rollback = Some(Rollback::default());
-    assert!(!summary::to_text(&report, Paint::None).contains("stead resume"));
+    assert!(!summary::to_text(&report, Path::new("/"), Paint::None).contains("stead resume"));
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn reports_are_written_where_asked_and_a_bad_place_is_told() {
         run(dir.path(), &["plan", "run", "p.yaml", "--only", "d", "--junit", "no/j.xml"]);
     assert_eq!(code, 1);
     assert!(stdout.contains("4 tasks: 1 changed, 1 unchanged, 2 skipped"), "{stdout}");
-    assert!(stderr.contains("error: cannot write "), "{stderr}");
+    assert!(stderr.contains("error[work/output]: cannot write "), "{stderr}");
 }
 
 #[test]

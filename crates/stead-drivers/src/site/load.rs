@@ -118,6 +118,7 @@ impl Loading<'_> {
         let plain = self.directory.join(path);
         if plain.symlink_metadata().is_ok()
             && plain.metadata().is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
+            && !is_committed(&plain)
         {
             let message = "others may read this file";
             self.warn("node/readable-secrets", path, message, "chmod 600 it");
@@ -202,6 +203,26 @@ impl Loading<'_> {
     }
 }
 
+/// Whether a file is in the index of the Git work tree around it: then everybody who has the repository has its text, and
+/// Git does not keep who may read it, so that there is nothing to mend here.
+fn is_committed(file: &Path) -> bool {
+    let Ok(file) = file.canonicalize() else { return false };
+    let Some(tree) = file.ancestors().skip(1).find(|directory| directory.join(".git").exists()) else {
+        return false;
+    };
+    let Ok(path) = file.strip_prefix(tree) else { return false };
+    let git = tree.join(".git");
+    // In a linked work tree `.git` is a file that says where the rest is.
+    let linked = std::fs::read_to_string(&git).ok();
+    let own =
+        linked.as_deref().and_then(|text| text.strip_prefix("gitdir: ")).map(|at| tree.join(at.trim_end()));
+    let Ok(index) = std::fs::read(own.unwrap_or(git).join("index")) else { return false };
+    // Entries end with their path and a zero.
+    let mut entry = path.as_os_str().as_encoded_bytes().to_vec();
+    entry.push(0);
+    index.windows(entry.len()).any(|window| window == entry)
+}
+
 /// Returns what is in a file; of one that is too large a little more than may be read, so that the reader refuses it.
 pub fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     // Opening a pipe would wait for its other end.
@@ -233,6 +254,26 @@ mod tests {
 
     fn read(dir: &tempfile::TempDir) -> Loaded {
         load(dir.path(), Path::new("s"), Manifests::All).unwrap()
+    }
+
+    /// Git does not keep who may read a file: of one it has there is nothing to mend.
+    #[test]
+    fn committed_secrets_are_not_told_of() {
+        let dir = site(&[("lab/site.yaml", "name: lab\n"), ("lab/secrets.yaml", "")]);
+        fs::set_permissions(dir.path().join("lab/secrets.yaml"), fs::Permissions::from_mode(0o644)).unwrap();
+        let git = |words: &[&str]| {
+            let mut command = std::process::Command::new("git");
+            assert!(command.args(words).current_dir(dir.path()).status().unwrap().success());
+        };
+        let warnings =
+            || load(&dir.path().join("lab"), Path::new("lab"), Manifests::All).unwrap().warnings.0.len();
+        assert_eq!(warnings(), 1);
+        git(&["init", "--quiet"]);
+        assert_eq!(warnings(), 1);
+        git(&["add", "lab/site.yaml"]);
+        assert_eq!(warnings(), 1);
+        git(&["add", "lab/secrets.yaml"]);
+        assert_eq!(warnings(), 0);
     }
 
     #[test]

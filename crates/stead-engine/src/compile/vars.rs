@@ -172,7 +172,7 @@ pub(super) fn resolve(
 }
 
 fn undeclared(place: Place, name: &str, defaults: &BTreeMap<&str, Value>) -> Diagnostic {
-    Diagnostic::error(UNDECLARED, place, format!("the plan has no variable `{name}`"))
+    Diagnostic::error(UNDECLARED, place, format!("there is no variable `{name}`"))
         .help(suggest(name, defaults.keys().copied()))
 }
 

@@ -306,8 +306,17 @@ impl Merge<'_, '_> {
             self.diagnostics.push(problem);
             return;
         }
-        if !self.is_declared(name) {
-            self.undeclared(name, set_place(name));
+        match self.catalogue.undeclared {
+            _ if self.is_declared(name) => {}
+            // What was typed is an argument, and no line of a file.
+            Undeclared::Error => {
+                let message = format!("the catalogue does not declare `{name}`");
+                let help = suggest(name, self.catalogue.declared());
+                let problem = Diagnostic::error("steps/unknown-key", set_place(name), message);
+                self.diagnostics.push(problem.help(help));
+                return;
+            }
+            Undeclared::Allow | Undeclared::Warn => self.undeclared(name, set_place(name)),
         }
         let entry = self.entries.entry(name.to_owned()).or_insert_with(|| Entry::new(false, false));
         let is_secret = entry.is_secret;

@@ -5,12 +5,12 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident $word:literal $advice:literal,)*) => {
+    ($(#[doc = $title:literal] $name:ident $word:literal $advice:literal,)*) => {
         /// Why something is not converged.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Code {
-            $($(#[$doc])* $name,)*
+            $(#[doc = $title] $name,)*
         }
 
         impl Code {
@@ -20,6 +20,12 @@ macro_rules! codes {
             /// Returns its word.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
+            }
+
+            /// Returns what it is, in a few words.
+            pub fn title(self) -> &'static str {
+                let title = match self { $(Self::$name => $title,)* };
+                title.trim().trim_end_matches('.')
             }
 
             /// Returns what it means and what to do, in one sentence.

@@ -107,6 +107,10 @@ pub enum JoinCode {
 }
 
 impl JoinCode {
+    /// Every code.
+    pub const ALL: [Self; 6] =
+        [Self::Malformed, Self::Signature, Self::Expired, Self::Used, Self::Name, Self::Authority];
+
     /// Returns its word.
     pub const fn word(self) -> &'static str {
         match self {

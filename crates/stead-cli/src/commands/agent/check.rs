@@ -71,7 +71,7 @@ fn find(text: &str, registry: &Inventory) -> Result<Host, Failure> {
     }
     if !text.contains("://") && !text.contains('@') {
         let known = registry.hosts.keys().map(HostName::as_str).chain(["local"]);
-        return Err(Failure::new(FailureKind::Usage, format!("there is no agent `{text}`"))
+        return Err(Failure::unknown_name(FailureKind::Usage, format!("there is no agent `{text}`"))
             .hint(suggest(text, known))
             .hint("a host of no registry is written as a transport: ssh://user@host or user@host"));
     }

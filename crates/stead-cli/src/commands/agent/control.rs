@@ -1,5 +1,6 @@
 //! `stead agent signal`, and what drivers do to a node's agent over SSH: `enable`, `disable`, `link`.
 
+use serde_json::json;
 use stead_drivers::node_agent::{self, NodeFiles, Peers};
 use stead_model::ExitCode;
 
@@ -8,6 +9,7 @@ use crate::args::AgentSignal;
 use crate::commands::site::read_stdin;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::render::json;
 use crate::settings::Settings;
 
 pub(crate) fn signal(
@@ -16,9 +18,12 @@ pub(crate) fn signal(
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
     match signal {
-        AgentSignal::Converge => {
+        AgentSignal::Converge(args) => {
             if node_agent::signal_converge(&files(settings)).map_err(failure)? {
-                output.out.print_line("told to converge");
+                match args.json {
+                    true => output.out.print(&json::document(&json!({"schema": 1, "told": true}))),
+                    false => output.out.print_line("told to converge"),
+                }
                 return Ok(ExitCode::Success);
             }
             Err(Failure::new(FailureKind::Work, "no agent runs on this node")

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::json;
 use stead_drivers::node_agent::{self, AgentError, Patience, Tell};
 use stead_model::ExitCode;
 use stead_runner::clock;
@@ -10,6 +11,7 @@ use crate::args::AgentRunArgs;
 use crate::commands::reach;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::render::json;
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -21,10 +23,21 @@ pub(crate) fn run(
     let tell: Tell = Arc::new(move |line: &str| err.print_line(&format!("{} {line}", clock::now())));
     if args.once {
         let once = reach::block_on(node_agent::run_once(root, Patience::default(), tell))?;
-        return once.map(node_agent::Once::exit_code).map_err(failure);
+        let exit_code = once.map(node_agent::Once::exit_code).map_err(failure)?;
+        return Ok(told(exit_code, args, output));
     }
     reach::block_on(node_agent::run(root, tell))?.map_err(failure)?;
-    Ok(ExitCode::Success)
+    Ok(told(ExitCode::Success, args, output))
+}
+
+/// Tells a program how the agent ended; people have read it.
+fn told(exit_code: ExitCode, args: &AgentRunArgs, output: &Output) -> ExitCode {
+    if args.json {
+        let document =
+            json!({"schema": 1, "exit_code": exit_code, "success": exit_code == ExitCode::Success});
+        output.out.print(&json::document(&document));
+    }
+    exit_code
 }
 
 /// Returns the failure of an agent that does not run.

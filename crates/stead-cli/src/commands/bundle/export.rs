@@ -1,5 +1,6 @@
 //! `stead bundle export PATH`.
 
+use serde_json::json;
 use stead_bundle::ArchiveFormat;
 use stead_model::ExitCode;
 
@@ -7,7 +8,7 @@ use crate::args::BundleExportArgs;
 use crate::commands::bundle::{find, signing_key, unreadable};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::one_line;
+use crate::render::{json, shown_path};
 use crate::settings::Settings;
 
 /// What to do about a file that is there.
@@ -32,25 +33,28 @@ pub(crate) fn run(
     let attestation = stead_bundle::attestation_path(&out);
     if key.is_some() && !args.force && attestation.exists() {
         let message = format!("{} exists already", attestation.display());
-        return Err(Failure::new(FailureKind::Invalid, message).hint(REPLACES));
+        return Err(Failure::new(FailureKind::Invalid, message).code("input/exists").hint(REPLACES));
     }
     let exported = stead_bundle::export(&bundle, &out, format, args.force).map_err(|error| {
         let exists = matches!(error, stead_bundle::ExportError::Exists { .. });
         let failure = Failure::caused_by(FailureKind::of(error.exit_code()), error);
-        if exists { failure.hint(REPLACES) } else { failure }
+        if exists { failure.code("input/exists").hint(REPLACES) } else { failure }
     })?;
+    let attested = key.as_ref().map(|key| stead_bundle::attest(&exported, key)).transpose();
+    let attested = attested.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     let path = exported.path.display().to_string();
-    output.out.print_line(&format!(
-        "{}: {} files, {} bytes",
-        one_line(&path),
-        exported.files,
-        exported.bytes
-    ));
-    if let Some(key) = key {
-        let path = stead_bundle::attest(&exported, &key)
-            .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+    let (files, bytes) = (exported.files, exported.bytes);
+    if args.json {
+        let document = json!({"schema": 1, "path": path, "format": format.as_str(), "files": files, "bytes": bytes,
+            "attestation": attested.map(|path| path.display().to_string())});
+        output.out.print(&json::document(&document));
+        return Ok(ExitCode::Success);
+    }
+    let here = &settings.current_dir;
+    output.out.print_line(&format!("{}: {files} files, {bytes} bytes", shown_path(&path, here)));
+    if let (Some(path), Some(key)) = (attested, key) {
         let path = path.display().to_string();
-        output.out.print_line(&format!("{}: signed by {}", one_line(&path), key.fingerprint()));
+        output.out.print_line(&format!("{}: signed by {}", shown_path(&path, here), key.fingerprint()));
     }
     Ok(ExitCode::Success)
 }

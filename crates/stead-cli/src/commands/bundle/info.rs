@@ -1,5 +1,7 @@
 //! `stead bundle info PATH`.
 
+use std::path::Path;
+
 use serde_json::Value;
 use stead_bundle::Bundle;
 use stead_model::ExitCode;
@@ -8,7 +10,7 @@ use crate::args::BundleInfoArgs;
 use crate::commands::bundle::{find, unreadable};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::render::{json, one_line};
+use crate::render::{json, one_line, shown_path};
 use crate::settings::Settings;
 
 /// Members of `run_meta.json` that a person wants to see first.
@@ -25,12 +27,12 @@ pub(crate) fn run(
     if args.json {
         output.out.print(&json::document(&bundle));
     } else {
-        output.out.print(&to_text(&bundle));
+        output.out.print(&to_text(&bundle, &settings.current_dir));
     }
     Ok(ExitCode::Success)
 }
 
-fn to_text(bundle: &Bundle) -> String {
+fn to_text(bundle: &Bundle, here: &Path) -> String {
     let yes = |answer: bool| if answer { "yes" } else { "no" }.to_owned();
     let mut rows = vec![("run", bundle.run_id.clone().unwrap_or_else(|| "unknown".to_owned()))];
     for name in SHOWN {
@@ -49,6 +51,6 @@ fn to_text(bundle: &Bundle) -> String {
     rows.push(("sealed", yes(bundle.sealed)));
     rows.push(("signed", yes(bundle.signature.present)));
     rows.push(("files", format!("{} ({} bytes)", bundle.files, bundle.bytes)));
-    rows.push(("path", bundle.path.clone()));
+    rows.push(("path", shown_path(&bundle.path, here)));
     rows.iter().map(|(name, value)| format!("{:<17} {}\n", format!("{name}:"), one_line(value))).collect()
 }

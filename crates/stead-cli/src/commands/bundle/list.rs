@@ -1,10 +1,11 @@
 //! `stead bundle list [DIR]`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use stead_bundle::Listed;
-use stead_model::ExitCode;
 use stead_model::duration::Short;
+use stead_model::{ExitCode, RunStatus};
 
 use crate::args::BundleListArgs;
 use crate::commands::bundle::run_directories;
@@ -53,13 +54,20 @@ fn to_text(bundles: &[Listed]) -> String {
     table::to_text(&std::iter::once(header).chain(bundles.iter().map(cells)).collect::<Vec<_>>())
 }
 
+/// Whether a run is recorded as going on, and its process is gone: nobody holds its lock.
+fn is_lost(bundle: &Listed) -> bool {
+    let lock = Path::new(&bundle.path).join(stead_bundle::LOCK);
+    bundle.status == RunStatus::Running.as_str()
+        && stead_bundle::holder_of(&lock).is_ok_and(|held| held.is_none())
+}
+
 fn cells(bundle: &Listed) -> [String; 6] {
     let unknown = || "-".to_owned();
     let seconds = bundle.duration_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     [
         one_line(&bundle.run_id),
         bundle.kind.as_deref().map_or_else(unknown, one_line),
-        one_line(&bundle.status),
+        if is_lost(bundle) { "lost".to_owned() } else { one_line(&bundle.status) },
         // To the second is enough to find a run by.
         bundle
             .started_at

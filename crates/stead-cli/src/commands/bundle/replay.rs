@@ -5,6 +5,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use stead_bundle::{EVENTS, LOGS, Source, Unpacked, open_inside};
 use stead_model::time::Timestamp;
 use stead_model::{Event, EventKind, ExitCode, event};
@@ -13,6 +14,7 @@ use crate::args::{BundleReplayArgs, Speed};
 use crate::commands::bundle::{find, unreadable};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::render::json;
 use crate::render::replay::Replayed;
 use crate::settings::Settings;
 
@@ -36,6 +38,9 @@ pub(crate) fn run(
             format!("warning: {} lines of the journal cannot be read and are left out", known.damaged);
         output.err.print_line(&message);
     }
+    if args.json {
+        return as_document(args, bundle.path(), output);
+    }
     let mut replayed = Replayed::new(output.out.clone(), bundle.path().to_owned(), args.role.clone());
     let mut tempo = Tempo::new(args.speed);
     let mut begun = args.from.is_none();
@@ -50,6 +55,26 @@ pub(crate) fn run(
         !output.out.is_closed()
     })?;
     replayed.finish();
+    Ok(ExitCode::Success)
+}
+
+/// Prints the events as one document, without their pauses.
+fn as_document(args: &BundleReplayArgs, bundle: &Path, output: &Output) -> Result<ExitCode, Failure> {
+    let mut begun = args.from.is_none();
+    let mut events = Vec::new();
+    each_event(bundle, |event| {
+        let task = event.kind.task().map(|task| task.as_str());
+        begun |= task == args.from.as_deref();
+        let mut told = serde_json::to_value(&event.kind).unwrap_or_default();
+        told["seq"] = json!(event.seq);
+        told["t"] = json!(event.t);
+        let is_of = |role: &str| task == Some(role) || told["role"] == role;
+        if begun && args.role.as_deref().is_none_or(is_of) {
+            events.push(told);
+        }
+        true
+    })?;
+    output.out.print(&json::document(&json!({"schema": 1, "events": events})));
     Ok(ExitCode::Success)
 }
 
@@ -93,7 +118,7 @@ impl Known {
             Some(name) if !names.contains(name) => {
                 let list = names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
                 let message = format!("the bundle has no {what} `{name}`; it has {list}");
-                Err(Failure::new(FailureKind::Invalid, message))
+                Err(Failure::unknown_name(FailureKind::Usage, message))
             }
             Some(_) | None => Ok(()),
         }
@@ -103,9 +128,7 @@ impl Known {
 /// Gives every event of the bundle's journal to `take` until that returns false; returns how many lines are none.
 fn each_event(bundle: &Path, mut take: impl FnMut(&Event) -> bool) -> Result<u64, Failure> {
     let path = bundle.join(EVENTS);
-    let unreadable = |error: io::Error| {
-        Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display()))
-    };
+    let unreadable = |error: io::Error| Failure::unreadable(path.display(), &error);
     let mut lines = BufReader::new(open_inside(bundle, Path::new(EVENTS)).map_err(unreadable)?);
     let (mut line, mut damaged) = (Vec::new(), 0);
     loop {

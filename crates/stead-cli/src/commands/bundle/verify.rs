@@ -7,7 +7,7 @@ use crate::args::BundleVerifyArgs;
 use crate::commands::bundle::find;
 use crate::failure::{Failure, FailureKind};
 use crate::output::{Output, Paint, Style};
-use crate::render::{json, one_line};
+use crate::render::{json, one_line, shown_path};
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -29,7 +29,11 @@ pub(crate) fn run(
     if args.json {
         output.out.print(&json::document(&found));
     } else {
-        output.out.print(&to_text(&path.display().to_string(), &found, settings.stdout_paint));
+        output.out.print(&to_text(
+            &shown_path(&path.display().to_string(), &settings.current_dir),
+            &found,
+            settings.stdout_paint,
+        ));
     }
     Ok(found.exit_code())
 }

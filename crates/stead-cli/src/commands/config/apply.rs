@@ -56,7 +56,7 @@ fn find_spec(args: &ConfigApplyArgs, settings: &Settings) -> Result<ResolvedSpec
     let file = settings.current_dir.join(given);
     if given.contains('/') || file.is_file() {
         let bytes = read_bounded(&file).map_err(|error| {
-            let failure = Failure::new(FailureKind::Invalid, format!("cannot read {given}: {error}"));
+            let failure = Failure::unreadable(given, &error);
             if error.kind() == ErrorKind::NotFound {
                 failure.hint("a spec of the site has no `/` in its name")
             } else {
@@ -170,7 +170,7 @@ fn print(args: &ConfigApplyArgs, output: &mut Output, applied: &Applied) {
         output.out.print(&to_text(applied));
     }
     if let Some(error) = applied.error.as_ref().filter(|_| !args.json) {
-        output.err.print_line(&format!("error: {}: {}", error.code, error.message));
+        output.err.print_line(&format!("error[{}]: {}", error.code, error.message));
     }
 }
 

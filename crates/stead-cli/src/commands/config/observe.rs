@@ -20,9 +20,8 @@ pub(crate) fn run(
     let read = |place: &String| {
         let bytes = match place.as_str() {
             "-" => site::read_stdin()?,
-            path => read_bounded(&settings.current_dir.join(path)).map_err(|error| {
-                Failure::new(FailureKind::Invalid, format!("cannot read {path}: {error}"))
-            })?,
+            path => read_bounded(&settings.current_dir.join(path))
+                .map_err(|error| Failure::unreadable(path, &error))?,
         };
         spec_file::read(place, bytes).map_err(Failure::invalid)
     };

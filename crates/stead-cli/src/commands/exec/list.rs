@@ -8,7 +8,7 @@ use stead_model::inventory::{Host, Inventory, SOURCE_LABEL};
 use stead_model::{ExitCode, HostName};
 
 use crate::args::ExecArgs;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::json;
 
@@ -20,14 +20,9 @@ pub(super) fn run(
 ) -> Result<ExitCode, Failure> {
     let texts = if args.target.is_empty() { &["_all".to_owned()] } else { args.target.as_slice() };
     let exprs = texts.iter().map(|text| TargetExpr::parse(text)).collect::<Result<Vec<_>, _>>();
-    let exprs = exprs.map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
+    let exprs = exprs.map_err(|error| Failure::target(vec![error]))?;
     let set = HostSet::from(inventory);
-    let resolve = |exprs: &[TargetExpr]| {
-        target::resolve(exprs, &set, "").map_err(|errors| {
-            let text = errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            Failure::new(FailureKind::Invalid, text)
-        })
-    };
+    let resolve = |exprs: &[TargetExpr]| target::resolve(exprs, &set, "").map_err(Failure::target);
     let mut found = resolve(&exprs)?;
     if !limit.is_empty() {
         let within: BTreeSet<HostName> = resolve(limit)?.into_iter().collect();

@@ -41,7 +41,9 @@ pub(super) fn show(
     // A run that could not start has no rows; why is said in the report alone.
     for error in report.errors.iter().filter(|error| error.host.is_none()) {
         let message = one_line(&error.message);
-        output.err.print_line(&format!("{} {message}", settings.stderr_paint.apply(Style::Bad, "error:")));
+        let word = crate::render::error_word(report, error.class, settings.stderr_paint);
+        output.err.print_line(&format!("{word} {message}"));
+        output.err.print(&crate::render::lock_hint(report));
     }
     if args.json {
         let success = code == ExitCode::Success;
@@ -156,7 +158,7 @@ fn say_operation(row: &HostRow, args: &ExecArgs, output: &Output) {
 
 fn say_facts(row: &HostRow, output: &Output) {
     if let (Some(data), None) = (&row.data, row.class) {
-        output.out.print(&format!("{} {}", row.host, json::document(data)));
+        output.out.print(&format!("{} {}", row.host, json::bare(data)));
     }
 }
 

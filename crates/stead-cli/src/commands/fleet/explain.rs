@@ -1,13 +1,13 @@
 //! `stead fleet explain`.
 
 use serde_json::Value;
-use stead_fleet::api::{CallError, Master as _};
+use stead_fleet::api::Master as _;
 use stead_model::ExitCode;
 
 use super::{call_failure, parsed, way};
 use crate::args::FleetExplainArgs;
 use crate::commands::reach;
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::table;
 use crate::settings::Settings;
@@ -19,14 +19,7 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     let explanation = reach::block_on(async {
         let master = way::master(&args.way, settings).await?;
-        master.explain(&args.instance).await.map_err(|error| match &error {
-            CallError::Refused { code, .. } if code == "unknown-instance" => {
-                Failure::caused_by(FailureKind::Usage, error)
-            }
-            CallError::Refused { .. } | CallError::Away(_) | CallError::NotLeader { .. } => {
-                call_failure(error)
-            }
-        })
+        master.explain(&args.instance).await.map_err(call_failure)
     })??;
     if args.way.json {
         output.out.print_line(&explanation.0);

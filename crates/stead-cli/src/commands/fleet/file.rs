@@ -6,7 +6,7 @@ use serde_json::Value;
 use stead_model::diagnostic::Source;
 use stead_model::{Diagnostics, yaml};
 
-use crate::failure::{Failure, FailureKind};
+use crate::failure::Failure;
 
 /// Reads the file of a daemon with `read`: `given`, else `default` if it is there, else an empty one. `keys` are flags with
 /// values as they would be written there; they win over the file.
@@ -22,7 +22,7 @@ pub(super) fn read<T>(
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && given.is_none() => String::new(),
         Err(error) => {
-            return Err(Failure::new(FailureKind::Invalid, format!("{name} cannot be read: {error}")));
+            return Err(Failure::unreadable(name, &error));
         }
     };
     let source = Source { name: name.into(), text: text.into() };

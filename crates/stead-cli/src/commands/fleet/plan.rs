@@ -71,7 +71,15 @@ fn plan_failure(error: PlanError) -> Failure {
         3 => FailureKind::Invalid,
         _ => FailureKind::Work,
     };
-    Failure::caused_by(kind, error)
+    let message = error.to_string();
+    let failure = Failure::caused_by(kind, error);
+    // Git's answer to a name it does not know; the publisher keeps no other trace of it.
+    if message.contains("there is no commit `") {
+        return Failure { kind: FailureKind::Usage, ..failure }
+            .code("usage/unknown-name")
+            .hint("name a branch, tag or commit of the repository");
+    }
+    failure
 }
 
 /// Returns the state of the fleet: of the file, else of its master.
@@ -101,9 +109,7 @@ fn publisher_file(args: &FleetPlanArgs, settings: &Settings) -> Result<Publisher
 }
 
 fn text_of(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| {
-        Failure::new(FailureKind::Invalid, format!("{} cannot be read: {error}", path.display()))
-    })
+    std::fs::read_to_string(path).map_err(|error| Failure::unreadable(path.display(), &error))
 }
 
 fn to_text(plan: &Plan) -> String {

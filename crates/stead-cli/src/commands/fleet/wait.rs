@@ -72,7 +72,7 @@ fn tell(commit: &CommitId, verdict: Verdict, json: bool, output: &Output) -> Res
     };
     if json {
         let document = json!({
-            "commit": commit.as_str(), "satisfied_by": by, "exit_code": exit_code.code(), "message": said,
+            "schema": 1, "commit": commit.as_str(), "satisfied_by": by, "exit_code": exit_code.code(), "message": said,
         });
         output.out.print(&render_json::document(&document));
     } else if exit_code == ExitCode::Success {
@@ -89,7 +89,7 @@ fn named(text: &str, settings: &Settings) -> Result<CommitId, Failure> {
         return Ok(commit);
     }
     let unknown = || {
-        Failure::new(FailureKind::Usage, format!("`{text}` is no commit that Git knows here"))
+        Failure::unknown_name(FailureKind::Usage, format!("`{text}` is no commit that Git knows here"))
             .hint("give all 40 digits, or say it in the repository")
     };
     let mut git = Command::new("git");

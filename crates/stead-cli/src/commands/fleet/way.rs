@@ -110,9 +110,7 @@ pub(super) async fn join(
             "where a master or `stead fleet dev` runs, use its --state-dir; elsewhere mint a token there (`stead fleet token mint`) and give it with --join-file",
         ));
     };
-    let token = std::fs::read_to_string(file).map_err(|error| {
-        Failure::new(FailureKind::Invalid, format!("{} cannot be read: {error}", file.display()))
-    })?;
+    let token = std::fs::read_to_string(file).map_err(|error| Failure::unreadable(file.display(), &error))?;
     let token = token.trim();
     let claimed = stead_model::token::join::inspect(token).ok().and_then(|claims| claims.name);
     let names = match name.given.or(claimed.as_deref()) {
@@ -135,12 +133,7 @@ async fn join_as(names: &[String], masters: &[String], token: &str) -> Result<Id
         match wire::join(carrier.as_ref(), masters, token, name).await {
             Ok(identity) => return Ok(identity),
             Err(CallError::Refused { code, .. }) if code == "join-name" && names.peek().is_some() => {}
-            Err(error @ (CallError::Away(_) | CallError::NotLeader { .. })) => {
-                return Err(Failure::caused_by(FailureKind::Unreachable, error));
-            }
-            Err(error @ CallError::Refused { .. }) => {
-                return Err(Failure::caused_by(FailureKind::Work, error));
-            }
+            Err(error) => return Err(call_failure(error)),
         }
     }
 }

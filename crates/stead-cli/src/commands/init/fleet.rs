@@ -19,6 +19,8 @@ pub(crate) fn run(
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
     let directory = settings.current_dir.join(&args.directory);
+    // Nothing is written that could not be committed.
+    git(&settings.current_dir, &["--version"])?;
     let files = starter();
     super::write(&directory, &files, "nothing was written; name another directory")?;
     let commit = first_commit(&directory)?;

@@ -1,6 +1,6 @@
 //! `stead init nodes`: a site directory that works.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use stead_drivers::site::new_signing_key;
@@ -10,7 +10,7 @@ use stead_model::site::starter::{Persona, starter};
 use crate::args::{InitNodesArgs, PersonaWord};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::json as render_json;
+use crate::render::{json as render_json, shown_path};
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -23,21 +23,25 @@ pub(crate) fn run(
         PersonaWord::Managed => Persona::Managed,
         PersonaWord::Enterprise => Persona::Enterprise,
     };
-    let directory =
-        settings.current_dir.join(args.site.clone().unwrap_or_else(|| PathBuf::from("site-config")));
+    let given = args.directory.as_ref().or(args.site.as_ref());
+    let directory = settings.current_dir.join(given.map_or(Path::new("site-config"), PathBuf::as_path));
     let key = match persona.needs_key() {
         true => Some(new_signing_key().map_err(|error| Failure::caused_by(FailureKind::Work, error))?),
         false => None,
     };
     let files = starter(persona, key.as_ref());
-    super::write(&directory, &files, "nothing was written; name another directory with --site")?;
+    super::write(&directory, &files, "nothing was written; name another directory")?;
     if args.json {
         let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
         output
             .out
             .print(&render_json::document(&json!({"site": directory.display().to_string(), "files": paths})));
     } else {
-        output.out.print_line(&format!("wrote {} files below {}", files.len(), directory.display()));
+        output.out.print_line(&format!(
+            "wrote {} files below {}",
+            files.len(),
+            shown_path(&directory.display().to_string(), &settings.current_dir)
+        ));
         output.err.print_line("next: put your public SSH key into secrets.yaml, then `stead validate`");
     }
     Ok(ExitCode::Success)

@@ -115,8 +115,15 @@ impl Acting<'_> {
         };
         let intent = Some(OfIntent { surroundings, command: self.command() });
         let (settings, output) = (self.settings, self.output);
-        let mut acting =
-            steps::Acting { configured, planned, settings, output, shown, wait_lock: None, intent };
+        let mut acting = steps::Acting {
+            configured,
+            planned,
+            settings,
+            output,
+            shown,
+            wait_lock: self.args.wait_lock,
+            intent,
+        };
         acting.show_plan();
         acting.settle()?;
         let report = if dry_run { acting.forecast(Default::default()) } else { acting.carry_out() };
@@ -189,7 +196,8 @@ impl Acting<'_> {
         self.output.err.print(&render::errors(report, self.settings.stderr_paint));
         if !outcome.dry_run {
             talk.print(&outcome.text(self.settings));
-            talk.print(&render::ending(report, paint, Some(&self.command())));
+            let here = &self.settings.current_dir;
+            talk.print(&render::ending(report, here, paint, Some(&self.command())));
         }
         if self.args.json {
             self.output.out.print(&outcome.document(self.recovered.iter().chain(&self.warnings)));

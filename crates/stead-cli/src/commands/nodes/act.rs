@@ -245,6 +245,9 @@ impl Prepared {
         if let Some(id) = &args.run_id {
             runner = runner.run_id(id.clone());
         }
+        if let Some(wait) = args.wait_lock {
+            runner = runner.wait_lock(wait);
+        }
         for (code, text) in &loaded.notes {
             runner = runner.warn(code.clone(), text.clone());
         }

@@ -213,6 +213,7 @@ pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value
     let success = report.exit_code == ExitCode::Success;
     let nodes: Vec<Value> = rows(prepared, Some(report), seen).iter().map(NodeRow::to_json).collect();
     let mut document = head(prepared.verb, &prepared.loaded, success, false);
+    document["exit_code"] = json!(report.exit_code);
     document["run"] = json!(report.run_id);
     document["bundle"] = json!(report.bundle);
     document["duration_seconds"] = json!(seconds(report.duration_ms));
@@ -229,7 +230,8 @@ pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value
     if !success {
         let first = report.errors.first().map(|error| error.message.clone());
         let message = first.unwrap_or_else(|| format!("the run ended as {}", report.status));
-        document["error"] = json!({"code": code_of(report.exit_code), "message": message});
+        let help = "the same command goes on where it stopped";
+        document["error"] = json!({"code": code_of(report.exit_code), "message": message, "help": help});
         if let Some(list) = document["diagnostics"].as_array_mut() {
             list.extend(report.errors.iter().map(|error| {
                 json!({"code": "node/failed", "severity": "error", "path": error.task, "message": error.message})
@@ -254,7 +256,7 @@ pub(super) fn of_plan(prepared: &Prepared) -> Value {
 
 fn head(verb: NodesVerb, loaded: &Loaded, success: bool, dry_run: bool) -> Value {
     json!({
-        "verb": verb.word(), "success": success, "dry_run": dry_run, "manifest": loaded.name,
+        "schema": 1, "exit_code": ExitCode::Success, "verb": verb.word(), "success": success, "dry_run": dry_run, "manifest": loaded.name,
         "host": loaded.host.name, "run": null, "bundle": null, "duration_seconds": 0.0, "nodes": [],
     })
 }
@@ -267,21 +269,22 @@ pub(super) fn of_failure(
     dry_run: bool,
     failure: &Failure,
 ) -> Value {
-    let message = failure.message();
     let diagnostics = match &failure.source {
         Source::Diagnostics(diagnostics) => diagnostics.clone(),
         Source::Message(_) | Source::Error(_) => {
             let place = Place::Named(format!("stead {verb}"));
-            Diagnostics(vec![Diagnostic::error(code_of(failure.exit_code()), place, message.clone())])
+            Diagnostics(vec![Diagnostic::error(code_of(failure.exit_code()), place, failure.message())])
         }
     };
-    let first = diagnostics.iter().find(|problem| problem.severity == stead_model::Severity::Error);
-    let code = first.map_or(code_of(failure.exit_code()), |problem| problem.code);
+    let mut error = failure.to_error();
+    if failure.code.is_none() && !matches!(failure.source, Source::Diagnostics(_)) {
+        error["code"] = json!(code_of(failure.exit_code()));
+    }
     let rows: Vec<Value> = diagnostics.iter().map(validate::row).collect();
     let mut document = json!({
-        "verb": verb, "success": false, "dry_run": dry_run, "manifest": manifest, "host": host, "run": null,
-        "bundle": null, "duration_seconds": 0.0, "nodes": [], "diagnostics": rows,
-        "error": {"code": code, "message": message},
+        "schema": 1, "exit_code": failure.exit_code(), "verb": verb, "success": false, "dry_run": dry_run,
+        "manifest": manifest, "host": host, "run": null, "bundle": null, "duration_seconds": 0.0, "nodes": [],
+        "diagnostics": rows, "error": error,
     });
     for (key, value) in &failure.known {
         document[*key] = value.clone();

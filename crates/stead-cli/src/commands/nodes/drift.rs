@@ -18,26 +18,24 @@ pub(in crate::commands) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let found = match look(args, settings) {
-        Ok(found) => found,
-        Err(failure) if args.json => {
-            let (manifest, host) = (args.pair.manifest.as_deref(), args.pair.host.as_deref());
-            let told = document::of_failure("drift", manifest, host, false, &failure);
-            output.out.print(&render_json::document(&told));
-            return Ok(failure.exit_code());
-        }
-        Err(failure) => return Err(failure),
-    };
+    let found = look(args, settings).map_err(|failure| {
+        let (manifest, host) = (args.pair.manifest.as_deref(), args.pair.host.as_deref());
+        let told = document::of_failure("drift", manifest, host, false, &failure);
+        failure.shown_as(told)
+    })?;
     let code = exit_code(&found);
     if args.json {
         output.out.print(&render_json::document(&json!({
-            "success": code == ExitCode::Success, "drift": found.drift, "unreachable": found.unreachable,
+            "schema": 1, "exit_code": code, "success": code == ExitCode::Success, "drift": found.drift, "unreachable": found.unreachable,
         })));
     } else {
         for drift in &found.drift {
             let (path, expected, observed) =
                 (&drift.drift.path, &drift.drift.expected, &drift.drift.observed);
             output.out.print_line(&format!("{} {path}: is {observed}, should be {expected}", drift.node));
+        }
+        if code == ExitCode::Success {
+            output.out.print_line("nothing is different");
         }
     }
     for (node, why) in &found.reasons {

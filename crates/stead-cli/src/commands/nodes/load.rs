@@ -176,7 +176,7 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
 pub(super) fn remembered(path: &Path, manifest: &str, host: &str) -> Result<Memory, Failure> {
     Memory::open(path.to_owned(), manifest, host).map_err(|error| {
         let help = "if it is damaged, remove it: nodes are found again by their labels";
-        Failure::new(FailureKind::Invalid, format!("cannot read {}: {error}", path.display())).hint(help)
+        Failure::unreadable(path.display(), &error).hint(help)
     })
 }
 

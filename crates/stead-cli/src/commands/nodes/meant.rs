@@ -92,6 +92,7 @@ pub(super) fn asked(manifest: ManifestArgs, host: String, select: SelectArgs, si
         site,
         dry_run: true,
         yes: true,
+        wait_lock: None,
         on_error: None,
         self_addr: None,
         skip_preflight: true,

@@ -88,6 +88,7 @@ fn asked(
         site: SiteArgs { site: text("site").map(PathBuf::from) },
         dry_run: false,
         yes: !vars.get("only_new").and_then(Value::as_bool).unwrap_or_default(),
+        wait_lock: args.wait_lock,
         on_error: text("on_error").and_then(|word| OnErrorWord::from_str(&word, false).ok()),
         self_addr: text("self_addr"),
         skip_preflight: vars.get("skip_preflight").and_then(Value::as_bool).unwrap_or_default(),

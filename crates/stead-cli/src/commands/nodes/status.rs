@@ -33,16 +33,11 @@ pub(in crate::commands) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let found = match look(args, settings) {
-        Ok(found) => found,
-        Err(failure) if args.json => {
-            let manifest = args.manifest.manifest.as_deref();
-            let told = document::of_failure("status", manifest, args.host.as_deref(), false, &failure);
-            output.out.print(&render_json::document(&told));
-            return Ok(failure.exit_code());
-        }
-        Err(failure) => return Err(failure),
-    };
+    let found = look(args, settings).map_err(|failure| {
+        let manifest = args.manifest.manifest.as_deref();
+        let told = document::of_failure("status", manifest, args.host.as_deref(), false, &failure);
+        failure.shown_as(told)
+    })?;
     let Found { rows: found, unread } = found;
     let success = unread.is_empty() && !found.is_empty() && found.iter().all(|row| row["converged"] == true);
     unread.iter().for_each(|problem| output.err.print_line(problem));
@@ -79,7 +74,7 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
         && pairs.known(None, Some(name)).is_empty()
     {
         let message = format!("there is no manifests/{name}.yaml, and no node of it is known");
-        return Err(Failure::new(FailureKind::Invalid, message));
+        return Err(Failure::unknown_name(FailureKind::Invalid, message));
     }
     let (name, described) = described(args, &loaded.site, &loaded.manifest_names, settings)?;
     let mut wanted = pairs.known(host.as_ref().map(|host| host.name.as_str()), name.as_deref());

@@ -12,7 +12,7 @@ use crate::commands::plan::drive::Person;
 use crate::confirm::{Asker, Question};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::json as render_json;
+use crate::render::{error_word, json as render_json, lock_hint};
 use crate::settings::Settings;
 
 pub(in crate::commands) fn create(
@@ -56,15 +56,11 @@ pub(super) fn answered(
     output: &mut Output,
     act: impl FnOnce(&mut Output) -> Result<ExitCode, Failure>,
 ) -> Result<ExitCode, Failure> {
-    match act(output) {
-        Err(failure) if args.output.json => {
-            let manifest = args.manifest.manifest.as_deref();
-            let told = document::of_failure(verb.word(), manifest, Some(&args.host), args.dry_run, &failure);
-            output.out.print(&render_json::document(&told));
-            Ok(failure.exit_code())
-        }
-        done => done,
-    }
+    act(output).map_err(|failure| {
+        let manifest = args.manifest.manifest.as_deref();
+        let told = document::of_failure(verb.word(), manifest, Some(&args.host), args.dry_run, &failure);
+        failure.shown_as(told)
+    })
 }
 
 fn act(
@@ -119,7 +115,11 @@ pub(super) fn show(
             Some(Sink::File(_)) | None => (&output.out, settings.stdout_paint),
         };
         if report.run_id.is_none() || report.tasks.iter().all(|row| row.started_at.is_none()) {
-            report.errors.iter().for_each(|error| output.err.print(&format!("error: {}\n", error.message)));
+            for error in &report.errors {
+                let word = error_word(report, error.class, settings.stderr_paint);
+                output.err.print_line(&format!("{word} {}", error.message));
+            }
+            output.err.print(&lock_hint(report));
         }
         to.print(&document::to_text(prepared, report, seen, paint));
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use serde_json::json;
 use stead_model::{ExitCode, Report};
 
 use crate::args::{GraphFormat, PlanGraphArgs};
@@ -10,7 +11,7 @@ use crate::commands::bundle::{run_directories, unresolved};
 use crate::commands::plan::source;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::graph;
+use crate::render::{graph, json};
 use crate::settings::Settings;
 
 /// Why a run's report cannot colour a graph.
@@ -41,7 +42,16 @@ pub(crate) fn run(
         GraphFormat::Dot => graph::to_dot,
         GraphFormat::Mermaid => graph::to_mermaid,
     };
-    output.out.print(&draw(&loaded.compiled.plan, report.as_ref()));
+    let graph = draw(&loaded.compiled.plan, report.as_ref());
+    if args.json {
+        let format = match args.format {
+            GraphFormat::Dot => "dot",
+            GraphFormat::Mermaid => "mermaid",
+        };
+        output.out.print(&json::document(&json!({"schema": 1, "format": format, "graph": graph})));
+    } else {
+        output.out.print(&graph);
+    }
     Ok(ExitCode::Success)
 }
 

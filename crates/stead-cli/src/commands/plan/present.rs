@@ -113,9 +113,9 @@ pub(crate) fn finish(report: &Report, args: &OutputArgs, settings: &Settings, ou
         output.out.print(&json::report(report));
     } else if args.events == Some(Sink::Stdout) {
         // Standard output has the journal's lines and nothing else.
-        output.err.print(&summary::to_text(report, settings.stderr_paint));
+        output.err.print(&summary::to_text(report, &settings.current_dir, settings.stderr_paint));
     } else {
-        output.out.print(&summary::to_text(report, settings.stdout_paint));
+        output.out.print(&summary::to_text(report, &settings.current_dir, settings.stdout_paint));
     }
     told(&problems, report, settings, output)
 }

@@ -84,7 +84,7 @@ pub(crate) fn load(
         Some(path) => read(path),
         None => read_all(io::stdin().lock()),
     };
-    let bytes = bytes.map_err(|error| unreadable(&name, &error, Codes::PLAN))?;
+    let bytes = bytes.map_err(|error| unreadable(&name, &error))?;
     let source = yaml::source(&name, bytes.clone(), Codes::PLAN).map_err(Failure::invalid)?;
     let vars_files = sources(&given.vars_files, Codes::PLAN, settings)?;
     let mut env = settings.environment.to_map();
@@ -226,7 +226,7 @@ fn sources(files: &[PathBuf], codes: Codes, settings: &Settings) -> Result<Vec<S
                 Ok(source) => sources.push(source),
                 Err(found) => problems.0.extend(found.0),
             },
-            Err(error) => problems.push(cannot_read(&name, &error, codes)),
+            Err(error) => problems.push(cannot_read(&name, &error)),
         }
     }
     if problems.has_errors() { Err(Failure::invalid(problems)) } else { Ok(sources) }
@@ -244,11 +244,12 @@ fn read_all(reader: impl Read) -> io::Result<Vec<u8>> {
 }
 
 /// Returns what is wrong with a file that cannot be read.
-pub(crate) fn cannot_read(name: &str, error: &io::Error, codes: Codes) -> Diagnostic {
-    Diagnostic::error(codes.syntax, Place::Named(name.to_owned()), format!("cannot read the file: {error}"))
+pub(crate) fn cannot_read(name: &str, error: &io::Error) -> Diagnostic {
+    let place = Place::Named(name.to_owned());
+    Diagnostic::error("input/unreadable", place, format!("cannot read the file: {error}"))
         .help("check its name and permissions")
 }
 
-fn unreadable(name: &str, error: &io::Error, codes: Codes) -> Failure {
-    Failure::invalid(Diagnostics(vec![cannot_read(name, error, codes)]))
+fn unreadable(name: &str, error: &io::Error) -> Failure {
+    Failure::invalid(Diagnostics(vec![cannot_read(name, error)]))
 }

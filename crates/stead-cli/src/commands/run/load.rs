@@ -52,8 +52,7 @@ pub(crate) fn load(args: &RunManifestArgs, settings: &Settings) -> Result<Loaded
     let name = args.file.display().to_string();
     let path = settings.current_dir.join(&args.file);
     let manifest_dir = path.parent().map_or_else(|| settings.current_dir.clone(), Path::to_owned);
-    let unreadable =
-        |error: &io::Error| Failure::invalid(Diagnostics(vec![cannot_read(&name, error, Codes::RUN)]));
+    let unreadable = |error: &io::Error| Failure::invalid(Diagnostics(vec![cannot_read(&name, error)]));
     let bytes = read_regular(&path).map_err(|error| unreadable(&error))?;
     let source = yaml::source(&name, bytes.clone(), Codes::RUN).map_err(Failure::invalid)?;
     let flags = agent_flags(args)?;
@@ -197,7 +196,7 @@ fn readable(file: &Path, problems: &mut Diagnostics) -> Option<Source> {
             }
         },
         Err(error) => {
-            problems.push(cannot_read(&name, &error, Codes::RUN));
+            problems.push(cannot_read(&name, &error));
             None
         }
     }

@@ -34,6 +34,7 @@ pub(crate) fn recorded(
     refuse_other_flags(args)?;
     if stead_bundle::is_sealed(&bundle) {
         tell_what_is_missing(&bundle, meta, output);
+        output.err.print_line(&format!("{} has ended already; this is how:", meta.run_id));
         return show_sealed(&bundle, meta, &wanted_of(args), settings, output);
     }
     let CompiledPlan { plan, graph, hash, warnings } = stored_plan(&bundle, meta)?;

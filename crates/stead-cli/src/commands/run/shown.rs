@@ -12,7 +12,7 @@ use crate::commands::plan::present;
 use crate::failure::Failure;
 use crate::output::{Output, Style};
 use crate::render::run::RunShown;
-use crate::render::{Streaming, text};
+use crate::render::{Streaming, error_word, shown_path, text};
 use crate::settings::Settings;
 
 /// What is wanted to be seen of a run.
@@ -68,12 +68,13 @@ pub(crate) fn finish(ended: &Ended, wanted: &Wanted, settings: &Settings, output
         if let Some(error) = ended.meta.error.as_ref().filter(|_| report.status != RunStatus::Success) {
             let mut of_error = error.lines().map(|line| text::clean(line).into_owned());
             let first = of_error.next().unwrap_or_default();
-            lines.push(format!("{} {first}", paint.apply(Style::Bad, "error:")));
+            let class = report.errors.first().and_then(|error| error.class);
+            lines.push(format!("{} {first}", error_word(report, class, paint)));
             lines.extend(of_error);
         }
         lines.push(format!("Status: {}", paint.apply(Style::of_run(report.status), report.status.as_str())));
         if let Some(bundle) = &report.bundle {
-            lines.push(format!("Bundle: {}", text::one_line(bundle)));
+            lines.push(format!("Bundle: {}", shown_path(bundle, &settings.current_dir)));
         }
         lines.push(String::new());
         handle.print(&lines.join("\n"));

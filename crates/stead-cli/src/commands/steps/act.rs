@@ -190,7 +190,8 @@ impl Acting<'_> {
     fn finish(&self, report: &Report) -> ExitCode {
         let (talk, paint) = self.talk();
         self.output.err.print(&render::errors(report, self.settings.stderr_paint));
-        talk.print(&render::ending(report, paint, self.resuming(report).as_deref()));
+        let here = &self.settings.current_dir;
+        talk.print(&render::ending(report, here, paint, self.resuming(report).as_deref()));
         if self.shown.json {
             self.output.out.print(&json::report(report));
         }

@@ -74,7 +74,7 @@ pub(super) fn named(
         assume_done: &[],
         force: false,
         dry_run: args.dry_run,
-        wait_lock: None,
+        wait_lock: args.wait_lock,
         shown: shown(args),
     };
     go_on(bundle, &meta, said, settings, output)

@@ -50,7 +50,8 @@ pub(crate) fn run(
     let mut planned = plan::plan(&configured, &wish)?;
     refuse_unknown_target(&configured, &mut planned);
     let shown = shown(args);
-    let mut acting = Acting { configured, planned, settings, output, shown, wait_lock: None, intent: None };
+    let wait_lock = args.wait_lock;
+    let mut acting = Acting { configured, planned, settings, output, shown, wait_lock, intent: None };
     acting.show_plan();
     acting.settle()?;
     if dry_run {

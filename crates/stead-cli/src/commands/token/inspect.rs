@@ -9,8 +9,10 @@ use crate::render::json as render_json;
 
 pub(crate) fn run(args: &TokenInspectArgs, output: &mut Output) -> Result<ExitCode, Failure> {
     let token = super::read_token(&args.token)?;
-    let claims =
-        token::inspect(&token).map_err(|refusal| Failure::caused_by(FailureKind::Invalid, refusal))?;
-    output.out.print(&render_json::document(&super::to_json(&claims)));
+    let claims = token::inspect(&token).map_err(|refusal| {
+        let code = refusal.code.as_str();
+        Failure::caused_by(FailureKind::Invalid, refusal).code(code)
+    })?;
+    output.out.print(&render_json::bare(&super::to_json(&claims)));
     Ok(ExitCode::Success)
 }

@@ -1,5 +1,6 @@
 //! `stead token mint`: a new token, and nothing else, on standard output.
 
+use serde_json::json;
 use stead_drivers::site::new_token_id;
 use stead_model::token::{self, Claims, LATEST, LiveRing, RingError, Version};
 use stead_model::{Diagnostics, ExitCode, NodeName};
@@ -7,6 +8,7 @@ use stead_model::{Diagnostics, ExitCode, NodeName};
 use crate::args::{AudienceWord, TokenMintArgs};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::render::json;
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -44,7 +46,11 @@ pub(crate) fn run(
         Version::V2 { exp, kid: key.kid(), aud: super::audience(args.aud), jti }
     };
     let claims = Claims { node: args.node.clone(), spec: args.spec.clone(), iat, version };
-    output.out.print_line(&token::mint(key, &claims));
+    let token = token::mint(key, &claims);
+    match args.json {
+        true => output.out.print(&json::document(&json!({"schema": 1, "token": token}))),
+        false => output.out.print_line(&token),
+    }
     Ok(ExitCode::Success)
 }
 

@@ -33,7 +33,9 @@ pub(crate) fn run(
         })
     })
     .map_err(super::keyring_failure)?;
-    let reloaded = server::reload(&server::place(&args.site, settings)?, output);
+    let place = server::place(&args.site, settings)?;
+    let reloaded = server::reload(&place, output);
+    reloaded.say_if_nobody(&place, output);
     if args.json {
         let document =
             json!({"jti": jti, "node": args.node, "changed": before != after, "servers": reloaded.known});

@@ -37,6 +37,10 @@ pub(crate) fn run(
         .collect();
     let place = server::place(&args.site, settings)?;
     let reloaded = server::reload(&place, output);
+    if !old.is_empty() {
+        // Nobody can miss a first key.
+        reloaded.say_if_nobody(&place, output);
+    }
     let hosting = hosting_nodes(&place.state);
     if args.json {
         let verifying: Vec<_> = old.iter().map(|(kid, until)| json!({"kid": kid, "until": until})).collect();

@@ -27,17 +27,22 @@ pub(crate) fn run(
     match checked {
         Ok(claims) => {
             let claims = super::to_json(&claims);
-            let document =
-                if args.json { json!({"valid": true, "code": null, "claims": claims}) } else { claims };
-            output.out.print(&render_json::document(&document));
+            output.out.print(&if args.json {
+                render_json::document(&json!({"valid": true, "code": null, "claims": claims}))
+            } else {
+                render_json::bare(&claims)
+            });
             Ok(ExitCode::Success)
         }
-        Err(refusal) if args.json => {
-            let document = json!({"valid": false, "code": refusal.code.as_str(), "message": refusal.message, "claims": Value::Null});
-            output.out.print(&render_json::document(&document));
-            Ok(ExitCode::Verification)
+        Err(refusal) => {
+            let (code, message) = (refusal.code.as_str(), json!(refusal.message));
+            Err(Failure::caused_by(FailureKind::Verification, refusal)
+                .code(code)
+                .knowing("valid", json!(false))
+                .knowing("code", json!(code))
+                .knowing("message", message)
+                .knowing("claims", Value::Null))
         }
-        Err(refusal) => Err(Failure::caused_by(FailureKind::Verification, refusal)),
     }
 }
 

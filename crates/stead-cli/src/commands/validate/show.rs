@@ -35,13 +35,16 @@ fn document(result: &Validated, is_valid: bool) -> Value {
         diagnostics.iter().filter(|problem| problem.severity == severity).map(row).collect()
     };
     let mut document = json!({
+        "schema": 1, "exit_code": if is_valid { ExitCode::Success } else { ExitCode::Failed },
         "valid": is_valid, "site": result.site.path.display().to_string(), "manifest": result.manifest,
         "host": result.host.as_ref().map(|host| &host.name),
         "pattern": result.checked.pattern.map(|pattern| pattern.word()), "nodes": result.nodes,
         "errors": of(Severity::Error), "warnings": of(Severity::Warning),
     });
     if !is_valid {
-        document["error"] = json!({"code": "node/invalid", "message": diagnostics.summary()});
+        document["error"] = json!({
+            "code": "node/invalid", "message": diagnostics.summary(), "help": "correct every problem in `errors`",
+        });
         document["diagnostics"] = diagnostics.iter().map(row).collect();
     }
     document

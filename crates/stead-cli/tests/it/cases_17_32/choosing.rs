@@ -97,7 +97,7 @@ fn confirm_without_a_terminal_needs_yes() {
     // One line says it, with the questions, and nothing else is an error.
     let ended = lab.plan(&["--progress", "plain"]).exits(6);
     let both = format!("{}{}", ended.stdout, ended.stderr);
-    assert_eq!(both.matches("error:").count(), 1, "{both}");
+    assert_eq!(both.matches("error[confirm/needed]:").count(), 1, "{both}");
     assert_eq!(both.matches("confirmation is needed").count(), 1, "{both}");
     // What is not selected is not asked.
     lab.plan(&["--only", "free"]).exits(0);

@@ -80,7 +80,7 @@ fn a_plan_fails_on_what_it_is_told_to() {
     plan(&fleet, &["large", "--fail-on", "unschedulable"]).exits(4).says("! web/0 has no place");
     plan(&fleet, &["large", "--fail-on", "move,held"]).exits(0);
     plan(&fleet, &["large", "--fail-on", "nonsense"]).exits(2);
-    plan(&fleet, &["nowhere"]).exits(1).says("nowhere");
+    plan(&fleet, &["nowhere"]).exits(2).says("nowhere");
 }
 
 fn plan(fleet: &Fleet, words: &[&str]) -> Ended {

@@ -64,8 +64,8 @@ fn jobs_are_run_waited_for_and_ended() {
 
     let list = job(&pulled, &["list", "--json"]).exits(0).document();
     assert_eq!(list["jobs"].as_array().unwrap().len(), 4);
-    job(&pulled, &["show", "j999"]).exits(1).says("E200");
-    job(&pulled, &["submit", "--node", "nobody", "--", "true"]).exits(1).says("stead exec nobody");
+    job(&pulled, &["show", "j999"]).exits(2).says("E200");
+    job(&pulled, &["submit", "--node", "nobody", "--", "true"]).exits(2).says("stead exec nobody");
 }
 
 /// Case 35: cancel while it waits, a lifetime that is over, and a server that is killed before delivery: run once.

@@ -100,7 +100,7 @@ fn agents_are_hosts_by_either_flag() {
         let told = site.run(&["exec", "source:agents", "--list", "--json", flag, "registry.yaml"]).exits(0);
         let host = json!({"name": "lab1", "transport": "ssh://ops@10.0.0.7", "labels": {"source": "agents"},
             "source": "agents"});
-        assert_eq!(told.json(), json!({"hosts": [host]}));
+        assert_eq!(told.json(), json!({"schema": 1, "hosts": [host]}));
     }
     assert_eq!(site.names(&["-i", "inventory.yaml", "--agents", "registry.yaml"]), "lab1 web1");
 }

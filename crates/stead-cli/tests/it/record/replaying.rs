@@ -56,8 +56,8 @@ fn wrong_words_are_told_with_what_there_is() {
     let dir = tempfile::tempdir().unwrap();
     write_run(dir.path(), "r1", "success", &[Role::client()]);
     for (words, expected, says) in [
-        (["--from", "nowhere"], 3, "it has client_start, init"),
-        (["--role", "nobody"], 3, "it has client"),
+        (["--from", "nowhere"], 2, "it has client_start, init"),
+        (["--role", "nobody"], 2, "it has client"),
         (["--speed", "0"], 2, "a number above 0, or max"),
         (["--speed", "fast"], 2, "a number above 0, or max"),
     ] {

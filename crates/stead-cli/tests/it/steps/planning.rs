@@ -384,7 +384,7 @@ fn a_dry_run_that_fails_says_why() {
     fs::create_dir(lab.path(".lab")).unwrap();
     std::os::unix::fs::symlink("/nowhere", lab.path(".lab/runtime-inputs.yaml")).unwrap();
     let ended = lab.run(&["--only", "runtime-inputs", "--dry-run"]).exits(1);
-    assert!(ended.stderr.contains("error: runtime-inputs: "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("]: runtime-inputs: "), "{}", ended.stderr);
 }
 
 /// Section 9: an empty value makes no absolute path of one that starts at the root.

@@ -82,7 +82,7 @@ fn problems_of_flags_are_usage_and_those_of_files_are_not() {
     assert_eq!(usage, [false, false, true]);
     assert_eq!(
         diagnostics.0[0].to_string(),
-        "error[plan/undeclared]: v.yaml:1:1: the plan has no variable `m` (help: did you mean `n`?)"
+        "error[plan/undeclared]: v.yaml:1:1: there is no variable `m` (help: did you mean `n`?)"
     );
 }
 

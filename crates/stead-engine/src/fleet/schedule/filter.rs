@@ -42,6 +42,23 @@ pub enum Filter {
 }
 
 impl Filter {
+    /// Every reason, in the order they are looked at.
+    pub const ALL: [Self; 13] = [
+        Self::State,
+        Self::Driver,
+        Self::Arch,
+        Self::SpecVersion,
+        Self::Selector,
+        Self::Pin,
+        Self::Volume,
+        Self::MaxPerWorker,
+        Self::NotWith,
+        Self::Cpu,
+        Self::Memory,
+        Self::Disk,
+        Self::DiskPressure,
+    ];
+
     /// Returns its word.
     pub const fn word(self) -> &'static str {
         match self {
