@@ -1,7 +1,7 @@
 //! `worker.yaml`: what a worker offers, whom it trusts and what it keeps.
 
-use std::collections::BTreeMap;
 use core::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
