@@ -38,24 +38,14 @@ impl NodesSurroundings {
     /// Returns what cloud-init does for a node, beyond what it does for every machine.
     pub(super) fn seed_of(&self, node: &NodeView<'_>, mac: &str, fetches: bool) -> Seed {
         let (preset, site) = (self.preset_of(node), &self.parts.site);
-        let mut user_data = Map::new();
-        if let Some(preset) = preset.filter(|preset| !preset.packages.is_empty()) {
-            user_data.insert("package_update".to_owned(), json!(true));
-            user_data.insert("packages".to_owned(), json!(preset.packages));
-        }
-        if let Some(hash) = &site.secrets.value.vm_root {
-            let root = json!({ "name": "root", "password": hash.expose(), "type": "hash" });
-            user_data.insert("chpasswd".to_owned(), json!({ "expire": false, "users": [root] }));
-        }
-        if fetches {
-            user_data.insert("runcmd".to_owned(), json!([[START_AGENT_PATH]]));
-        }
+        let packages = preset.map(|preset| json!(preset.packages));
+        let root = site.secrets.value.vm_root.as_ref().map(|hash| hash.expose());
         let network_config = fixed_address(node, preset).map(|address| {
             let defaults = &site.settings.value.defaults;
             network_config(mac, address, self.gateway_of(preset), &defaults.dns_servers)
         });
         Seed {
-            user_data: format!("#cloud-config\n{}\n", Value::Object(user_data)),
+            user_data: user_data(packages.unwrap_or_else(|| json!([])), root, fetches),
             meta_data: String::new(),
             network_config,
         }
@@ -70,6 +60,24 @@ impl NodesSurroundings {
         let preset = node.written.preset.as_ref()?;
         self.parts.site.presets.get(&preset.value).map(|entry| &entry.value)
     }
+}
+
+/// Returns what cloud-init is told: to install `packages`, to give root the password of a hash, and to start the agent of a
+/// node that fetches its spec.
+fn user_data(packages: Value, root: Option<&str>, fetches: bool) -> String {
+    let mut user_data = Map::new();
+    if packages.as_array().is_some_and(|packages| !packages.is_empty()) {
+        user_data.insert("package_update".to_owned(), json!(true));
+        user_data.insert("packages".to_owned(), packages);
+    }
+    if let Some(hash) = root {
+        let root = json!({ "name": "root", "password": hash, "type": "hash" });
+        user_data.insert("chpasswd".to_owned(), json!({ "expire": false, "users": [root] }));
+    }
+    if fetches {
+        user_data.insert("runcmd".to_owned(), json!([[START_AGENT_PATH]]));
+    }
+    format!("#cloud-config\n{}\n", Value::Object(user_data))
 }
 
 /// Returns the address that a node is to have for good.
@@ -100,6 +108,20 @@ fn network_config(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without `runcmd` no cloud image would ever pull.
+    #[test]
+    fn a_cloud_image_is_told_what_it_has_to_do() {
+        let read = |text: &str| -> Value {
+            serde_json::from_str(text.strip_prefix("#cloud-config\n").unwrap()).unwrap()
+        };
+        assert_eq!(read(&user_data(json!([]), None, false)), json!({}));
+        let told = read(&user_data(json!(["htop"]), Some("$6$x"), true));
+        assert_eq!(told["packages"], json!(["htop"]));
+        assert_eq!(told["package_update"], true);
+        assert_eq!(told["chpasswd"]["users"][0]["password"], "$6$x");
+        assert_eq!(told["runcmd"], json!([["/etc/stead/start-agent"]]));
+    }
 
     #[test]
     fn a_fixed_address_comes_with_its_way_out() {
