@@ -9,6 +9,8 @@ mod wire;
 mod work;
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -74,6 +76,23 @@ fn every_cell_of_the_server_table() {
     let renewed = server(&lab, &["start", "--new-cert", "--json"]).exits(0).document();
     assert_eq!(renewed["replaced_fingerprint"], third["fingerprint"]);
     assert_ne!(renewed["fingerprint"], third["fingerprint"]);
+    server(&lab, &["stop"]).exits(0);
+}
+
+/// Section 9: the socket is an operator's key to everything; the certificate outlives the site and is of the names it is asked by.
+#[test]
+fn the_socket_is_its_owners_and_the_certificate_is_as_it_is_told() {
+    let lab = site(&[("site.yaml", "server: {port: 0, bind: 127.0.0.1}\n")]);
+    let started = server(&lab, &["start", "--json"]).exits(0).document();
+    let port = started["port"].as_u64().unwrap();
+    let socket = std::fs::metadata(lab.path(&format!("state/server/server-{port}.sock"))).unwrap();
+    assert_eq!(socket.permissions().mode() & 0o777, 0o600);
+    let mut openssl = Command::new("openssl");
+    openssl.args(["x509", "-noout", "-text", "-checkend", &(9 * 365 * 86_400).to_string(), "-in"]);
+    let shown = openssl.arg(lab.path("state/server/cert.pem")).output().unwrap();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.status.success(), "it lasts ten years: {text}");
+    assert!(text.contains("prime256v1") && text.contains("DNS:localhost"), "{text}");
     server(&lab, &["stop"]).exits(0);
 }
 

@@ -47,7 +47,7 @@ fn a_plan_runs_on_nodes_and_is_resumed_on_them() {
     );
     fs::write(&plan, text).unwrap();
     let plan = plan.to_str().unwrap();
-    world.run(&["plan", "run", plan]).exits(3).says("no host");
+    world.run(&["plan", "run", plan]).exits(1).says("no host matches");
     let failed = world.run(&["plan", "run", plan, "-M", "m", "-H", "local", "--json"]).exits(1).document();
     let hosts = failed["tasks"][0]["hosts"].as_array().unwrap();
     assert_eq!((hosts.len(), &hosts[0]["host"]), (1, &json!("a")), "{failed}");
