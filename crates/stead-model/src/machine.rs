@@ -541,7 +541,7 @@ mod tests {
     fn every_difference_is_named_with_both_values() {
         let other = MachineSpec { cpus: Some(4), boot: None, ..spec() };
         let said: Vec<String> = other.differences(&spec()).iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["boot is {\"image\":\"debian-12\"}, not null", "cpus is 2, not 4"]);
+        assert_eq!(said, ["boot is {\"image\":\"debian-12\"}, not null", "cores is 2, not 4"]);
         assert_ne!(other.hash(), spec().hash());
     }
 

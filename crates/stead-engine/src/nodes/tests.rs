@@ -439,6 +439,7 @@ fn hosting_is_checked_as_a_host_is() {
             "node/unknown-fk nodes[0].hosting.host",
             "node/unknown-fk nodes[0].hosting.parent_node",
             "node/unknown-fk nodes[0].hosting.api_token",
+            "node/unapplied-key nodes[0].hosting.access.authorized_keys",
             "node/unknown-fk nodes[0].hosting.access.authorized_keys[0]",
             "node/missing-image nodes[1].image",
         ]
@@ -481,6 +482,7 @@ fn instances_inherit_field_by_field() {
     assert_eq!(
         told,
         [
+            "node/unapplied-key hosts/base.yaml:4:42 access.authorized_keys",
             "node/unknown-fk hosts/base.yaml:4:60 access.authorized_keys[0]",
             "node/unknown-fk hosts/h.yaml:1:1 api_token",
             "node/unknown-fk nodes/bare.yaml:1:1 api_token",

@@ -468,7 +468,9 @@ fn read_become(walk: &mut Walk<'_>, node: Node<'_>) -> Option<RunAs> {
 
 fn read_access(walk: &mut Walk<'_>, fields: Fields<'_>) -> Access {
     let Some(fields) = read::map(walk, fields, "access", &ACCESS_KEYS) else { return Access::default() };
-    if let Some(key) = fields.node().key("authorized_keys") {
+    let names_keys =
+        fields.get("authorized_keys").and_then(Node::as_list).is_some_and(|mut keys| keys.next().is_some());
+    if let (true, Some(key)) = (names_keys, fields.node().key("authorized_keys")) {
         let message = "`authorized_keys` of a host has no effect: who may log in is said by its spec";
         let help = "name the keys in `access.users` of a spec, and `stead config apply -H HOST` it";
         read::warn(walk, key, "node/unapplied-key", message, help);

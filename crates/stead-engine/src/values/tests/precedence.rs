@@ -259,5 +259,5 @@ fn undeclared_keys_are_allowed_warned_of_or_refused() {
     let allowed = files(World::new(&CLUSTER.replace("undeclared: error", "undeclared: allow")));
     assert!(allowed.resolve().diagnostics.0.is_empty());
     let set = World::cluster().file("config.env", "BASE_DOMAIN=x\n").set("NEW", "x");
-    assert_eq!(set.errors(), ["layer/undeclared --set NEW: the catalogue does not declare `NEW`"]);
+    assert_eq!(set.errors(), ["steps/unknown-key --set NEW: the catalogue does not declare `NEW`"]);
 }
