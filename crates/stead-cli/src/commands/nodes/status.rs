@@ -1,6 +1,6 @@
 //! `stead status`: nodes as they are remembered, beside what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -278,15 +278,19 @@ async fn seen_by(
     scope: &OwnerScope,
     state: &NodesState,
 ) -> Option<BTreeMap<String, MachineSeen>> {
-    let listed = driver.list(scope).await.ok()?;
-    let seen = listed.into_iter().map(|machine| {
+    let mut seen = BTreeMap::new();
+    let mut own = BTreeSet::new();
+    for machine in driver.list(scope).await.ok()? {
         let does = if machine.state.is_live() { MachineSeen::Running } else { MachineSeen::Stopped };
-        (machine.owner.name().to_owned(), does)
-    });
-    let mut seen: BTreeMap<String, MachineSeen> = seen.collect();
+        seen.insert(machine.owner.name().to_owned(), does);
+        own.insert((machine.owner.name().to_owned(), machine.id));
+    }
     for (name, entry) in &state.nodes {
-        if let (Some(id), false) = (&entry.machine_id, seen.contains_key(name.as_str()))
-            && matches!(driver.inspect(id).await, Ok(Some(_)))
+        // One that is remembered and carries another label is somebody else's.
+        if let Some(id) = &entry.machine_id
+            && !own.contains(&(name.to_string(), id.clone()))
+            && let Ok(Some(machine)) = driver.inspect(id).await
+            && !(scope.covers(&machine.owner) && machine.owner.name() == name.as_str())
         {
             seen.insert(name.to_string(), MachineSeen::Foreign);
         }
