@@ -78,7 +78,7 @@ fn hosts_of_the_site_are_hosts_and_its_key_opens_them() {
     assert!(said.stdout.contains('a'), "{}", said.stdout);
 
     // One name for two hosts would be either.
-    fs::write(world.path("inventory.yaml"), "hosts:\n  box: {transport: ssh://10.0.0.1}\n").unwrap();
+    fs::write(world.path("inventory.yaml"), "api_version: v1\nhosts:\n  box: ssh://10.0.0.1\n").unwrap();
     let refused = world.run(&["exec", "box", "--", "true"]).exits(3).says("reach/duplicate-host");
     assert!(
         refused.stderr.contains("inventory.yaml") && refused.stderr.contains("site"),

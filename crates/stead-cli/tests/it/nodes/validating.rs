@@ -47,7 +47,7 @@ fn older_names_and_folders_give_the_same_digests() {
     let mut command = lab.stead(["validate", "-M", "m", "--json-output"]);
     let ended: super::Ended = command.env("HOMESTAK_SITE_CONFIG", lab.path("older")).output().unwrap().into();
     let document = ended.exits(0).document();
-    assert_eq!(document["warnings"].as_array().unwrap().len(), 4, "{document}");
+    assert_eq!(document["warnings"].as_array().unwrap().len(), 5, "{document}");
     assert_eq!(digest(document), ours);
 }
 
