@@ -45,7 +45,7 @@ pub use layout::{
     ARRIVING, ARTIFACTS, EVENTS, HASHES, LOCK, LOGS, PLAN, REPORT, RUN_META, SIGNATURE, VERSIONS, file_name,
     locks_directory, runs_directory, state_directory,
 };
-pub use list::{Bundle, Listed, Listing, info, list};
+pub use list::{Bundle, Listed, Lister, Listing, info, list};
 pub use lock::{FileLock, Holder, LockError, holder_of};
 pub use log_file::LogFile;
 pub use open_file::{open_inside, open_regular};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -50,6 +51,8 @@ pub struct Listed {
     pub path: String,
     /// Which front door; null in bundles of CIPDIP.
     pub kind: Option<String>,
+    /// What ran, if it has a name.
+    pub plan: Option<String>,
     /// How the run ended.
     pub status: String,
     /// When it began.
@@ -121,19 +124,56 @@ pub fn list(
     status: Option<&str>,
     limit: Option<usize>,
 ) -> Result<Listing, RecordError> {
-    let mut listing = Listing::default();
-    for bundle in bundles_in(directories)? {
-        match listed(&bundle) {
-            Ok(listed) if status.is_none_or(|status| listed.status == status) => listing.bundles.push(listed),
-            Ok(_) => {}
-            Err(error) => listing.problems.push(error),
-        }
-    }
-    let newest_first =
-        |a: &Listed, b: &Listed| (b.started_at, &b.run_id, &b.path).cmp(&(a.started_at, &a.run_id, &a.path));
-    listing.bundles.sort_by(newest_first);
+    let mut listing = Lister::default().list(directories)?;
+    listing.bundles.retain(|listed| status.is_none_or(|status| listed.status == status));
     listing.bundles.truncate(limit.unwrap_or(usize::MAX));
     Ok(listing)
+}
+
+/// Lists bundles again and again: what is sealed and has not changed since is not read again.
+#[derive(Debug, Default)]
+pub struct Lister {
+    known: BTreeMap<PathBuf, (Stamp, Listed)>,
+}
+
+/// When a bundle and its metadata were written.
+type Stamp = (SystemTime, Option<SystemTime>);
+
+impl Lister {
+    /// Returns the bundles in `directories`, newest first. A directory that does not exist holds none.
+    pub fn list(&mut self, directories: &[PathBuf]) -> Result<Listing, RecordError> {
+        let mut before = std::mem::take(&mut self.known);
+        let mut listing = Listing::default();
+        for path in bundles_in(directories)? {
+            // Before it is read: what is written meanwhile is read next time.
+            let stamp = stamp(&path);
+            let known = before.remove(&path).filter(|(of, _)| stamp.as_ref() == Some(of));
+            let listed = match known {
+                Some((_, listed)) => Ok(listed),
+                None => listed(&path),
+            };
+            match listed {
+                Ok(listed) => {
+                    if let Some(stamp) = stamp.filter(|_| listed.sealed) {
+                        self.known.insert(path, (stamp, listed.clone()));
+                    }
+                    listing.bundles.push(listed);
+                }
+                Err(error) => listing.problems.push(error),
+            }
+        }
+        let newest_first = |a: &Listed, b: &Listed| {
+            (b.started_at, &b.run_id, &b.path).cmp(&(a.started_at, &a.run_id, &a.path))
+        };
+        listing.bundles.sort_by(newest_first);
+        Ok(listing)
+    }
+}
+
+fn stamp(bundle: &Path) -> Option<Stamp> {
+    let written = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
+    // A run that is taken up again takes its seal away, which changes the directory.
+    Some((written(bundle)?, written(&bundle.join(RUN_META))))
 }
 
 /// Returns every bundle in `directories`, directory or archive, each once, in no order.
@@ -196,6 +236,7 @@ pub(crate) fn listed(path: &Path) -> Result<Listed, LoadError> {
         run_id: text(&meta, "run_id").unwrap_or_else(|| name_of(path)),
         path: shown(path).into_owned(),
         kind: text(&meta, "kind"),
+        plan: text(&meta, "plan"),
         status: text(&meta, "status").unwrap_or_else(|| "unknown".to_owned()),
         started_at: text(&meta, "started_at").as_deref().and_then(Timestamp::parse),
         duration_seconds: meta.get("duration_seconds").and_then(Value::as_f64),

@@ -29,6 +29,7 @@ mod server;
 mod server_way;
 mod steps;
 mod tui;
+mod ui;
 mod value;
 
 pub use agent::{
@@ -70,6 +71,7 @@ pub use steps::{
     StepsRunArgs,
 };
 pub use tui::TuiArgs;
+pub use ui::UiArgs;
 pub use value::{PlanSource, Sink};
 
 const EXAMPLES: &str = "\
@@ -159,6 +161,9 @@ pub enum Command {
     /// Show runs, start them and watch agents on a whole screen
     #[command(after_long_help = tui::KEYS)]
     Tui(TuiArgs),
+    /// Show runs, nodes and a fleet in a browser of this machine
+    #[command(after_long_help = ui::EXAMPLES)]
+    Ui(Box<UiArgs>),
     /// Check what this machine, a driver and hosts have of what is needed
     #[command(after_long_help = doctor::EXAMPLES)]
     Doctor(DoctorArgs),
@@ -495,6 +500,7 @@ impl Command {
             | Self::Agent(_)
             | Self::Job(_)
             | Self::Tui(_)
+            | Self::Ui(_)
             | Self::Doctor(_)
             | Self::Explain(_)
             | Self::Status(_)
@@ -562,6 +568,7 @@ impl Command {
                 JobCommand::Cancel(args) => args.json,
             },
             Self::Doctor(args) => args.json,
+            Self::Ui(args) => args.fleet.json,
             Self::Explain(args) => args.json,
             Self::Fleet(command) => command.wants_json(),
             Self::Create(args) | Self::Destroy(args) | Self::Verify(args) => args.output.json,

@@ -42,6 +42,7 @@ mod steps;
 mod supervise;
 mod token;
 mod tui;
+mod ui;
 mod validate;
 
 /// Runs a command and returns its exit code, or why it could not do its work.
@@ -91,6 +92,7 @@ pub fn run(command: Command, settings: &Settings, output: &mut Output) -> Result
             JobCommand::Cancel(args) => job::cancel::run(&args, settings, output),
         },
         Command::Tui(args) => tui::run(&args, settings),
+        Command::Ui(args) => ui::run(&args, settings, output),
         Command::Doctor(args) => doctor::run(&args, settings, output),
         Command::Explain(args) => explain::run(&args, output),
         Command::Create(args) => nodes::verb::create(&args, settings, output),

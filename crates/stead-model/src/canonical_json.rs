@@ -3,7 +3,37 @@
 //! Keys are sorted by their UTF-16 code units, numbers are written as ECMAScript writes them. Values come from files
 //! whose nesting is bounded, so writing them may recurse.
 
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
+
+/// Returns the spelling of an object up to, between and behind the values at `holes`: paths of keys, as they come in the
+/// text.
+pub fn around(object: &Map<String, Value>, holes: &[&[&str]]) -> Vec<String> {
+    let (mut parts, mut text) = (Vec::new(), String::new());
+    write_around(object, holes, &mut parts, &mut text);
+    parts.push(text);
+    parts
+}
+
+fn write_around(object: &Map<String, Value>, holes: &[&[&str]], parts: &mut Vec<String>, out: &mut String) {
+    out.push('{');
+    for (i, (key, value)) in sorted(object, Order::Utf16).into_iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        string(key, out);
+        out.push(':');
+        let below: Vec<&[&str]> = holes
+            .iter()
+            .filter_map(|hole| hole.split_first().filter(|(first, _)| *first == key).map(|(_, rest)| rest))
+            .collect();
+        match value {
+            _ if below.contains(&[].as_slice()) => parts.push(core::mem::take(out)),
+            Value::Object(inner) if !below.is_empty() => write_around(inner, &below, parts, out),
+            value => write(value, Order::Utf16, out),
+        }
+    }
+    out.push('}');
+}
 
 /// How keys are sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +73,8 @@ fn write(value: &Value, order: Order, out: &mut String) {
             out.push(']');
         }
         Value::Object(entries) => {
-            let mut entries: Vec<(&String, &Value)> = entries.iter().collect();
-            match order {
-                Order::Utf16 => entries.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16())),
-                Order::CodePoints => entries.sort_by_key(|(key, _)| *key),
-            }
             out.push('{');
-            for (i, (key, value)) in entries.into_iter().enumerate() {
+            for (i, (key, value)) in sorted(entries, order).into_iter().enumerate() {
                 if i > 0 {
                     out.push(',');
                 }
@@ -60,6 +85,15 @@ fn write(value: &Value, order: Order, out: &mut String) {
             out.push('}');
         }
     }
+}
+
+fn sorted(entries: &Map<String, Value>, order: Order) -> Vec<(&String, &Value)> {
+    let mut entries: Vec<(&String, &Value)> = entries.iter().collect();
+    match order {
+        Order::Utf16 => entries.sort_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16())),
+        Order::CodePoints => entries.sort_by_key(|(key, _)| *key),
+    }
+    entries
 }
 
 fn string(text: &str, out: &mut String) {

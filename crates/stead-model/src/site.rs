@@ -35,7 +35,7 @@ pub use manifest::Manifest;
 pub use parcel::Parcel;
 pub use posture::Posture;
 pub use preset::Preset;
-pub use resolve::{ResolveError, ResolvedSpec, resolve};
+pub use resolve::{Digests, ResolveError, ResolvedSpec, resolve};
 pub use secrets::Secrets;
 pub use settings::SiteSettings;
 pub use spec::Spec;

@@ -13,6 +13,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use stead_model::node::wire::{ErrorBody, WireError};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::meter::Pulse;
@@ -29,6 +30,8 @@ pub(crate) enum AnswerBody {
     Whole(Option<Bytes>),
     /// A part of a file.
     File(Piecewise),
+    /// What comes, until nothing more does.
+    Live(mpsc::Receiver<Bytes>),
 }
 
 /// A body that is on its way: when it is gone the request has its answer.
@@ -89,6 +92,7 @@ impl Body for AnswerBody {
         match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::File(file) => file.poll_piece(cx).map(|piece| piece.map(|piece| piece.map(Frame::data))),
+            Self::Live(pieces) => pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece)))),
         }
     }
 
@@ -96,14 +100,16 @@ impl Body for AnswerBody {
         match self {
             Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             Self::File(file) => file.at >= file.end,
+            Self::Live(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(match self {
-            Self::Whole(bytes) => bytes.as_ref().map_or(0, Bytes::len) as u64,
-            Self::File(file) => file.end - file.at,
-        })
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::File(file) => SizeHint::with_exact(file.end - file.at),
+            Self::Live(_) => SizeHint::default(),
+        }
     }
 }
 

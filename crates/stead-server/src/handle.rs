@@ -218,6 +218,7 @@ impl Asked<'_> {
             Route::PlanEvents { run, after, wait } => self.plan_events(&run, after, wait).await,
             Route::Hook(path) => self.hook(&path).await,
             Route::Page => self.page(),
+            Route::Shown(asked) => self.shown(asked).await,
             Route::Manifests => self.manifests(),
             Route::Manifest(name) => self.manifest(&name),
             Route::Server => self.describe(),
@@ -260,6 +261,7 @@ impl Asked<'_> {
             | Route::PlanRun(_)
             | Route::PlanEvents { .. }
             | Route::Page
+            | Route::Shown(_)
             | Route::Manifests
             | Route::Manifest(_)
             | Route::Server

@@ -46,6 +46,8 @@ pub(crate) enum Route {
     Hook(String),
     /// The page for people.
     Page,
+    /// What the page asks for.
+    Shown(stead_web::Asked),
     /// All manifests.
     Manifests,
     /// One manifest.
@@ -77,7 +79,7 @@ impl Route {
             | Self::Manifest(_)
             | Self::Server => &[Method::GET, Method::HEAD],
             // Asking without reading the answer would lose a signal.
-            Self::Next { .. } | Self::JobInput { .. } => &[Method::GET],
+            Self::Next { .. } | Self::JobInput { .. } | Self::Shown(_) => &[Method::GET],
             Self::Reports { .. }
             | Self::Token(_)
             | Self::Signals(_)
@@ -112,6 +114,7 @@ impl Route {
             Self::PlanEvents { .. } => "plan events",
             Self::Hook(_) => "hook",
             Self::Page => "page",
+            Self::Shown(_) => "page data",
             Self::Manifests => "manifests",
             Self::Manifest(_) => "manifest",
             Self::Server => "server",
@@ -131,6 +134,10 @@ impl Route {
             && let Some((name, path)) = repo(raw)
         {
             return Ok(Self::Repo { name, path });
+        }
+        if let Some(path) = raw.strip_prefix("ui/data/") {
+            let asked = stead_web::Asked::parse(path, uri.query());
+            return asked.map(Self::Shown).ok_or_else(|| bad_path("what the page asks for"));
         }
         let segments = segments(uri.path()).ok_or_else(|| bad_path("the path"))?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();

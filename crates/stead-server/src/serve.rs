@@ -13,6 +13,7 @@ use serde_json::{Map, json};
 use stead_drivers::site::{Manifests, load};
 use stead_runner::clock;
 use stead_runner::socket::SocketPath;
+use stead_web::Desk;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -214,7 +215,8 @@ async fn run(
         "start",
         Map::from_iter([("port".to_owned(), json!(port)), ("pid".to_owned(), json!(facts.pid))]),
     );
-    let parts = Parts { sources, snapshot, store, plans, log, audit, stopping, facts: facts.clone() };
+    let desk = Desk::new(vec![place.state.join("runs")]);
+    let parts = Parts { sources, snapshot, store, plans, desk, log, audit, stopping, facts: facts.clone() };
     let server = Server::new(parts);
     let mut serving = Serving {
         server,

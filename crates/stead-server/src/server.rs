@@ -10,6 +10,7 @@ use stead_drivers::site::{Manifests, load};
 use stead_model::node::wire::{WireCode, WireError};
 use stead_model::token::Claims;
 use stead_runner::clock;
+use stead_web::Desk;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -32,6 +33,8 @@ pub(crate) struct Server {
     pub(crate) store: Store,
     /// Submitted plans.
     pub(crate) plans: Plans,
+    /// The records of runs, for the page.
+    pub(crate) desk: Desk,
     /// What was asked and answered.
     pub(crate) log: Arc<Log>,
     /// What operators did.
@@ -65,6 +68,7 @@ pub(crate) struct Parts {
     pub(crate) snapshot: Snapshot,
     pub(crate) store: Store,
     pub(crate) plans: Plans,
+    pub(crate) desk: Desk,
     pub(crate) log: Arc<Log>,
     pub(crate) audit: Audit,
     pub(crate) stopping: watch::Receiver<bool>,
@@ -78,6 +82,7 @@ impl Server {
             sources: parts.sources,
             store: parts.store,
             plans: parts.plans,
+            desk: parts.desk,
             log: parts.log,
             audit: parts.audit,
             anonymous: Rates::default(),
@@ -101,6 +106,15 @@ impl Server {
     /// Returns the site as it is in force. Who answers takes it once, so that one answer is of one moment.
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends when the server does.
+    pub(crate) fn stops(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut stopping = self.stopping();
+        async move {
+            // Who could say so is gone: that is an end, too.
+            drop(stopping.wait_for(|stopping| *stopping).await);
+        }
     }
 
     /// Returns what turns true when the server stops.

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use stead_bundle::{ResolveError, info, list, resolve};
+use stead_bundle::{Lister, ResolveError, info, list, resolve};
 
 use crate::fixture::{create_with, meta, sealed};
 
@@ -40,10 +40,35 @@ fn lists_are_newest_first_filtered_and_limited() {
     assert_eq!(ids, [NEW, OLD]);
     let failed = list(&both, Some("failed"), None).unwrap();
     let expected = json!([{
-        "run_id": "failed-one", "path": runs.join("failed-one"), "kind": "plan", "status": "failed",
+        "run_id": "failed-one", "path": runs.join("failed-one"), "kind": "plan", "plan": "web", "status": "failed",
         "started_at": "2026-01-02T03:04:05.678901Z", "duration_seconds": 0.0, "sealed": true,
     }]);
     assert_eq!(serde_json::to_value(&failed.bundles).unwrap(), expected);
+}
+
+/// What is sealed is read once, unless it is taken up again; what goes on is read each time.
+#[test]
+fn lists_that_are_made_again_read_what_has_changed() {
+    let state = tempfile::tempdir().unwrap();
+    let bundle = sealed(state.path(), "r1");
+    add(state.path(), "r2", "2026-11-15T06:55:12.345000Z");
+    let runs = [state.path().join("runs")];
+    let mut lister = Lister::default();
+    let mut shown = || {
+        let listing = lister.list(&runs).unwrap();
+        listing.bundles.into_iter().map(|row| (row.run_id, row.status, row.sealed)).collect::<Vec<_>>()
+    };
+    let row = |id: &str, status: &str, sealed| (id.to_owned(), status.to_owned(), sealed);
+    assert_eq!(shown(), [row("r2", "running", false), row("r1", "failed", true)]);
+    let told = |file: &std::path::Path, from: &str, to: &str| {
+        fs::write(file, fs::read_to_string(file).unwrap().replace(from, to)).unwrap();
+    };
+    let other = state.path().join("runs/r2/run_meta.json");
+    told(&other, "running", "success");
+    stead_bundle::unseal(&bundle).unwrap();
+    assert_eq!(shown(), [row("r2", "success", false), row("r1", "failed", false)]);
+    fs::remove_dir_all(&bundle).unwrap();
+    assert_eq!(shown(), [row("r2", "success", false)]);
 }
 
 #[test]

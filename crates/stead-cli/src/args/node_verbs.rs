@@ -97,7 +97,7 @@ pub struct TestArgs {
 }
 
 /// Arguments of `stead status`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct StatusArgs {
     /// Which manifest; none: all that are known.
     #[command(flatten)]

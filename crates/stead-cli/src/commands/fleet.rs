@@ -12,11 +12,13 @@ mod token;
 mod wait;
 mod way;
 
+pub(super) use way::master;
+
 use serde_json::Value;
 use stead_fleet::api::{CallError, Json};
 use stead_model::ExitCode;
 
-use crate::args::FleetCommand;
+use crate::args::{FleetCommand, FleetWayArgs};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::settings::Settings;
@@ -41,8 +43,13 @@ pub(super) fn run(
     }
 }
 
+/// Whether a fleet is named, or somebody joined one here.
+pub(super) fn is_known(args: &FleetWayArgs, settings: &Settings) -> bool {
+    !args.masters.is_empty() || args.join_file.is_some() || way::identity_directory(args, settings).exists()
+}
+
 /// Returns the failure of a call that had no answer.
-fn call_failure(error: CallError) -> Failure {
+pub(super) fn call_failure(error: CallError) -> Failure {
     match error {
         CallError::Away(_) => Failure::caused_by(FailureKind::Unreachable, error)
             .hint("is a master running, and do --masters and --identity name the right one?"),

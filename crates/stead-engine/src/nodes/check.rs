@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stead_model::diagnostic::Span;
 use stead_model::site::host::DriverKind;
 use stead_model::site::manifest::{Delegation, ManifestNode, Mode, NodeType, Pattern};
-use stead_model::site::{Entry, FileKind, Host, Located, Manifest, Site, resolve};
+use stead_model::site::{Digests, Entry, FileKind, Host, Located, Manifest, Site};
 use stead_model::{Diagnostic, Diagnostics, SiteKey};
 
 use super::drivers;
@@ -354,6 +354,7 @@ fn check_nodes(
         let new = problems.found.0.split_off(first);
         problems.found.0.extend(new.into_iter().filter(|problem| told.insert((node.written, problem.code))));
     }
+    let mut digests = Digests::new(site);
     checked.nodes = forest
         .nodes
         .iter()
@@ -363,9 +364,7 @@ fn check_nodes(
             CheckedNode {
                 modes: modes(wanted.mode, manifest, &written.execution),
                 driver: maker.driver,
-                spec_digest: written.spec.as_ref().and_then(|spec| {
-                    resolve(site, &spec.value, &node.name).ok().map(|resolved| resolved.digest())
-                }),
+                spec_digest: written.spec.as_ref().and_then(|spec| digests.of(&spec.value, &node.name)),
                 is_hosting: !node.children.is_empty()
                     || written.kind.as_ref().is_some_and(|kind| kind.value == NodeType::Pve),
             }

@@ -4,14 +4,12 @@
 //! One port speaks TLS and, to this machine alone, plain HTTP. From elsewhere a visitor needs a certificate or a token
 //! that [`Observe::check`] takes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base64::Engine as _;
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::server::conn::http1;
@@ -19,7 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
-use sha2::{Digest as _, Sha256};
+use stead_web::{Body, Shown};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -32,8 +30,8 @@ use crate::api::{CallError, StatusFilter};
 
 mod figures;
 
-/// The page: one file, nothing from elsewhere.
-const PAGE: &str = include_str!("observe/page.html");
+/// Where the page asks, from where it is.
+const ROOT: &str = "data/";
 
 /// How long a visitor may take to begin, and to say what it wants.
 const BEGIN: Duration = Duration::from_secs(10);
@@ -88,14 +86,8 @@ pub struct ObserveError {
 pub fn may_see(visitor: &Visitor, host: Option<&str>, check: &Check) -> bool {
     let is_here = visitor.peer.ip().to_canonical().is_loopback();
     // A page of elsewhere that has its name point here would come with that name.
-    let is_named_so = host.is_none_or(is_own_name);
+    let is_named_so = host.is_none_or(stead_web::is_own_name);
     (is_here && is_named_so) || check(visitor)
-}
-
-fn is_own_name(host: &str) -> bool {
-    let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
-    let name = name.map_or(host, |(name, _)| name).trim_matches(['[', ']']);
-    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 impl Observe {
@@ -166,7 +158,7 @@ async fn answer(
     mut visitor: Visitor,
     master: &Handle,
     check: &Check,
-) -> Response<Full<Bytes>> {
+) -> Response<Body> {
     let text = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     visitor.token =
         text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer ")).map(str::to_owned);
@@ -188,17 +180,20 @@ async fn answer(
     if is_head {
         let length = HeaderValue::from(hyper::body::Body::size_hint(response.body()).lower());
         response.headers_mut().insert(header::CONTENT_LENGTH, length);
-        *response.body_mut() = Full::default();
+        *response.body_mut() = Body::Whole(None);
     }
     response
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-async fn route(path: &str, master: &Handle) -> Response<Full<Bytes>> {
+async fn route(path: &str, master: &Handle) -> Response<Body> {
     match path {
-        "/" => page(),
-        "/status.json" => match shown_status(master).await {
+        "/" => stead_web::of_page(ROOT),
+        "/data/about" => {
+            stead_web::of_shown(Shown::json(&serde_json::json!({"title": "fleet", "views": ["fleet"]})))
+        }
+        "/status.json" | "/data/fleet" => match shown_status(master).await {
             Ok(text) => reply(StatusCode::OK, "application/json", text.into()),
             Err(error) => reply(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{error}\n").into()),
         },
@@ -224,8 +219,8 @@ async fn shown_status(master: &Handle) -> Result<String, CallError> {
     Ok(written(shown, &StatusFilter::default()).await?.0)
 }
 
-fn reply(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
+fn reply(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -233,29 +228,6 @@ fn reply(status: StatusCode, kind: &'static str, body: Bytes) -> Response<Full<B
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     response
-}
-
-fn page() -> Response<Full<Bytes>> {
-    let mut response = reply(StatusCode::OK, "text/html; charset=utf-8", PAGE.into());
-    let policy = format!(
-        "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; base-uri 'none'; \
-         form-action 'none'; frame-ancestors 'none'",
-        hash_of("style"),
-        hash_of("script")
-    );
-    if let Ok(policy) = HeaderValue::from_str(&policy) {
-        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
-    }
-    response
-}
-
-/// Returns the hash of what is in an element of the page, as a policy names it.
-fn hash_of(element: &str) -> String {
-    let inner = PAGE
-        .split_once(&format!("<{element}>"))
-        .and_then(|(_, rest)| rest.split_once(&format!("</{element}>")).map(|(inner, _)| inner));
-    let hash = Sha256::digest(inner.unwrap_or_default().as_bytes());
-    format!("'sha256-{}'", base64::engine::general_purpose::STANDARD.encode(hash))
 }
 
 #[cfg(test)]
@@ -285,17 +257,5 @@ mod tests {
         assert!(may_see(&from("[::ffff:127.0.0.1]:5", None), None, &nobody));
         assert!(!may_see(&from("10.0.0.1:5", None), Some("localhost"), &known));
         assert!(may_see(&from("10.0.0.1:5", Some("good")), None, &known));
-    }
-
-    #[test]
-    fn the_page_has_nothing_from_elsewhere() {
-        for bad in ["http://", "https://", "src=", "@import", "url("] {
-            assert!(!PAGE.contains(bad), "{bad}");
-        }
-        assert!(PAGE.contains("prefers-color-scheme: dark"));
-        assert_eq!((PAGE.matches("<script>").count(), PAGE.matches("<style>").count()), (1, 1));
-        let hash = |element| hash_of(element).len();
-        assert_eq!((hash("style"), hash("script")), (53, 53));
-        assert_ne!(hash_of("style"), hash_of("script"));
     }
 }

@@ -1,7 +1,7 @@
 //! What a node becomes, in full: the one answer that push, server, validation and every level agree on.
 
 use core::net::IpAddr;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -129,6 +129,38 @@ impl ResolvedSpec {
     /// Returns `sha256:` and the hash of the canonical JSON.
     pub fn digest(&self) -> String {
         format!("sha256:{}", Digest::of(self.to_canonical_json().as_bytes()))
+    }
+}
+
+/// The digests of many nodes: what nodes of one spec have in common is resolved and written once.
+#[derive(Debug)]
+pub struct Digests<'a> {
+    site: &'a Site,
+    /// The canonical JSON of a spec around the names of its node; none if it cannot be resolved.
+    known: BTreeMap<SiteKey, Option<Vec<String>>>,
+}
+
+impl<'a> Digests<'a> {
+    /// Returns the digests of nodes of `site`.
+    pub const fn new(site: &'a Site) -> Self {
+        Self { site, known: BTreeMap::new() }
+    }
+
+    /// Returns the digest of what `node` becomes by the spec called `spec`, if that can be resolved.
+    pub fn of(&mut self, spec: &SiteKey, node: &NodeName) -> Option<String> {
+        if !self.known.contains_key(spec) {
+            let resolved = resolve(self.site, spec, node).ok();
+            let value = resolved.and_then(|resolved| serde_json::to_value(resolved).ok());
+            let parts = value.as_ref().and_then(Value::as_object).map(|object| {
+                // Where a node's name is in what it becomes.
+                canonical_json::around(object, &[&["identity", "hostname"], &["node"]])
+            });
+            self.known.insert(spec.clone(), parts);
+        }
+        let parts = self.known.get(spec)?.as_ref()?;
+        // The letters of a node's name are written as they are.
+        let text = parts.join(&format!("\"{node}\""));
+        Some(format!("sha256:{}", Digest::of(text.as_bytes())))
     }
 }
 

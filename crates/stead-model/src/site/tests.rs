@@ -77,6 +77,32 @@ fn the_vector_resolves_to_its_bytes_and_digest() {
     assert_eq!(again, resolved);
 }
 
+/// The digests of many nodes are those of each alone, also where a value looks like a node's name.
+#[test]
+fn many_digests_are_those_of_each() {
+    let spec = "schema_version: 1
+identity: {domain: edge}
+access: {posture: p}
+config: {mine: {node: edge, identity: {hostname: edge}, hostname: edge}}
+";
+    let site = site(&[
+        (FileKind::Posture, "p", "{}"),
+        (FileKind::Spec, "s", spec),
+        (FileKind::Spec, "plain", "schema_version: 1\naccess: {posture: p}\n"),
+        (FileKind::Spec, "lost", "schema_version: 1\naccess: {posture: none}\n"),
+    ]);
+    let mut digests = Digests::new(&site);
+    for name in ["edge", "edge-2", "a"] {
+        let node = NodeName::parse(name).unwrap();
+        for spec in ["s", "plain"] {
+            let alone = resolve(&site, &key(spec), &node).unwrap().digest();
+            assert_eq!(digests.of(&key(spec), &node), Some(alone), "{spec} {name}");
+        }
+        assert_eq!(digests.of(&key("lost"), &node), None);
+        assert_eq!(digests.of(&key("none"), &node), None);
+    }
+}
+
 /// Case 14: omitted, one id, none.
 #[test]
 fn keys_of_a_user_are_all_some_or_none() {

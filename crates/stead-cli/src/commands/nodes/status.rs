@@ -51,6 +51,12 @@ pub(in crate::commands) fn run(
     Ok(if success { ExitCode::Success } else { ExitCode::Failed })
 }
 
+/// Returns what is known of nodes, as the page in a browser wants it.
+pub(in crate::commands) fn document(args: &StatusArgs, settings: &Settings) -> Result<Value, Failure> {
+    let found = look(args, settings)?;
+    Ok(json!({"nodes": found.rows, "problems": found.unread}))
+}
+
 /// What is known of nodes.
 struct Found {
     /// A row for every node of every pair that is meant.

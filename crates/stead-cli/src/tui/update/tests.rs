@@ -17,6 +17,7 @@ fn listed(run_id: &str) -> Listed {
     Listed {
         run_id: run_id.to_owned(),
         path: format!("/lab/runs/{run_id}"),
+        plan: None,
         kind: Some("run".to_owned()),
         status: "success".to_owned(),
         started_at: None,
