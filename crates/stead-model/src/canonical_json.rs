@@ -26,10 +26,12 @@ fn write_around(object: &Map<String, Value>, holes: &[&[&str]], parts: &mut Vec<
             .iter()
             .filter_map(|hole| hole.split_first().filter(|(first, _)| *first == key).map(|(_, rest)| rest))
             .collect();
-        match value {
-            _ if below.contains(&[].as_slice()) => parts.push(core::mem::take(out)),
-            Value::Object(inner) if !below.is_empty() => write_around(inner, &below, parts, out),
-            value => write(value, Order::Utf16, out),
+        if below.contains(&[].as_slice()) {
+            parts.push(core::mem::take(out));
+        } else if let (Value::Object(inner), false) = (value, below.is_empty()) {
+            write_around(inner, &below, parts, out);
+        } else {
+            write(value, Order::Utf16, out);
         }
     }
     out.push('}');

@@ -13,7 +13,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use stead_model::node::wire::{ErrorBody, WireError};
-use tokio::sync::mpsc;
+use stead_web::Live;
 use tokio::task::JoinHandle;
 
 use crate::meter::Pulse;
@@ -31,7 +31,7 @@ pub(crate) enum AnswerBody {
     /// A part of a file.
     File(Piecewise),
     /// What comes, until nothing more does.
-    Live(mpsc::Receiver<Bytes>),
+    Live(Live),
 }
 
 /// A body that is on its way: when it is gone the request has its answer.
@@ -92,7 +92,9 @@ impl Body for AnswerBody {
         match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::File(file) => file.poll_piece(cx).map(|piece| piece.map(|piece| piece.map(Frame::data))),
-            Self::Live(pieces) => pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece)))),
+            Self::Live(pieces) => {
+                pieces.poll_piece(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+            }
         }
     }
 

@@ -354,6 +354,8 @@ mod tests {
             "/v1/artifacts/md5/x",
             "/v1/jobs/x",
             "/ui/x",
+            "/ui/data/x",
+            "/ui/data/runs/..",
             "/v1/plans/..",
             "/v1/plans/a%2fb",
             "/v1/plans/x/events?wait=99",

@@ -1,6 +1,7 @@
 //! What Stead's tests share. Never shipped: only ever a development dependency.
 
 pub mod apt_repository;
+pub mod browser;
 pub mod captures;
 pub mod cloud_hypervisor;
 pub mod container;

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::mpsc::Receiver;
+
+use crate::follow::Live;
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub enum Body {
     /// Bytes, until they are sent.
     Whole(Option<Bytes>),
     /// What comes, until nothing more does.
-    Live(Receiver<Bytes>),
+    Live(Live),
 }
 
 impl From<Bytes> for Body {
@@ -33,7 +34,9 @@ impl hyper::body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Live(pieces) => pieces.poll_recv(cx).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Live(pieces) => {
+                pieces.poll_piece(cx).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
+            }
         }
     }
 

@@ -258,8 +258,11 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let run = state.path().join("r1");
         fs::create_dir_all(run.join("logs")).unwrap();
-        fs::write(run.join("run_meta.json"), r#"{"status":"success","kind":"plan","plan":"web","argv":["hunter2"]}"#)
-            .unwrap();
+        fs::write(
+            run.join("run_meta.json"),
+            r#"{"status":"success","kind":"plan","plan":"web","argv":["hunter2"]}"#,
+        )
+        .unwrap();
         let plan = r#"{"tasks":[{"name":"a","action":"hunter2"},{"name":"b","depends_on":["a"]}]}"#;
         fs::write(run.join("plan.json"), plan).unwrap();
         let log: String = (0..20_000).map(|line| format!("line {line}\n")).collect();

@@ -1,12 +1,14 @@
 //! A run's events as they come, for a browser (`text/event-stream`).
 
 use std::path::Path;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use stead_bundle::{EVENTS, Unpacked};
 use stead_runner::journal::Lines;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 /// How much of a journal is read at once.
 const PIECE: usize = 256 << 10;
@@ -16,6 +18,20 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// After how many such pauses a browser is told that somebody is still here, so that one that is gone is noticed.
 const QUIET_PAUSES: u32 = 75;
+
+/// What comes of a run. Whoever drops it ends it.
+#[derive(Debug)]
+pub struct Live {
+    pieces: mpsc::Receiver<Bytes>,
+    _writer: JoinSet<()>,
+}
+
+impl Live {
+    /// Returns the next piece, when there is one; none at the end.
+    pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.pieces.poll_recv(cx)
+    }
+}
 
 /// The events of one run.
 #[derive(Debug)]
@@ -32,15 +48,16 @@ impl Follow {
     }
 
     /// Returns the pieces of the stream. It ends with the run, with `stop`, or when nobody reads it.
-    pub fn start(self, stop: impl Future<Output = ()> + Send + 'static) -> mpsc::Receiver<Bytes> {
-        let (sender, receiver) = mpsc::channel(4);
-        tokio::spawn(async move {
+    pub fn start(self, stop: impl Future<Output = ()> + Send + 'static) -> Live {
+        let (sender, pieces) = mpsc::channel(4);
+        let mut writer = JoinSet::new();
+        writer.spawn(async move {
             tokio::select! {
                 () = self.send(sender) => {}
                 () = stop => {}
             }
         });
-        receiver
+        Live { pieces, _writer: writer }
     }
 
     async fn send(self, sender: mpsc::Sender<Bytes>) {

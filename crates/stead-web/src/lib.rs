@@ -20,7 +20,7 @@ mod shown;
 pub use asked::Asked;
 pub use body::Body;
 pub use desk::Desk;
-pub use follow::Follow;
+pub use follow::{Follow, Live};
 pub use hyper::StatusCode;
 pub use page::{Page, page};
 pub use serve::{Door, Views, is_own_name, of_page, of_shown, of_shown_until, serve};

@@ -37,6 +37,7 @@ mod steps;
 mod system;
 mod terminal;
 mod tui;
+mod ui;
 mod unsupported;
 mod usage;
 

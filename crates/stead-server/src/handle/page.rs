@@ -44,9 +44,12 @@ impl Asked<'_> {
                 let header = self.one_header(&header::HeaderName::from_static("last-event-id"));
                 let question = question.behind(header.as_deref());
                 let server = std::sync::Arc::clone(self.server);
-                let answered = tokio::task::spawn_blocking(move || match question {
-                    Question::Runs => server.desk.runs(&waiting(&server.plans.runs())),
-                    question => server.desk.answer(&question),
+                let answered = tokio::task::spawn_blocking(move || {
+                    if question == Question::Runs {
+                        server.desk.runs(&waiting(&server.plans.runs()))
+                    } else {
+                        server.desk.answer(&question)
+                    }
                 });
                 answered.await.map_err(|_| WireError::new(WireCode::E500, "the record cannot be read"))?
             }

@@ -41,7 +41,10 @@ async fn a_master_shows_itself() {
             head.starts_with("HTTP/1.1 200") && head.contains("content-security-policy: default-src 'none'"),
             "{head}"
         );
-        assert!(body.contains("<title>Stead fleet</title>"));
+        assert!(body.contains("data-root=\"data/\""));
+        let (_, body) = ask(port, "GET /data/about").await;
+        assert_eq!(body, r#"{"title":"fleet","views":["fleet"]}"#);
+        assert_eq!(ask(port, "GET /data/fleet").await.1, ask(port, "GET /status.json").await.1);
         let (head, body) = ask(port, "GET /status.json").await;
         assert!(head.contains("application/json"));
         let shown: serde_json::Value = serde_json::from_str(&body).unwrap();

@@ -181,12 +181,19 @@ fn the_page_is_for_operators() {
     assert_eq!(serving.ask("POST", "/v1/jobs", &ann, &job.to_string()).status, 202);
     let shown = serving.get("/ui", &ann);
     assert_eq!(shown.status, 200, "{}", shown.body);
-    assert!(shown.body.contains("<h2>Nodes (") && shown.body.contains("<h2>Jobs (1)</h2>"), "{}", shown.body);
-    assert!(shown.body.contains("/bin/&lt;b&gt;") && !shown.body.contains("hunter2"), "{}", shown.body);
-    assert!(
-        !shown.body.contains("<script")
-            && shown.header("content-security-policy").contains("default-src 'none'")
-    );
+    assert!(shown.header("content-security-policy").contains("default-src 'none'"));
+    assert!(shown.body.contains("data-root=\"ui/data/\""));
+    let data = |question: &str| serving.get(&format!("/ui/data/{question}"), &ann).json();
+    assert_eq!(data("about")["views"], json!(["nodes", "jobs", "runs"]));
+    let jobs = data("jobs")["jobs"].to_string();
+    assert!(jobs.contains("/bin/<b>") && !jobs.contains("hunter2"), "{jobs}");
+    assert_eq!(data("runs")["runs"], json!([]));
+    assert_eq!(data("nodes")["nodes"], json!([]));
+    for bad in ["fleet", "runs/none", "runs/none/events"] {
+        assert_eq!(serving.get(&format!("/ui/data/{bad}"), &ann).status, 404, "{bad}");
+    }
+    assert_eq!(serving.get("/ui/data/runs/..%2f..", &ann).code(), "E100");
+    assert_eq!(serving.get("/ui/data/jobs", "").code(), "E300");
     let password = stead_model::base64::encode(format!("ann:{ann}").as_bytes());
     let basic = format!("Basic {password}");
     assert_eq!(serving.request("GET", "/ui", &[("Authorization", basic.as_str())], "").end().status, 200);
