@@ -148,7 +148,7 @@ function runs() {
     list.replaceChildren(table(["run", "plan", "kind", "status", "began", "took", "sealed", "compare"], all.filter(fits).map((row) => [
       link("#/runs/" + encodeURIComponent(row.key), row.run_id), row.plan, row.kind, said(row.status), time(row.started_at),
       row.duration_seconds === null ? "" : span(row.duration_seconds * 1000), row.sealed ? "yes" : "no",
-      make("input", { type: "checkbox", "aria-label": "Compare " + row.run_id, checked: chosen.has(row.key), onchange: (event) => {
+      row.kind && row.kind !== "run" ? "" : make("input", { type: "checkbox", "aria-label": "Compare " + row.run_id, checked: chosen.has(row.key), onchange: (event) => {
         if (event.target.checked) { chosen.add(row.key); } else { chosen.delete(row.key); }
         compare.disabled = chosen.size !== 2;
       } }),

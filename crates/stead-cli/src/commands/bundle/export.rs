@@ -41,7 +41,11 @@ pub(crate) fn run(
         if exists { failure.code("input/exists").hint(REPLACES) } else { failure }
     })?;
     let attested = key.as_ref().map(|key| stead_bundle::attest(&exported, key)).transpose();
-    let attested = attested.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+    let attested = attested.map_err(|error| {
+        // Who asked for both has use for neither alone.
+        std::fs::remove_file(&exported.path).ok();
+        Failure::caused_by(FailureKind::Work, error)
+    })?;
     let path = exported.path.display().to_string();
     let (files, bytes) = (exported.files, exported.bytes);
     if args.json {

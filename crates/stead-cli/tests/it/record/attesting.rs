@@ -63,6 +63,12 @@ fn an_attestation_says_what_passed_and_others_can_check_it() {
     assert_eq!(run(dir, &[&export[..], &["--force"]].concat()).0, 0);
     assert_eq!(fs::read(dir.join("a.zip.intoto.json")).unwrap(), before);
 
+    // An attestation that cannot be written leaves no archive that has none.
+    fs::create_dir_all(dir.join("c.zip.intoto.json/x")).unwrap();
+    let (code, _, stderr) =
+        run(dir, &["bundle", "export", "./r1", "-o", "c.zip", "--attest", "ann", "--force"]);
+    assert!(code == 1 && !dir.join("c.zip").exists(), "{code} {stderr}");
+
     // A key that cannot sign is noticed before anything is written.
     let (code, _, stderr) = run(dir, &["bundle", "export", "./r1", "-o", "b.zip", "--attest", "nowhere"]);
     assert!(code == 3 && stderr.contains("nowhere") && !dir.join("b.zip").exists(), "{code} {stderr}");
