@@ -4,7 +4,7 @@
 //! can, so whoever writes to the file or puts another in its place makes the note worthless.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufReader};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -85,7 +85,7 @@ fn read(note: &Path) -> Option<Note> {
     if !found.is_file() || !is_own || found.len() > LONGEST_NOTE {
         return None;
     }
-    let known: Note = serde_json::from_reader(file).ok()?;
+    let known: Note = serde_json::from_reader(BufReader::new(file)).ok()?;
     Digest::parse(&known.sha256).is_some().then_some(known)
 }
 

@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 /// How long a page may take to show something; generous, for machines that have much to do.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// What becomes of requests when an interface comes or goes, as other tests make them do.
+const NETWORK_CHANGED: &str = "net::ERR_NETWORK_CHANGED";
+
 /// A browser with one page open.
 pub struct Browser {
     child: Child,
@@ -84,7 +87,12 @@ impl Browser {
     pub fn open(&mut self, url: &str) {
         // Another place of the same page alone would load nothing.
         self.call("Page.navigate", json!({"url": "about:blank"}));
-        self.call("Page.navigate", json!({"url": url}));
+        let since = Instant::now();
+        loop {
+            let gone = self.call("Page.navigate", json!({"url": url}));
+            let Some(error) = gone["errorText"].as_str() else { return };
+            assert!(error == NETWORK_CHANGED && since.elapsed() < PATIENCE, "{url}: {error}");
+        }
     }
 
     /// Returns what an expression is in the page.
@@ -155,7 +163,10 @@ impl Browser {
             }
             match told["method"].as_str() {
                 Some("Runtime.exceptionThrown") => self.complaints.push(told["params"].to_string()),
-                Some("Log.entryAdded") if told["params"]["entry"]["level"] == "error" => {
+                Some("Log.entryAdded")
+                    if told["params"]["entry"]["level"] == "error"
+                        && !told["params"].to_string().contains(NETWORK_CHANGED) =>
+                {
                     self.complaints.push(told["params"]["entry"].to_string());
                 }
                 Some(_) | None => {}

@@ -193,7 +193,7 @@ fn wrong(path: &str) -> Option<&'static [&'static str]> {
         "token inspect" | "token verify" => &["no-token"],
         "token rotate" => &[],
         "token revoke" => &["--node", "edge"],
-        "server start" | "server stop" | "server status" => &["--site", "nowhere"],
+        "server start" | "server stop" | "server status" | "ui" => &["--site", "nowhere"],
         "fleet status" | "fleet token list" => &[],
         "fleet dev" => &["nowhere"],
         "fleet wait" => &["--commit", "HEAD"],

@@ -66,14 +66,14 @@ impl Drop for Ui {
     }
 }
 
-const WAITING: &str = r"
+const WAITING: &str = r#"
 api_version: v1
 name: waits
 tasks:
-  - {name: first, shell: 'echo one; echo <b>two</b> >&2'}
+  - {name: first, shell: 'echo one; echo "<b>two</b>" >&2'}
   - {name: second, shell: 'while [ ! -e go ]; do sleep 0.1; done; echo gone', depends_on: [first]}
   - {name: third, exec: [/bin/false], depends_on: [second], on_error: continue}
-";
+"#;
 
 /// Nobody sees anything without the key, under a strange name, or by another way than asking.
 #[test]
@@ -207,18 +207,21 @@ fn two_runs_are_compared_in_a_browser() {
     let Some(mut browser) = Browser::start() else { return };
     let lab = Lab::new("");
     lab.write("lab.yaml", "api_version: v1\nroles:\n  client: {command: [/bin/echo, hi]}\n");
-    for run in ["r1", "r2"] {
-        lab.run(["run", "manifest", "lab.yaml", "--run-id", run]).exits(0);
+    for _ in 0..2 {
+        lab.run(["run", "manifest", "lab.yaml", "--bundle-dir", "runs"]).exits(0);
     }
+    let listed = lab.run(["bundle", "list", "--json"]).exits(0).document();
+    let name = |place: usize| listed[place]["run_id"].as_str().unwrap().to_owned();
+    let (new, old) = (name(0), name(1));
     let ui = Ui::start(&lab);
     browser.look(1200, "light");
     browser.open(&ui.url);
-    browser.press("Compare r1");
-    browser.press("Compare r2");
+    browser.press(&format!("Compare {new}"));
+    browser.press(&format!("Compare {old}"));
     browser.press("Compare two");
-    browser.until_text("From r1 to r2");
+    browser.until_text(&format!("From {old} to {new}"));
     browser.until("document.querySelector('pre')?.textContent.length > 20");
-    browser.open(&format!("{}#/runs/r1", ui.url));
+    browser.open(&format!("{}#/runs/{old}", ui.url));
     browser.until_text("client");
     browser.until_text("exit code 0");
     assert_eq!(browser.complaints(), Vec::<String>::new());

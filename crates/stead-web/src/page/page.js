@@ -63,8 +63,17 @@ function trouble(text) {
   at("trouble").hidden = !text;
   at("trouble").textContent = text || "";
 }
+// What is lost on its way is asked for again: a network that changes ends every request that is on it.
+async function sent(path, tries) {
+  try { return await fetch(root + path, { cache: "no-store" }); }
+  catch (error) {
+    if (tries === 0) { throw error; }
+    await new Promise((go) => setTimeout(go, 500));
+    return sent(path, tries - 1);
+  }
+}
 async function ask(path) {
-  const answer = await fetch(root + path, { cache: "no-store" });
+  const answer = await sent(path, 3);
   if (!answer.ok) {
     const text = await answer.text();
     let told = text;
@@ -430,11 +439,9 @@ function drawGraph(tasks) {
     column.set(task.name, found);
     return found;
   };
-  const columns = [];
-  for (const task of tasks) {
-    const at = place(task, new Set());
-    (columns[at] || (columns[at] = [])).push(task);
-  }
+  for (const task of tasks) { place(task, new Set()); }
+  const columns = Array.from({ length: Math.max(...column.values()) + 1 }, () => []);
+  for (const task of tasks) { columns[column.get(task.name)].push(task); }
   const WIDE = 190, HIGH = 30, GAP_X = 40, GAP_Y = 10;
   const spots = new Map();
   columns.forEach((names, x) => names.forEach((task, y) => spots.set(task.name, [x * (WIDE + GAP_X) + 10, y * (HIGH + GAP_Y) + 10])));

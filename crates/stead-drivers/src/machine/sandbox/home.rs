@@ -27,7 +27,7 @@ pub(super) static KIND: Kind =
 pub(super) struct Home(home::Home);
 
 /// `sandbox.json`: what the host says of its sandboxes, as it was said last.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sheet {
     pub(super) schema: u32,
     pub(super) node: String,
@@ -84,7 +84,11 @@ impl Home {
         read(&self.file(SANDBOX_FILE))
     }
 
+    /// Writes the sheet, unless it says so already: a create that changes nothing waits for no disk.
     pub(super) fn set_sheet(&self, sheet: &Sheet) -> io::Result<()> {
+        if self.sheet().as_ref() == Some(sheet) {
+            return Ok(());
+        }
         write(&self.file(SANDBOX_FILE), sheet)
     }
 
