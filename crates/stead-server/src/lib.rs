@@ -36,6 +36,7 @@ mod keys;
 mod lock;
 mod log;
 mod meter;
+mod moving;
 mod parking;
 mod place;
 mod plans;

@@ -24,7 +24,7 @@ impl ServerPlace {
         server_directory(&self.state, &self.site)
     }
 
-    fn of_port(&self, port: u16, extension: &str) -> PathBuf {
+    pub(crate) fn of_port(&self, port: u16, extension: &str) -> PathBuf {
         self.directory().join(format!("server-{port}.{extension}"))
     }
 
@@ -97,9 +97,15 @@ impl ServerPlace {
         self.directory().join("audit.log")
     }
 
-    /// Returns the file that holds the port that was found when any would do.
+    /// Returns the file that holds the port that was found when any would do, and those before it while things are under way.
     pub(crate) fn port_file(&self) -> PathBuf {
         self.directory().join("port")
+    }
+
+    /// Returns the ports that this file holds.
+    pub(crate) fn kept_ports(&self) -> Vec<u16> {
+        let text = fs::read_to_string(self.port_file()).unwrap_or_default();
+        text.lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
     /// Returns the port to serve at: the one that is `given`, else the site's.
@@ -107,8 +113,8 @@ impl ServerPlace {
         let number = given.unwrap_or(of_site);
         // Sites that share a machine know nothing of each other.
         let any_will_do = number == 0 || (given.is_none() && is_handed_down(&self.state, &self.site));
-        let kept = || fs::read_to_string(self.port_file()).ok()?.trim().parse().ok();
-        WantedPort { number, any_will_do, kept: if any_will_do { kept() } else { None } }
+        let kept = if any_will_do { self.kept_ports().first().copied() } else { None };
+        WantedPort { number, any_will_do, kept }
     }
 }
 

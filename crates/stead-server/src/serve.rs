@@ -26,6 +26,7 @@ use crate::handle::Peer;
 use crate::keys;
 use crate::lock;
 use crate::log::{Destination, Log};
+use crate::moving;
 use crate::place::{ServerFacts, ServerOptions, ServerPlace, WantedPort};
 use crate::plans::Plans;
 use crate::rates::counted;
@@ -169,9 +170,10 @@ async fn run(
     let pid_file = place.pid_file(port);
     // That of a server before it: until this one answers there is none, which tells that it is starting.
     fs::remove_file(&pid_file).ok();
-    if port != wanted.number {
+    let mut stays = Vec::new();
+    if wanted.any_will_do {
         let kept = place.port_file();
-        fs::write(&kept, format!("{port}\n")).map_err(failed("write", &kept))?;
+        stays = moving::settle(place, wanted, port).map_err(failed("take along what belongs to", &kept))?;
     }
     let repos = place.repos(port);
     Repos::tidy(&repos).map_err(failed("tidy", &repos))?;
@@ -206,6 +208,9 @@ async fn run(
         specs: snapshot.site.specs.len(),
         repos: snapshot.repos.len(),
     };
+    for problem in stays {
+        log.say("unusable", Map::from_iter([("problem".to_owned(), json!(problem))]));
+    }
     for (file, problem) in &snapshot.broken {
         let known = [("file".to_owned(), json!(file)), ("problem".to_owned(), json!(problem))];
         log.say("unusable", known.into_iter().collect());

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -108,7 +109,8 @@ pub struct TakenPlan {
     pub plan: Plan,
     /// The file it was compiled from.
     pub source: Option<Vec<u8>>,
-    directory: PathBuf,
+    /// The directory, which is found by this also when a server at another port has taken it along.
+    directory: File,
     _lock: File,
 }
 
@@ -118,6 +120,8 @@ impl TakenPlan {
     /// # Errors
     /// If its files cannot be read.
     pub fn take(directory: &Path) -> io::Result<Option<Self>> {
+        let opened = File::open(directory)?;
+        let directory = &place_of(&opened);
         let Some(lock) = lock::take(&directory.join(LOCK))? else { return Ok(None) };
         if end(directory)?.is_some() {
             return Ok(None);
@@ -129,7 +133,7 @@ impl TakenPlan {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        Ok(Some(Self { head, plan, source, directory: directory.to_owned(), _lock: lock }))
+        Ok(Some(Self { head, plan, source, directory: opened, _lock: lock }))
     }
 
     /// Whether it is to be stopped.
@@ -137,7 +141,7 @@ impl TakenPlan {
     /// # Errors
     /// If that cannot be found out.
     pub fn is_cancelled(&self) -> io::Result<bool> {
-        self.directory.join(CANCELLED).try_exists()
+        place_of(&self.directory).join(CANCELLED).try_exists()
     }
 
     /// Writes down how it ended, with its report if it has none in a bundle.
@@ -145,11 +149,17 @@ impl TakenPlan {
     /// # Errors
     /// If that cannot be written.
     pub fn end(&self, end: &PlanEnd, report: Option<&Report>) -> io::Result<()> {
+        let directory = place_of(&self.directory);
         if let Some(report) = report {
-            replace(&self.directory, REPORT, &serde_json::to_vec(report)?)?;
+            replace(&directory, REPORT, &serde_json::to_vec(report)?)?;
         }
-        write_end(&self.directory, end)
+        write_end(&directory, end)
     }
+}
+
+/// Returns a path of a directory that this process has open, which leads to it wherever it is.
+fn place_of(directory: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
 /// Puts a new run on the disk.

@@ -331,3 +331,45 @@ fn plans_of_a_server_that_does_not_run_are_told_of() {
     let told = format!("plans of a server at port {before} are armed or unfinished");
     pulled.lab.run(["server", "status", "-p", &free]).exits(0).says(&told);
 }
+
+/// Section 9: what a server was told outlives it also where any port will do and its own is taken when it comes back: jobs,
+/// hooks, and runs that went on without it.
+#[test]
+fn what_a_server_was_told_goes_along_to_another_port() {
+    let manifest = super::manifest("  - {name: edge, type: vm, spec: base}\n");
+    let files = [("site.yaml", "server: {port: 0, bind: 127.0.0.1}\n"), ("manifests/m.yaml", &manifest)];
+    let mut pulled = Pulled::new(&files);
+    pulled.lab.write("hook-secret", "open sesame\n");
+    let place = pulled.lab.root().display().to_string();
+    let plan = format!(
+        "api_version: v1\nname: long\nsecrets: {{hook: {{file: {place}/hook-secret}}}}\ntriggers: [{{webhook: {{path: /w, secret: hook}}}}]\ntasks: [{{name: one, shell: 'echo began >> {place}/noted; until test -e {place}/go; do sleep 0.05; done'}}]\n"
+    );
+    submit(&pulled, &plan, &[]).exits(0);
+    wait_for("its task", || pulled.lab.path("noted").exists());
+    let job = pulled.lab.run(["job", "submit", "--node", "edge", "--", "true"]).exits(0).stdout;
+    let before = u16::try_from(pulled.server["port"].as_u64().unwrap()).unwrap();
+    pulled.kill_server();
+    let mut taken = None;
+    wait_for("the port", || {
+        taken = std::net::TcpListener::bind(("127.0.0.1", before)).ok();
+        taken.is_some()
+    });
+    pulled.start_server();
+    assert_ne!(pulled.server["port"], before);
+    let shown = pulled.lab.run(["job", "show", job.trim(), "--json"]).exits(0).document();
+    assert_eq!(shown["state"], "queued");
+    let knock = "POST /v1/hooks/w HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\nAuthorization: Bearer open sesame\r\n\r\n";
+    assert_eq!(ask(&pulled, knock.as_bytes()).0, 202);
+    assert_eq!((runs(&pulled).len(), runs(&pulled)[0].state), (2, PlanRunState::Running));
+    pulled.lab.write("go", "");
+    wait_for("their ends", || finished(&pulled) == 2);
+    assert!(runs(&pulled).iter().all(|run| run.exit_code == Some(0)), "{:?}", runs(&pulled));
+    assert_eq!(pulled.lab.read("noted"), "began\nbegan\n", "the first went on, the second came after it");
+
+    // From there on it is its port.
+    let second = pulled.server["port"].clone();
+    drop(taken);
+    pulled.lab.run(["server", "stop"]).exits(0);
+    pulled.start_server();
+    assert_eq!((&pulled.server["port"], runs(&pulled).len()), (&second, 2));
+}
