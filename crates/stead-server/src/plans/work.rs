@@ -101,7 +101,7 @@ impl Plans {
             server.log.say("unusable", Map::from_iter([("problem".to_owned(), json!(problem))]));
         }
         loop {
-            self.look_at_times(&server.log).await;
+            self.look_at_times(&server.log, clock::now()).await;
             self.look_at_agents(server, &mut agents, began.elapsed() < COME_BACK).await;
             tokio::select! {
                 () = self.newly_armed.notified() => {}
@@ -204,8 +204,7 @@ impl Plans {
     }
 
     /// Fires schedules whose time has come.
-    async fn look_at_times(&self, log: &Log) {
-        let now = clock::now();
+    async fn look_at_times(&self, log: &Log, now: Timestamp) {
         let mut fired: Vec<(PlanName, String, Timestamp)> = Vec::new();
         for armed in self.lock().armed.values_mut() {
             let plan = armed.name().clone();
@@ -287,10 +286,14 @@ mod tests {
     }
 
     fn submission() -> PlanSubmission {
+        started_by(
+            json!({"webhook": {"path": "/a", "secret": "s"}, "overlap": "queue", "min_interval": 60_000}),
+        )
+    }
+
+    fn started_by(trigger: Value) -> PlanSubmission {
         let mut plan = Plan::new(PlanName::parse("p").unwrap());
-        let hook =
-            json!({"webhook": {"path": "/a", "secret": "s"}, "overlap": "queue", "min_interval": 60_000});
-        plan.triggers = serde_json::from_value(json!([hook])).unwrap();
+        plan.triggers = serde_json::from_value(json!([trigger])).unwrap();
         PlanSubmission {
             plan_hash: plan.digest(),
             plan,
@@ -359,6 +362,42 @@ mod tests {
         let plans = open(state.path());
         let since = plans.lock().armed.values().next().unwrap().since(&name, now);
         assert_eq!(since, Some(Duration::from_secs(1)));
+    }
+
+    /// Section 13: a schedule has a run for each of its times, when the time has come; one that nobody was there for has none.
+    #[tokio::test]
+    async fn a_schedule_fires_at_its_times() {
+        let state = tempfile::tempdir().unwrap();
+        let at = |time: &str| Timestamp::parse(&format!("2026-01-01T{time}Z")).unwrap();
+        let log = Log::open(&crate::log::Destination::File(state.path().join("log"))).unwrap();
+        let plans = open(state.path());
+        let schedule = json!({"cron": "*/5 * * * *", "tz": "UTC", "catch_up": "none"});
+        let submission = started_by(json!({"schedule": schedule, "overlap": "parallel"}));
+        plans.arm(submission, "ann", at("11:57:00")).unwrap();
+        for (now, started) in [
+            ("11:59:59.999", None),
+            ("12:00:00.2", Some("12:00:00")),
+            ("12:00:00.7", None),
+            ("12:04:59", None),
+            ("12:05:00", Some("12:05:00")),
+            // Nobody looked for a while: what has just come fires, what was missed does not.
+            ("12:30:59", Some("12:30:00")),
+            ("12:34:59", None),
+            ("12:46:30", None),
+            ("12:50:00", Some("12:50:00")),
+        ] {
+            let before: BTreeSet<RunId> = plans.lock().runs.keys().cloned().collect();
+            plans.look_at_times(&log, at(now)).await;
+            let inner = plans.lock();
+            let new: Vec<&Run> =
+                inner.runs.values().filter(|run| !before.contains(&run.head.run_id)).collect();
+            let ids: Vec<&str> = new.iter().filter_map(|run| run.head.trigger_id()).collect();
+            let ends: Vec<String> = started.iter().map(|time| format!(":{}", at(time))).collect();
+            assert_eq!(ids.len(), ends.len(), "{now}: {ids:?}");
+            assert!(ids.iter().zip(&ends).all(|(id, end)| id.ends_with(end.as_str())), "{now}: {ids:?}");
+        }
+        // What has fired is not looked at again, whatever becomes of its runs.
+        assert!(plans.lock().armed.values_mut().all(|armed| armed.schedules(at("12:50:30")).is_empty()));
     }
 
     #[test]

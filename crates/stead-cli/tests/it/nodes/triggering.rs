@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stead_model::plan::PlanRunState;
+use stead_model::time::Timestamp;
+use stead_runner::clock;
 
 use super::pulled::{Pulled, block_on, wait_for};
 use super::submitting::{ask, finished, plans_of, runs, submit};
@@ -77,6 +79,9 @@ fn a_hook_starts_one_run_for_each_delivery() {
     assert_eq!(knock(open, "{}").0, 404);
 }
 
+/// In microseconds.
+const MINUTE: i64 = 60_000_000;
+
 fn marks(pulled: &Pulled) -> PathBuf {
     plans_of(pulled).join("armed/triggered/marks.json")
 }
@@ -106,6 +111,29 @@ fn a_missed_time_is_made_up_for_once() {
         std::thread::sleep(Duration::from_millis(700));
         assert_eq!(runs(&pulled).len(), 2);
     }
+}
+
+/// Section 13: a schedule fires when its time has come, once; what it catches up with plays no part in that.
+#[test]
+fn a_schedule_fires_on_time() {
+    let mut pulled = Pulled::new(&[("site.yaml", "server: {port: 0, bind: 127.0.0.1}\n")]);
+    pulled.lab.write("hook-secret", "open sesame\n");
+    let before = clock::now();
+    let armed = Timestamp::parse("2020-01-01T00:00:00Z").unwrap();
+    submit(&pulled, &triggered(&pulled, "  - {schedule: {cron: '* * * * *'}}\n"), &["--wait"]).exits(0);
+    pulled.kill_server();
+    let mut known: Value = serde_json::from_str(&fs::read_to_string(marks(&pulled)).unwrap()).unwrap();
+    let name = known["seen"].as_object().unwrap().keys().next().unwrap().clone();
+    // Nobody looked since long ago: of all minutes since only the one that is now is on time.
+    known["seen"][&name] = json!(armed);
+    fs::write(marks(&pulled), known.to_string()).unwrap();
+    pulled.start_server();
+    wait_for("a run", || finished(&pulled) >= 2);
+    let id = runs(&pulled)[1].trigger.as_ref().unwrap()["id"].as_str().unwrap().to_owned();
+    let time = id.strip_prefix(&format!("schedule:triggered:{name}:")).unwrap();
+    let time = Timestamp::parse(time).unwrap().as_micros();
+    assert_eq!(time % MINUTE, 0, "{id}");
+    assert!(before.as_micros() - MINUTE < time && time <= clock::now().as_micros(), "{id} after {before}");
 }
 
 /// Section 13: an agent that was there before a plan watches for it is not new, nor when the server comes back.
@@ -195,7 +223,37 @@ fn what_was_dropped_never_fires_again() {
     assert_eq!(runs(&pulled).len(), 2);
 }
 
-/// Section 13: runs that meet at a host wait for each other; those that wait for their turn come in order.
+/// Section 13: runs that wait for their turn, as they do unless a trigger says otherwise, come one after the other.
+#[test]
+fn runs_that_are_queued_come_one_after_the_other() {
+    let pulled = Pulled::new(&[]);
+    pulled.lab.write("hook-secret", "open sesame\n");
+    let place = pulled.lab.root().display().to_string();
+    let note = |word: &str| format!("echo {word} {{{{ vars.tag | quote }}}} >> {place}/noted");
+    let (begin, end) = (note("begin"), note("end"));
+    let hook = "  - {webhook: {path: /w, secret: hook}, vars: {tag: '{{ trigger.payload.tag }}'}}\n";
+    // Nothing else keeps them apart: they lock no hosts.
+    let plan = triggered(&pulled, hook).replace("tasks:\n", "lock: false\ntasks:\n");
+    let (head, _) = plan.split_once("  - {name: note").unwrap();
+    let wait = format!("until test -e {place}/go; do sleep 0.05; done");
+    let plan = format!("{head}  - {{name: note, shell: \"{begin}; {wait}; {end}\"}}\n");
+    submit(&pulled, &plan, &[]).exits(0);
+    for tag in ["d1", "d2", "d3"] {
+        let headers = format!("{OPEN}Idempotency-Key: {tag}\r\n");
+        assert_eq!(post(&pulled, "/v1/hooks/w", &headers, &json!({"tag": tag}).to_string()).0, 202);
+    }
+    // Who starts runs has looked at all of them when one that came later has ended.
+    submit(&pulled, "api_version: v1\nname: other\ntasks: []\n", &["--wait"]).exits(0);
+    let states: Vec<PlanRunState> = runs(&pulled).iter().map(|run| run.state).collect();
+    let (running, queued) = (PlanRunState::Running, PlanRunState::Queued);
+    assert_eq!(states, [running, queued, queued, queued, PlanRunState::Finished]);
+    pulled.lab.write("go", "");
+    wait_for("all of them", || finished(&pulled) == 5);
+    let turns = ["none", "d1", "d2", "d3"].map(|tag| format!("begin {tag}\nend {tag}\n"));
+    assert_eq!(pulled.lab.read("noted"), turns.concat());
+}
+
+/// Section 13: runs that meet at a host wait for each other.
 #[test]
 fn runs_that_meet_at_a_host_all_run() {
     let pulled = Pulled::new(&[]);
