@@ -138,3 +138,45 @@ async fn follow(client: &ServerClient, run: &RunId) -> Result<PlanRun, Failure> 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::output::Handle;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a server finds wrong with a plan that was compiled here ends the command as what is found here does.
+    #[test]
+    fn what_a_server_refuses_is_shown_and_is_invalid() {
+        let problem =
+            json!({"code": "plan/unknown-operation", "path": "tasks[0].op", "message": "there is no `x`"});
+        for (is_json, shown) in [
+            (false, "error[plan/unknown-operation]: tasks[0].op: there is no `x`\n"),
+            (true, "\"message\": \"there is no `x`\""),
+        ] {
+            let (out, err) = (Written::default(), Written::default());
+            let output = Output::new(Handle::new(out.clone()), Handle::new(err.clone()));
+            let code = refused(std::slice::from_ref(&problem), is_json, &output);
+            drop(output);
+            assert_eq!(code, ExitCode::Invalid);
+            let written = if is_json { out } else { err };
+            let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+            assert!(text.contains(shown), "{text}");
+        }
+    }
+}

@@ -4,6 +4,7 @@ mod attacks;
 mod durable;
 mod files;
 mod limits;
+mod operators;
 mod tokens;
 mod wire;
 mod work;
