@@ -26,6 +26,7 @@ pub mod sandbox;
 pub const FIRST_BOOT: &str = "/etc/stead/first-boot.yaml";
 
 pub use console::keep as keep_console;
+pub(crate) use local::SYSTEM_PATH;
 pub use local::StepWatch;
 pub(crate) use process::ProcessMark;
 pub use vm::BootSettings;

@@ -93,8 +93,8 @@ pub enum Need {
     Root,
     /// Mounts and networks of its own, which root in a container often may not have.
     Namespaces,
-    /// `/dev/kvm`.
-    Kvm,
+    /// What lets the processor run guests: `/dev/kvm`.
+    Kvm(PathBuf),
 }
 
 /// A machine that is there, and whether that is new.

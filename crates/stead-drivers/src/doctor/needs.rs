@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Check, Programs};
-use crate::machine::qemu::kvm_works;
+use crate::machine::qemu::{KVM, kvm_works, open_kvm};
 
 /// The machine drivers, by the names users write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +87,6 @@ const CLOUD_HYPERVISOR: Need = Need {
 
 const IP: Need =
     Need { name: "ip", any_of: &[("ip", Some("iproute2"))], purpose: "network cards on bridges" };
-/// What lets the processor run guests.
-const KVM: &str = "/dev/kvm";
 
 impl Need {
     fn find(&self, programs: &Programs<'_>) -> Option<PathBuf> {
@@ -200,16 +198,11 @@ fn oci_groups() -> Check {
 
 /// Returns how far it is known that the processor runs guests: by a guest, if there is a QEMU to run it.
 async fn try_kvm(programs: &Programs<'_>) -> Result<String, String> {
-    open_kvm()?;
+    open_kvm(Path::new(KVM))?;
     match QEMU.find(programs) {
         Some(binary) => kvm_works(&binary, Path::new(KVM)).await.map(|()| format!("a guest runs by {KVM}")),
         None => Ok(format!("{KVM} can be opened; there is no QEMU to try a guest with")),
     }
-}
-
-fn open_kvm() -> Result<(), String> {
-    let opened = std::fs::File::options().read(true).write(true).open(KVM);
-    opened.map(drop).map_err(|error| format!("{KVM} cannot be opened: {error}"))
 }
 
 #[cfg(test)]

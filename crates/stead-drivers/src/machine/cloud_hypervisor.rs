@@ -29,6 +29,7 @@ use super::console;
 use super::home::{Home, Kind, Record, Run, canonical};
 use super::local::{self, Local, StepWatch};
 use super::process::ProcessMark;
+use super::qemu::KVM;
 use super::vm::network::{self, Networks};
 use super::vm::run::{self, Virtual};
 use super::vm::{self, BootSettings, image};
@@ -38,7 +39,7 @@ static KIND: Kind =
     Kind { driver: "cloud-hypervisor", noun: "virtual machine", kept: &[], mark: "STEAD_MACHINE" };
 
 /// What a host says of its Cloud Hypervisor.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CloudHypervisorSettings {
     /// Where machines are kept.
     pub root_dir: PathBuf,
@@ -182,7 +183,7 @@ impl MachineDriver for CloudHypervisorDriver {
         let mut needs = vec![
             Need::Program(self.settings.binary.display().to_string()),
             Need::Program("qemu-img".to_owned()),
-            Need::Kvm,
+            Need::Kvm(PathBuf::from(KVM)),
         ];
         if self.settings.bridge.is_some() {
             needs.extend([Need::Program("ip".to_owned()), Need::Root]);
@@ -241,5 +242,37 @@ impl MachineDriver for CloudHypervisorDriver {
 
     async fn wait(&self, id: &MachineId) -> Result<MachineExit, MachineError> {
         local::wait(self, &local::home_of(self, id)?).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// Section 10: the guest goes first, then the program.
+    #[tokio::test]
+    async fn a_program_that_is_to_quit_ends_its_guest_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(&KIND, dir.path().to_owned());
+        let listener = tokio::net::UnixListener::bind(dir.path().join(api::SOCKET)).unwrap();
+        let heard = async {
+            let mut lines = Vec::new();
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut said = Vec::new();
+                while !said.ends_with(b"\r\n\r\n") {
+                    said.push(stream.read_u8().await.unwrap());
+                }
+                lines.extend(String::from_utf8(said).unwrap().lines().next().map(str::to_owned));
+                stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            }
+            lines
+        };
+        let driver = CloudHypervisorDriver::new(CloudHypervisorSettings::new(dir.path(), "stead"));
+        let ((), lines) = tokio::join!(driver.quit(&home), heard);
+        let put = |path: &str| format!("PUT /api/v1/{path} HTTP/1.1");
+        assert_eq!(lines, [put("vm.shutdown"), put("vmm.shutdown")]);
     }
 }

@@ -20,7 +20,7 @@ use super::tree;
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Where programs are found, whatever the driver's own search path.
-pub(super) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Told of every step of making and removing, before the next one begins.
 pub type StepWatch = Arc<dyn Fn(&str) + Send + Sync>;

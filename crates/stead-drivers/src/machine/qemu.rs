@@ -27,8 +27,8 @@ use stead_runner::machine::{
 };
 use tokio::sync::OnceCell;
 
-pub(crate) use accel::kvm_works;
 pub use accel::{Accel, Acceleration};
+pub(crate) use accel::{KVM, kvm_works, open_kvm};
 pub use argv::Emulated;
 
 use super::home::{Home, Kind, Record, Run, canonical, read};
@@ -45,7 +45,7 @@ const SHEET: &str = "run.json";
 static KIND: Kind = Kind { driver: "qemu", noun: "virtual machine", kept: &[], mark: "STEAD_MACHINE" };
 
 /// What a host says of its QEMU.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QemuSettings {
     /// Where machines are kept.
     pub root_dir: PathBuf,
@@ -80,7 +80,7 @@ impl QemuSettings {
             boot: BootSettings::default(),
             bridge: None,
             subnet: None,
-            kvm_device: PathBuf::from("/dev/kvm"),
+            kvm_device: PathBuf::from(KVM),
         }
     }
 
@@ -206,7 +206,7 @@ impl MachineDriver for QemuDriver {
             Need::Program("qemu-img".to_owned()),
         ];
         if self.settings.accel == Accel::Kvm {
-            needs.push(Need::Kvm);
+            needs.push(Need::Kvm(self.settings.kvm_device.clone()));
         }
         if self.settings.bridge.is_some() {
             needs.extend([Need::Program("ip".to_owned()), Need::Root]);
@@ -225,6 +225,17 @@ impl MachineDriver for QemuDriver {
 
     fn check_boot(&self, boot: Option<&Boot>) -> Result<(), MachineError> {
         self.settings.boot.resolve(boot).map(drop)
+    }
+
+    /// A device that is there may still hang or abort: where nothing else will do, a guest is booted to see.
+    async fn missing(&self, _boots: &[Boot]) -> Vec<MachineError> {
+        let QemuSettings { accel, binary, kvm_device, .. } = &*self.settings;
+        // Those who look for it without a guest say that it is not there.
+        if *accel != Accel::Kvm || open_kvm(kvm_device).is_err() {
+            return Vec::new();
+        }
+        let why = kvm_works(binary, kvm_device).await.err();
+        why.map(|why| MachineError::failed(format!("`accel: kvm`: {why}"))).into_iter().collect()
     }
 
     fn remark(&self) -> Option<String> {

@@ -19,7 +19,8 @@ use super::DriverKey;
 use super::make::boot_of;
 use super::reach::expand_home;
 use crate::command::program;
-use crate::machine::oci;
+use crate::machine::qemu::open_kvm;
+use crate::machine::{SYSTEM_PATH, oci};
 
 /// Diagnostic code: something that nodes need is missing.
 const CODE: &str = "node/preflight";
@@ -52,7 +53,7 @@ pub struct Preflight<'a> {
     pub drivers: &'a BTreeMap<String, Arc<dyn MachineDriver>>,
     /// The host of those that name none.
     pub host: &'a str,
-    /// The environment: `PATH`, `HOME`.
+    /// The environment: `HOME`.
     pub environment: &'a BTreeMap<String, String>,
 }
 
@@ -117,12 +118,10 @@ impl Preflight<'_> {
             let missing = |what: String| Diagnostic::error(CODE, Place::Named(format!("host {host}")), what);
             for need in driver.capabilities().needs {
                 match need {
-                    Need::Program(program) if !self.has_program(&program) => {
+                    Need::Program(program) if !has_program(&program) => {
                         found.push(missing(format!("the program `{program}` is not installed")));
                     }
-                    Need::AnyProgram(programs)
-                        if !programs.iter().any(|program| self.has_program(program)) =>
-                    {
+                    Need::AnyProgram(programs) if !programs.iter().any(|program| has_program(program)) => {
                         found.push(missing(format!("none of {} is installed", programs.join(", "))));
                     }
                     Need::Root if !rustix::process::geteuid().is_root() => {
@@ -133,10 +132,12 @@ impl Preflight<'_> {
                             found.push(missing(why));
                         }
                     }
-                    Need::Kvm if !Path::new("/dev/kvm").exists() => {
-                        found.push(missing("/dev/kvm is not there".to_owned()));
+                    Need::Kvm(device) => {
+                        if let Err(why) = open_kvm(&device) {
+                            found.push(missing(format!("the processor cannot run guests: {why}")));
+                        }
                     }
-                    Need::Program(_) | Need::AnyProgram(_) | Need::Root | Need::Namespaces | Need::Kvm => {}
+                    Need::Program(_) | Need::AnyProgram(_) | Need::Root | Need::Namespaces => {}
                 }
             }
         }
@@ -157,11 +158,6 @@ impl Preflight<'_> {
                 }
             }
         }
-    }
-
-    fn has_program(&self, program: &str) -> bool {
-        let places = self.environment.get("PATH").map_or("", String::as_str);
-        program::find(program, Path::new("/"), Some(OsStr::new(places))).is_ok()
     }
 
     fn look_at_keys(&self, found: &mut Diagnostics) {
@@ -215,3 +211,11 @@ impl Preflight<'_> {
         }
     }
 }
+
+/// Whether drivers find a program: whoever runs them, they look where the system has its own.
+fn has_program(program: &str) -> bool {
+    program::find(program, Path::new("/"), Some(OsStr::new(SYSTEM_PATH))).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

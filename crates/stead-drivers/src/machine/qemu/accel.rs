@@ -53,6 +53,8 @@ impl Acceleration {
     }
 }
 
+/// What lets the processor run guests.
+pub(crate) const KVM: &str = "/dev/kvm";
 /// How long the guest of the probe may take to power off.
 const PROBE: Duration = Duration::from_secs(2);
 /// Where a disk's boot sector has its mark.
@@ -74,13 +76,19 @@ pub(super) async fn probe(wanted: Accel, binary: &Path, device: &Path) -> Accele
     }
 }
 
+/// Opens what lets the processor run guests, as who runs them does; returns why that cannot be.
+pub(crate) fn open_kvm(device: &Path) -> Result<(), String> {
+    let opened = File::options().read(true).write(true).open(device);
+    opened.map(drop).map_err(|error| format!("{} cannot be opened: {error}", device.display()))
+}
+
 /// Boots a guest that powers off at once; returns why it did not.
 pub(crate) async fn kvm_works(binary: &Path, device: &Path) -> Result<(), String> {
-    File::options()
-        .read(true)
-        .write(true)
-        .open(device)
-        .map_err(|error| format!("{}: {error}", device.display()))?;
+    kvm_works_within(PROBE, binary, device).await
+}
+
+async fn kvm_works_within(patience: Duration, binary: &Path, device: &Path) -> Result<(), String> {
+    open_kvm(device)?;
     if !cfg!(target_arch = "x86_64") {
         return Ok(());
     }
@@ -89,12 +97,15 @@ pub(crate) async fn kvm_works(binary: &Path, device: &Path) -> Result<(), String
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-machine", "q35", "-m", "64"]);
     command.args(["-accel", "kvm", "-drive", "if=virtio,format=raw,readonly=on,file=/dev/stdin"]);
     command.stdin(guest).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    let ended = tokio::time::timeout(PROBE, command.status()).await;
+    let ended = tokio::time::timeout(patience, command.status()).await;
     match ended {
         Ok(Ok(status)) if status.success() => Ok(()),
         Ok(Ok(status)) => Err(format!("a guest run by {} ended with {status}", device.display())),
         Ok(Err(error)) => Err(format!("{} cannot be started: {error}", binary.display())),
-        Err(_) => Err(format!("a guest run by {} did not get anywhere in 2 s", device.display())),
+        Err(_) => {
+            let seconds = patience.as_secs_f32();
+            Err(format!("a guest run by {} did not get anywhere in {seconds} s", device.display()))
+        }
     }
 }
 
@@ -128,9 +139,91 @@ fn guest() -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::ExitStatusExt as _;
+    use std::path::PathBuf;
 
     use super::*;
+
+    /// Longer than any program takes that does what it is to do.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A device that can be opened, and a QEMU that does what it is told.
+    fn place(script: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let (device, binary) = (dir.path().join("kvm"), dir.path().join("qemu"));
+        std::fs::write(&device, "").unwrap();
+        std::fs::write(&binary, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&binary, Permissions::from_mode(0o755)).unwrap();
+        (dir, device, binary)
+    }
+
+    /// A device that is there says little: a guest decides. It is booted from what comes in, by the processor.
+    #[cfg(target_arch = "x86_64")]
+    #[tokio::test]
+    async fn a_guest_decides_whether_kvm_works() {
+        let boots =
+            "case \"$*\" in *'-accel kvm'*) ;; *) exit 3 ;; esac; test \"$(wc -c </dev/stdin)\" -eq 1048576";
+        for (script, why) in
+            [(boots, None), ("kill -ABRT $$", Some("signal: 6")), ("exit 1", Some("exit status: 1"))]
+        {
+            let (_dir, device, binary) = place(script);
+            match (kvm_works_within(PATIENCE, &binary, &device).await, why) {
+                (Ok(()), None) => {}
+                (Err(said), Some(why)) => {
+                    assert!(said.contains(why) && said.contains("a guest run by"), "{said}");
+                }
+                (ended, _) => panic!("{script}: {ended:?}"),
+            }
+        }
+    }
+
+    /// What was to be tried and does not work is emulated, and why is kept; what was chosen is not tried.
+    #[cfg(target_arch = "x86_64")]
+    #[tokio::test]
+    async fn what_does_not_work_is_emulated() {
+        let (dir, device, binary) = place("exit 1");
+        let found = probe(Accel::Auto, &binary, &device).await;
+        assert!(!found.kvm && found.why.is_some_and(|why| why.contains("ended with")));
+        let found = probe(Accel::Auto, &binary, &dir.path().join("none")).await;
+        assert!(!found.kvm && found.why.is_some_and(|why| why.contains("none cannot be opened")));
+        for (chosen, kvm) in [(Accel::Kvm, true), (Accel::Tcg, false)] {
+            assert_eq!(probe(chosen, &binary, &device).await, Acceleration { kvm, why: None });
+        }
+    }
+
+    /// A guest that hangs is given up, and killed.
+    #[cfg(target_arch = "x86_64")]
+    #[tokio::test]
+    async fn a_guest_that_hangs_is_given_up() {
+        let (dir, device, binary) = place("echo $$ >\"${0%/*}/pid\"; exec sleep 600");
+        let said = kvm_works_within(Duration::from_millis(50), &binary, &device).await.unwrap_err();
+        assert!(said.contains("did not get anywhere in 0.05 s"), "{said}");
+        let pid = dir.path().join("pid");
+        let began = async {
+            while !std::fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        std::fs::remove_file(&pid).ok();
+        tokio::select! {
+            ended = kvm_works_within(PATIENCE, &binary, &device) => panic!("{ended:?}"),
+            () = began => {}
+        }
+        let stat = format!("/proc/{}/stat", std::fs::read_to_string(&pid).unwrap().trim());
+        let is_alive = || {
+            let text = std::fs::read_to_string(&stat).unwrap_or_default();
+            text.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+        };
+        tokio::time::timeout(PATIENCE, async {
+            while is_alive() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .expect("it goes on");
+    }
 
     #[test]
     fn what_is_tied_ends_with_who_started_it() {

@@ -134,7 +134,7 @@ async fn a_locked_disk_is_a_conflict() {
 async fn what_cannot_be_booted_is_refused_and_needs_are_named() {
     let place = place();
     let driver = CloudHypervisorDriver::new(CloudHypervisorSettings::new(place.root_dir(), place.program()));
-    assert!(driver.capabilities().needs.contains(&Need::Kvm));
+    assert!(driver.capabilities().needs.contains(&Need::Kvm("/dev/kvm".into())));
     let image = Boot::Image(place.path("guest.img").display().to_string());
     let spec = MachineSpec { boot: Some(image), ..place.spec(node("image")) };
     let refused = driver.ensure_created(&spec).await.unwrap_err();
