@@ -51,7 +51,7 @@ use home::Home;
 const MARK: &str = "STEAD_SANDBOX";
 
 /// What a host says of its sandboxes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxSettings {
     /// Where machines are kept.
     pub root_dir: PathBuf,

@@ -20,6 +20,9 @@ use crate::machine::qemu::{Accel, Emulated, QemuDriver, QemuSettings};
 use crate::machine::sandbox::{self, SandboxDriver, SandboxSettings};
 use crate::machine::{BootSettings, USER_GATEWAY, bridge_address};
 
+#[cfg(test)]
+mod tests;
+
 /// The bridge of machines whose host names none.
 const BRIDGE: &str = "vmbr0";
 
