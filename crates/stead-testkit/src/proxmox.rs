@@ -161,6 +161,11 @@ impl Proxmox {
         (world.task_takes, world.agent_takes) = (task, agent);
     }
 
+    /// Returns how many clones were made at once, at most.
+    pub fn most_clones(&self) -> usize {
+        self.world().most_clones
+    }
+
     /// Returns everything that was asked.
     pub fn calls(&self) -> Vec<Call> {
         self.world().calls.clone()

@@ -74,7 +74,7 @@ impl Method {
 }
 
 /// What a host says of its Proxmox. `Debug` does not show the token.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxmoxSettings {
     /// Where the API is: `https://HOST:8006`.
     pub endpoint: String,
@@ -196,7 +196,7 @@ impl Cluster {
         let settings = &self.settings;
         let node = encode(&settings.node);
         // Without an answer, or with a token that is refused, nothing else is known.
-        if let Err(error) = self.api.send(&api::Change::new("GET", "version")).await {
+        if let Err(error) = self.api.look("version").await {
             return vec![error.while_doing(&format!("asking {}", settings.endpoint))];
         }
         let mut found = Vec::new();
@@ -211,7 +211,7 @@ impl Cluster {
                 format!("nodes/{node}/storage/{}/status", encode(&settings.iso_storage)),
             ),
         ] {
-            match self.api.send(&api::Change::new("GET", path)).await {
+            match self.api.look(&path).await {
                 Ok(status) if status.get("active").and_then(find::number) == Some(0) => {
                     found.push(MachineError::Invalid(format!("{what} is not active")));
                 }

@@ -361,6 +361,10 @@ fn clone(world: &mut World, from: u32, request: &Request, wrong: Option<&Wrong>)
         return Answer::bad_field(name, why);
     }
     let Some(template) = world.guests.get(&from) else { return Answer::no_config(Kind::Qemu, from) };
+    // A copy of its own has to be asked for: a template is otherwise what the disk lies on.
+    if request.field("full") != Some("1") {
+        return Answer::refused(500, "parameter 'storage' not allowed for linked clones");
+    }
     let mut copy = Guest::new(Kind::Qemu, &[]);
     copy.config.clone_from(&template.config);
     copy.config.remove("template");
@@ -446,12 +450,19 @@ fn guest(
         ("DELETE", []) if is_running => {
             Answer::refused(500, &format!("{} {vmid} is running - destroy failed", kind.noun()))
         }
-        ("DELETE", []) => Answer::data(world.task(
-            if lxc { "vzdestroy" } else { "qmdestroy" },
-            vmid,
-            Effect::Remove(vmid),
-            wrong,
-        )),
+        ("DELETE", []) => {
+            // What goes along only if that is asked for.
+            for (field, stays) in [
+                ("purge", format!("a backup job that names {vmid}")),
+                ("destroy-unreferenced-disks", format!("fast:vm-{vmid}-disk-7")),
+            ] {
+                if request.field(field) != Some("1") {
+                    world.volumes.insert(stays, Vec::new());
+                }
+            }
+            let task = if lxc { "vzdestroy" } else { "qmdestroy" };
+            Answer::data(world.task(task, vmid, Effect::Remove(vmid), wrong))
+        }
         ("GET", ["agent", "network-get-interfaces"]) if !lxc => agent(world, vmid),
         ("GET", ["interfaces"]) if lxc => interfaces(world, vmid),
         (method, _) => Answer::refused(501, &format!("Method '{method}' not implemented")),

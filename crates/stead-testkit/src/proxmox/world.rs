@@ -110,6 +110,8 @@ pub(super) struct World {
     pub(super) faults: Vec<Fault>,
     pub(super) task_takes: Duration,
     pub(super) agent_takes: Duration,
+    /// The most clones that were made at once.
+    pub(super) most_clones: usize,
     real: Option<Arc<dyn Guests>>,
     count: u32,
 }
@@ -146,6 +148,7 @@ impl World {
             faults: Vec::new(),
             task_takes: TASK,
             agent_takes: AGENT,
+            most_clones: 0,
             real,
             count: 0,
         }
@@ -214,6 +217,8 @@ impl World {
             self.count, self.count, task.started
         );
         self.tasks.insert(upid.clone(), task);
+        let clones = self.tasks.values().filter(|task| task.kind == "qmclone" && task.ended.is_none());
+        self.most_clones = self.most_clones.max(clones.count());
         upid
     }
 

@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const MOST_BYTES: usize = 64 << 20;
 /// Lines of a task's log that are asked for: its end is what says why it failed.
 const LOG_LINES: u64 = 5000;
-/// How often a task is looked at: at first, how much later each time, and at most.
+/// How often a task is looked at: at first, and at last; see [`longer`].
 const FIRST_LOOK: Duration = Duration::from_millis(200);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
@@ -39,11 +39,13 @@ pub struct Pace {
     pub first_look: Duration,
     /// How long locks and an API that does not answer are waited for.
     pub busy: Duration,
+    /// How long an answer may take to who only wants to know whether there is one: nothing is done before it is given.
+    pub look: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { first_look: FIRST_LOOK, busy: Duration::from_secs(120) }
+        Self { first_look: FIRST_LOOK, busy: Duration::from_secs(120), look: Duration::from_secs(10) }
     }
 }
 
@@ -182,6 +184,11 @@ impl Api {
         }
     }
 
+    /// Asks once for what is at `path`. An API that takes the question and says nothing is soon given up.
+    pub(super) async fn look(&self, path: &str) -> Result<Value, ApiError> {
+        self.exchange("GET", path, None, Vec::new(), self.pace.look).await
+    }
+
     /// As [`Self::get`]; none if there is no such thing.
     pub(super) async fn find(&self, path: &str) -> Result<Option<Value>, ApiError> {
         match self.get(path).await {
@@ -220,7 +227,7 @@ impl Api {
                 break status.get("exitstatus").and_then(Value::as_str).unwrap_or("unknown").to_owned();
             }
             sleep(pause).await;
-            pause = (pause * 3 / 2).min(LAST_LOOK);
+            pause = longer(pause);
         };
         if exit == "OK" {
             return Ok(None);
@@ -240,7 +247,7 @@ impl Api {
         let (kind, body) = form::multipart(name, content);
         let mut tries = self.tries();
         loop {
-            let sent = match self.exchange("POST", path, Some(kind.clone()), body.clone()).await {
+            let sent = match self.exchange("POST", path, Some(kind.clone()), body.clone(), PATIENCE).await {
                 Ok(data) => self.finish(&data).await,
                 Err(error) => Err(error),
             };
@@ -260,7 +267,7 @@ impl Api {
             "GET" | "DELETE" => (change.path.clone(), String::new(), None),
             _ => (change.path.clone(), form, Some("application/x-www-form-urlencoded".to_owned())),
         };
-        self.exchange(change.method, &path, kind, body.into_bytes()).await
+        self.exchange(change.method, &path, kind, body.into_bytes(), PATIENCE).await
     }
 
     async fn exchange(
@@ -269,6 +276,7 @@ impl Api {
         path: &str,
         kind: Option<String>,
         body: Vec<u8>,
+        patience: Duration,
     ) -> Result<Value, ApiError> {
         let invalid = |error: hyper::http::Error| ApiError::Refused(format!("{method} {path}: {error}"));
         let mut message = hyper::Request::builder()
@@ -283,7 +291,7 @@ impl Api {
         }
         let message = message.body(Full::new(Bytes::from(body))).map_err(invalid)?;
         let _one_of_few = self.calls.acquire().await;
-        let answer = self.way.exchange(message, MOST_BYTES, PATIENCE).await.map_err(unanswered)?;
+        let answer = self.way.exchange(message, MOST_BYTES, patience).await.map_err(unanswered)?;
         self.judge(&format!("{method} {path}"), &answer)
     }
 
@@ -329,6 +337,11 @@ fn complaint(body: &Value, reason: Option<&str>) -> String {
     said
 }
 
+/// Returns the pause after this one.
+fn longer(pause: Duration) -> Duration {
+    (pause * 3 / 2).min(LAST_LOOK)
+}
+
 /// Counts tries: how long they may go on, and how long the next one waits.
 pub(super) struct Tries {
     until: Instant,
@@ -345,7 +358,7 @@ impl Tries {
             return Err(error);
         }
         sleep(self.pause).await;
-        self.pause = (self.pause * 3 / 2).min(LAST_LOOK);
+        self.pause = longer(self.pause);
         Ok(())
     }
 }
@@ -366,6 +379,35 @@ mod tests {
             complaint(&fields, Some("Parameter verification failed.")),
             "Parameter verification failed.; cores: type check failed; memory: too small"
         );
+    }
+
+    /// Whoever only looks does not wait as long as who changes something.
+    #[tokio::test]
+    async fn who_only_looks_gives_up_soon() {
+        assert_eq!((Pace::default().look, PATIENCE), (Duration::from_secs(10), Duration::from_secs(90)));
+        let dir = tempfile::tempdir().unwrap();
+        // It takes every connection, and says nothing.
+        let _deaf = std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap();
+        let way = Way::Socket(dir.path().join("s"));
+        let api = Api::new(
+            way,
+            "lab",
+            &Secret::new("root@pam!stead=x"),
+            Pace { look: Duration::from_millis(50), ..Pace::default() },
+        );
+        let lost = api.look("version").await.unwrap_err();
+        assert!(
+            matches!(&lost, ApiError::Lost(why) if why.ends_with("no whole answer within 50ms")),
+            "{lost}"
+        );
+    }
+
+    #[test]
+    fn pauses_grow_to_their_end() {
+        let first = Pace::default().first_look;
+        let pauses = std::iter::successors(Some(first), |pause| Some(longer(*pause)));
+        let millis: Vec<u128> = pauses.take(8).map(|pause| pause.as_micros() / 100).collect();
+        assert_eq!(millis, [2_000, 3_000, 4_500, 6_750, 10_125, 15_187, 20_000, 20_000]);
     }
 
     #[test]

@@ -45,7 +45,11 @@ fn settings(endpoint: &str, fingerprint: &str, dir: &Path) -> ProxmoxSettings {
         vmids: 100..=999_999_999,
         bridge: "vmbr1".to_owned(),
         lock_dir: dir.join("locks"),
-        pace: Pace { first_look: Duration::from_millis(10), busy: Duration::from_secs(10) },
+        pace: Pace {
+            first_look: Duration::from_millis(10),
+            busy: Duration::from_secs(10),
+            ..Pace::default()
+        },
     }
 }
 
@@ -266,6 +270,27 @@ async fn a_late_agent_is_waited_for() {
     assert_eq!((ssh.host.as_str(), ssh.port), (seen.addresses[0].as_str(), 22));
     assert!(ssh.host.starts_with("10.9.") && ssh.host_key.starts_with("ssh-ed25519 AAAA"), "{ssh:?}");
     driver.destroy(&made.machine.id).await.unwrap();
+}
+
+/// A storage is not asked for more copies at once than it can make: four, whoever wants how many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_disks_are_copied_at_once() {
+    let cluster = Cluster::new();
+    cluster.api.set_delays(Duration::from_millis(200), Duration::from_millis(5));
+    let driver = cluster.driver();
+    let mut making = tokio::task::JoinSet::new();
+    for number in 0..10 {
+        let driver = Arc::clone(&driver);
+        making
+            .spawn(async move { driver.ensure_created(&vm(node(&format!("many{number}")))).await.unwrap() });
+    }
+    let made = making.join_all().await;
+    assert!((1..=4).contains(&cluster.api.most_clones()), "{}", cluster.api.most_clones());
+    cluster.api.set_delays(Duration::from_millis(1), Duration::from_millis(5));
+    for ensured in made {
+        driver.destroy(&ensured.machine.id).await.unwrap();
+    }
+    assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
 /// A number that is asked for is given, or refused if it is another's; a machine keeps the one it has.
