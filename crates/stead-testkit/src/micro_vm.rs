@@ -40,7 +40,7 @@ pub fn boot_disk() -> Vec<u8> {
 
 /// A Linux with nothing but busybox.
 ///
-/// Its init mounts the seed and prints `meta-data`, gets the address of QEMU's own network, answers on port 22 with one
+/// Its init mounts the seed and prints `meta-data`, gets the address that the seed gives it, else that of QEMU's own network, answers on port 22 with one
 /// line, and does what the kernel's argument `micro=` says: `off` powers off, `panic` panics, anything else waits for
 /// the power button.
 #[derive(Clone, Debug)]
@@ -52,12 +52,13 @@ pub struct MicroLinux {
 }
 
 /// In the order in which they are loaded.
-const MODULES: [&str; 15] = [
+const MODULES: [&str; 16] = [
     "virtio",
     "virtio_ring",
     "virtio_pci_legacy_dev",
     "virtio_pci_modern_dev",
     "virtio_pci",
+    "virtio_mmio",
     "failover",
     "net_failover",
     "virtio_net",
@@ -82,8 +83,9 @@ for disk in /dev/vd?; do mount -t iso9660 -o ro $disk /seed 2>/dev/null && break
 sed 's/^/seed: /' /seed/meta-data
 ip link set lo up
 ip link set eth0 up
-ip address add 10.0.2.15/24 dev eth0
-ip route add default via 10.0.2.2
+address=$(sed -n 's/.*"addresses":\["\([^"]*\)"\].*/\1/p' /seed/network-config 2>/dev/null)
+ip address add ${address:-10.0.2.15/24} dev eth0
+ip route add default via 10.0.2.2 2>/dev/null
 mkdir -p /etc/acpi/PWRF
 printf '#!/bin/sh\necho power button >/dev/console\npoweroff -f\n' >/etc/acpi/PWRF/00000080
 chmod 755 /etc/acpi/PWRF/00000080

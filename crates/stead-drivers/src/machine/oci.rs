@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use sha2::{Digest as _, Sha256};
 use stead_model::machine::{
     Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, MachineState, OwnerScope, ShapeChange,
@@ -73,7 +74,7 @@ const SSHD_SETTINGS: &str = "/etc/ssh/sshd_config.d/10-stead.conf";
 static KIND: Kind = Kind { driver: "oci", noun: "container", kept: &[], mark: MARK };
 
 /// What a host says of its containers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OciSettings {
     /// Where machines are kept.
     pub root_dir: PathBuf,
@@ -314,6 +315,8 @@ impl Virtual for OciDriver {
     async fn quit(&self, home: &Home) {
         tell(home, "KILL").await;
     }
+
+    const QUIT_SIGNAL: Option<Signal> = Some(Signal::KILL);
 }
 
 /// Sends a signal to the first process of a container; one that is gone needs none.

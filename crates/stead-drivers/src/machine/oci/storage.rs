@@ -203,6 +203,29 @@ mod tests {
         assert!(copy(Path::new("/no/such/place"), &to, &[]).is_err());
     }
 
+    /// Section 9 of reach: where there can be no overlay there is a copy, and why is kept; unless an overlay it has to be.
+    #[test]
+    fn a_root_is_a_copy_where_there_can_be_no_overlay() {
+        if super::super::try_namespaces().is_err() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(&super::super::KIND, dir.path().join("machine"));
+        // A tree below what lies over it: no kernel takes that.
+        let tree = home.file("upper").join("tree");
+        fs::create_dir_all(tree.join("etc")).unwrap();
+        fs::write(tree.join("etc/motd"), "hello").unwrap();
+        let refused = Storage::make(&home, &tree, StorageChoice::Overlay, &[]).unwrap_err();
+        assert!(refused.to_string().contains("no overlay on"), "{refused}");
+        assert_eq!(Storage::of(&home), None);
+        let made = Storage::make(&home, &tree, StorageChoice::Auto, &[]).unwrap();
+        let Storage::Copy { why: Some(why) } = &made else { panic!("{made:?}") };
+        assert!(why.contains("no overlay on"), "{why}");
+        assert_eq!(Storage::of(&home), Some(made.clone()));
+        assert_eq!(made.mount(&home).unwrap(), home.file(ROOT));
+        assert_eq!(fs::read_to_string(home.file(ROOT).join("etc/motd")).unwrap(), "hello");
+    }
+
     /// One complaint per socket, more than a pipe holds.
     #[test]
     fn a_copy_with_much_to_complain_of_ends() {

@@ -43,7 +43,10 @@ pub(super) async fn start(driver: &QemuDriver, home: &Home) -> Result<Changed, M
             // Whoever started it did not live to see it up.
             let _console = console::Pipe::open(home, &driver.settings.program)
                 .map_err(|error| home.failed("start", &error))?;
-            come_up(home, None, None).await?;
+            if let Err(error) = come_up(home, None, None).await {
+                give_up(driver, home, held).await;
+                return Err(error);
+            }
         }
         return Ok(Changed::No);
     }
@@ -57,19 +60,23 @@ pub(super) async fn start(driver: &QemuDriver, home: &Home) -> Result<Changed, M
                 (held, record) = (started.held, started.record);
             }
             Err(error) => {
-                let (place, ender, held) = (home.clone(), driver.clone(), started.held);
                 drop(started.console);
-                // Nothing of one that did not come up stays; what cannot be ended now is told by whoever comes next.
-                let ended = blocking(move || {
-                    let _held = held;
-                    end_all(&ender, &place)
-                });
-                ended.await.ok();
+                give_up(driver, home, started.held).await;
                 return Err(error);
             }
         }
     }
     Ok(Changed::Yes)
+}
+
+/// Ends what did not come up: nothing of it stays. What cannot be ended now is told by whoever comes next.
+async fn give_up(driver: &QemuDriver, home: &Home, held: Held) {
+    let (place, ender) = (home.clone(), driver.clone());
+    let ended = blocking(move || {
+        let _held = held;
+        end_all(&ender, &place)
+    });
+    ended.await.ok();
 }
 
 fn is_port_taken(home: &Home) -> bool {

@@ -88,3 +88,50 @@ impl Qmp {
 async fn within<T>(talk: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     timeout(ANSWER, talk).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixListener;
+
+    use super::*;
+    use crate::machine::qemu::KIND;
+
+    const GREETING: &str = "{\"QMP\": {}}\n";
+    const DONE: &str = "{\"event\": \"RESUME\"}\n{\"return\": {}}\n";
+
+    /// Connects to a monitor that says these, whatever it hears, and no more; asks for its status.
+    async fn asked(says: &[&str]) -> io::Result<Value> {
+        let dir = tempfile::tempdir()?;
+        let home = Home::at(&KIND, dir.path().to_owned());
+        let listener = UnixListener::bind(dir.path().join(SOCKET))?;
+        let talking = async {
+            let (mut stream, _) = listener.accept().await?;
+            stream.write_all(says.concat().as_bytes()).await?;
+            stream.shutdown().await?;
+            std::future::pending::<io::Result<Value>>().await
+        };
+        let asking = async { Qmp::connect(&home).await?.execute("query-status", None).await };
+        tokio::select! {
+            said = talking => said,
+            answer = asking => answer,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_monitor_may_refuse_or_say_no_more() {
+        let refusal = "{\"error\": {\"desc\": \"not now\"}}\n";
+        for (says, why) in [
+            (vec![], "unexpected end of file"),
+            (vec!["{}\n"], "what answers is not QEMU"),
+            (vec!["hello\n"], "expected value"),
+            (vec![GREETING], "unexpected end of file"),
+            (vec![GREETING, refusal], "qmp_capabilities: not now"),
+            (vec![GREETING, DONE], "unexpected end of file"),
+            (vec![GREETING, DONE, refusal], "query-status: not now"),
+        ] {
+            let error = asked(&says).await.unwrap_err();
+            assert!(error.to_string().contains(why), "{says:?}: {error}");
+        }
+        asked(&[GREETING, DONE, DONE]).await.unwrap();
+    }
+}

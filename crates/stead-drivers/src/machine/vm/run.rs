@@ -47,6 +47,9 @@ pub(crate) trait Virtual: Local {
 
     /// Tells the program to quit, whatever the guest does.
     async fn quit(&self, home: &Home);
+
+    /// The signal that [`Self::quit`] is, if it is one.
+    const QUIT_SIGNAL: Option<Signal> = None;
 }
 
 /// Returns a hold on the machine's process, if it lives.
@@ -223,14 +226,13 @@ pub(crate) async fn stop<V: Virtual>(
     let forced = !timeout(grace, ended).await.unwrap_or(false);
     (driver.watch())("asked");
     if forced {
-        let exit = MachineExit {
-            code: Some(0),
-            signal: Some(Signal::KILL.as_raw()),
-            at: Some(clock::now()),
-            reason: FORCED.to_owned(),
+        let set_exit = |signal: Option<Signal>| {
+            let signal = signal.map(Signal::as_raw);
+            let (at, reason) = (Some(clock::now()), FORCED.to_owned());
+            home.set_exit(&MachineExit { code: Some(0), signal, at, reason }).map_err(failed)
         };
         // Known before it ends: whoever waits for that is told why.
-        home.set_exit(&exit).map_err(failed)?;
+        set_exit(V::QUIT_SIGNAL)?;
         (driver.watch())("exit");
         if let Some(process) = live(home) {
             let quitting = async {
@@ -238,7 +240,9 @@ pub(crate) async fn stop<V: Virtual>(
                 process.ended().await
             };
             // What does not quit is killed.
-            timeout(QUIT, quitting).await.ok();
+            if timeout(QUIT, quitting).await.is_err() {
+                set_exit(Some(Signal::KILL))?;
+            }
         }
     }
     let (driver, home) = (driver.clone(), home.clone());

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use stead_drivers::machine::qemu::{Accel, QemuDriver, QemuSettings};
+use stead_drivers::machine::qemu::{Accel, Emulated, QemuDriver, QemuSettings};
 use stead_model::machine::{Boot, MachineId, MachineSpec, MachineState, OwnerScope};
 use stead_runner::machine::{Changed, MachineDriver, MachineError, Need, Stopped};
 use stead_testkit::machine_contract::{self, Yard};
@@ -26,7 +26,7 @@ fn is_installed() -> bool {
 }
 
 /// Returns the spec of a Linux guest; else says what is missing.
-fn linux(place: &Place, name: &str, argument: &str) -> Option<MachineSpec> {
+pub(super) fn linux(place: &Place, name: &str, argument: &str) -> Option<MachineSpec> {
     if !is_installed() {
         return None;
     }
@@ -63,16 +63,7 @@ async fn a_linux_guest_says_what_it_does_and_why_it_ended() {
     assert!(console.contains(&format!("seed: instance-id: {}", machine.uuid)), "{console}");
     let ssh = machine.ssh.clone().unwrap();
     assert!(ssh.host_key.starts_with("ssh-ed25519 "), "{ssh:?}");
-    let mut said = String::new();
-    // QEMU takes the connection before anybody listens in the guest.
-    for _ in 0..600 {
-        let mut stream = std::net::TcpStream::connect((ssh.host.as_str(), ssh.port)).unwrap();
-        if std::io::Read::read_to_string(&mut stream, &mut said).is_ok_and(|read| read > 0) {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(said, "hello from the micro guest\n");
+    assert_eq!(greeting(&ssh.host, ssh.port), "hello from the micro guest\n");
 
     // Driver killed and restarted: the same process is adopted.
     let adopted = place.driver().inspect(&machine.id).await.unwrap().unwrap();
@@ -104,6 +95,45 @@ async fn power_off_and_panic_are_told_apart() {
         place.driver().destroy(&machine.id).await.unwrap();
     }
     assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// Says what a Linux guest says on its port 22.
+pub(super) fn greeting(host: &str, port: u16) -> String {
+    let mut said = String::new();
+    // Whoever passes connections on takes them before anybody listens in the guest.
+    super::yard::until("the guest answers", || {
+        let connected = std::net::TcpStream::connect((host, port));
+        connected.is_ok_and(|mut stream| {
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            std::io::Read::read_to_string(&mut stream, &mut said).is_ok_and(|read| read > 0)
+        })
+    });
+    said
+}
+
+/// Section 9: a guest runs in each kind of machine: its disks and cards are found, and it stops when it is asked to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_linux_guest_runs_in_every_kind_of_machine() {
+    for (name, machine) in [("tiny", Emulated::Microvm), ("old", Emulated::Pc), ("usual", Emulated::Q35)] {
+        let place = Place::new(Runs::Qemu);
+        let Some(spec) = linux(&place, name, "") else { return };
+        let driver = QemuDriver::new(QemuSettings { machine, ..place.qemu_settings() });
+        let made = start(&driver, &spec).await;
+        place.until_console(&spec.owner, "micro guest is up");
+        let console = place.console(&spec.owner);
+        assert!(console.contains(&format!("seed: instance-id: {}", made.uuid)), "{name}: {console}");
+        let ssh = made.ssh.clone().unwrap();
+        assert_eq!(greeting(&ssh.host, ssh.port), "hello from the micro guest\n", "{name}");
+        let stopped = driver.stop(&made.id, Duration::from_secs(60)).await.unwrap();
+        assert_eq!(
+            stopped,
+            Stopped { changed: true, forced: false },
+            "{name}: {}",
+            place.console(&spec.owner)
+        );
+        driver.destroy(&made.id).await.unwrap();
+        assert_eq!(place.left(), Vec::<String>::new());
+    }
 }
 
 /// Case 27: without `/dev/kvm` machines are emulated, and that is said once.
@@ -138,9 +168,75 @@ async fn a_process_that_hangs_is_killed() {
     let stopped = driver.stop(&machine.id, Duration::from_millis(200)).await.unwrap();
     assert_eq!(stopped, Stopped { changed: true, forced: true });
     let seen = driver.inspect(&machine.id).await.unwrap().unwrap();
-    assert_eq!(seen.state, MachineState::Stopped);
+    assert_eq!((seen.state, seen.exit.unwrap().signal), (MachineState::Stopped, Some(9)));
     assert_eq!(driver.start(&machine.id).await, Ok(Changed::Yes));
+
+    // One whose guest does not listen quits when it is told to, which is no signal.
+    let machine = driver.inspect(&machine.id).await.unwrap().unwrap();
+    place.deafen(&machine);
+    let began = Instant::now();
+    let stopped = driver.stop(&machine.id, Duration::ZERO).await.unwrap();
+    assert_eq!(stopped, Stopped { changed: true, forced: true });
+    let exit = driver.wait(&machine.id).await.unwrap();
+    // On a machine that is too busy for that it may have been killed all the same.
+    assert!(exit.signal.is_none() || began.elapsed() > Duration::from_secs(2), "{exit:?}");
     driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(place.left(), Vec::<String>::new());
+}
+
+/// Makes a QEMU that fails once each time the file `fail` is there.
+fn faulty_binary(place: &Place) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (binary, fail) = (place.path("faulty-qemu"), place.path("fail"));
+    let fail = fail.display();
+    let script = format!(
+        "#!/bin/sh\nif rm '{fail}' 2>/dev/null; then echo 'on purpose' >&2; exit 3; fi\nexec qemu-system-x86_64 \"$@\"\n"
+    );
+    fs::write(&binary, script).unwrap();
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+    binary
+}
+
+/// Section 10: each call may fail, and the next one does what it did not: a disk that cannot be made, a process that dies at once,
+/// a monitor that is not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_may_fail_once() {
+    if !is_installed() {
+        return;
+    }
+    let place = Place::new(Runs::Qemu);
+    let settings = QemuSettings { binary: faulty_binary(&place), ..place.qemu_settings() };
+    let driver = QemuDriver::new(settings);
+    let image = place.path("guest.qcow2");
+    fs::write(&image, b"QFI\xfb and no more").unwrap();
+    let boot = Some(Boot::Image(image.display().to_string()));
+    let spec = MachineSpec { boot, ..place.spec(node("faulty")) };
+    let refused = driver.ensure_created(&spec).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let mut convert = std::process::Command::new("qemu-img");
+    convert.args(["convert", "-f", "raw", "-O", "qcow2"]).arg(place.path("guest.img")).arg(&image);
+    assert!(convert.status().unwrap().success());
+    let id = driver.ensure_created(&spec).await.unwrap().machine.id;
+
+    fs::write(place.path("fail"), "").unwrap();
+    match driver.start(&id).await {
+        Err(MachineError::Failed { last_lines, .. }) => {
+            assert!(last_lines.iter().any(|line| line == "on purpose"), "{last_lines:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let seen = driver.inspect(&id).await.unwrap().unwrap();
+    assert_eq!((seen.state, seen.exit.unwrap().code), (MachineState::Failed, Some(3)));
+    assert_eq!(driver.start(&id).await, Ok(Changed::Yes));
+    place.until_console(&spec.owner, "up\r\n");
+
+    // Nobody can tell it anything any more: it is forced.
+    fs::remove_file(place.home(&spec.owner).join("qmp.sock")).unwrap();
+    let stopped = driver.stop(&id, Duration::from_millis(100)).await.unwrap();
+    assert_eq!(stopped, Stopped { changed: true, forced: true });
+    assert_eq!(driver.start(&id).await, Ok(Changed::Yes));
+    fs::remove_file(place.home(&spec.owner).join("qmp.sock")).unwrap();
+    assert_eq!(driver.destroy(&id).await, Ok(Changed::Yes));
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
@@ -252,7 +348,7 @@ fn needs_are_named() {
     let settings =
         QemuSettings { accel: Accel::Kvm, bridge: Some("br0".to_owned()), ..place.qemu_settings() };
     let needs = needs(settings);
-    assert!(needs.contains(&Need::Kvm) && needs.contains(&Need::Root), "{needs:?}");
+    assert!(needs.contains(&Need::Kvm("/dev/kvm".into())) && needs.contains(&Need::Root), "{needs:?}");
 }
 
 /// A process that nobody knows the number of is ended by a stop, too.

@@ -11,6 +11,7 @@ use stead_model::site::address::Cidr;
 use stead_runner::machine::{MachineDriver, MachineError};
 use stead_testkit::machine_contract::Yard;
 
+use super::qemu::{greeting, linux};
 use super::yard::{Place, Runs, leave_out, node, start};
 
 /// A bridge that goes with the test.
@@ -39,6 +40,34 @@ impl Drop for Bridge {
     fn drop(&mut self) {
         Command::new("ip").args(["link", "delete", "dev", &self.0]).output().ok();
     }
+}
+
+/// Section 9: what is sent to a machine on a bridge arrives there, at the address that its seed told it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_on_a_bridge_is_reached() {
+    let Some(bridge) = Bridge::make() else { return };
+    let place = Place::new(Runs::Qemu);
+    let Some(spec) = linux(&place, "tapped", "") else { return };
+    // Nobody else's, whoever tests beside this.
+    let id = std::process::id();
+    let network = format!("10.{}.{}", 228 + (id >> 8) % 24, id % 256);
+    for words in [
+        vec!["address", "add", &format!("{network}.1/29"), "dev", &bridge.0],
+        vec!["link", "set", &bridge.0, "up"],
+    ] {
+        assert!(Command::new("ip").args(&words).status().unwrap().success(), "{words:?}");
+    }
+    let subnet = Some(Cidr::parse(&format!("{network}.0/29")).unwrap());
+    let driver =
+        QemuDriver::new(QemuSettings { bridge: Some(bridge.0.clone()), subnet, ..place.qemu_settings() });
+    let machine = start(&driver, &spec).await;
+    let ssh = machine.ssh.clone().unwrap();
+    assert_eq!((ssh.host.as_str(), ssh.port), (format!("{network}.2").as_str(), 22));
+    place.until_console(&spec.owner, "micro guest is up");
+    assert_eq!(greeting(&ssh.host, ssh.port), "hello from the micro guest\n");
+    driver.destroy(&machine.id).await.unwrap();
+    assert_eq!(bridge.ports(), Vec::<String>::new());
+    assert_eq!(place.left(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
