@@ -59,6 +59,12 @@ pub trait Yard: Send + Sync {
     /// Makes the record of the machine's process name a process that is none of it, and ends its own.
     fn swap_process(&self, machine: &Machine);
 
+    /// Leaves of a running machine what a restart of this machine leaves of it. Returns whether that can be: machines that are
+    /// elsewhere know nothing of it.
+    fn restart_host(&self, _machine: &Machine) -> bool {
+        false
+    }
+
     /// Returns a program that does something with the machine of `owner` as a driver of its own: `create`, or a verb of
     /// [`drive`]. A driver that tells its steps is watched by [`death`].
     fn driver_process(&self, verb: &str, owner: &Owner) -> Command;
@@ -84,10 +90,23 @@ pub async fn verify(yard: &dyn Yard) {
     disturbed::deaf(yard).await;
     disturbed::doomed(yard).await;
     disturbed::swapped_process(yard).await;
+    disturbed::restarted_host(yard).await;
     disturbed::two_drivers(yard).await;
     disturbed::dropped_everywhere(yard).await;
     disturbed::killed_driver(yard).await;
     disturbed::killed_while_stopping(yard).await;
+}
+
+/// Makes the mark of a machine's process one of another boot of this machine, with a number that another process has now.
+///
+/// # Panics
+/// If there is none.
+pub fn begin_boot(file: &std::path::Path) {
+    let text = std::fs::read_to_string(file).expect("a mark");
+    let (mark, rest) = text.split_once('\n').expect("a line");
+    let start = mark.split_whitespace().nth(1).expect("when it was started");
+    let mark = format!("{} {start} another-boot", std::process::id());
+    std::fs::write(file, format!("{mark}\n{rest}")).expect("the mark");
 }
 
 fn owner(name: &str) -> Owner {

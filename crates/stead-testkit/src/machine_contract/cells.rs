@@ -32,6 +32,14 @@ pub(super) async fn absent(yard: &dyn Yard) {
     is_empty(yard);
 }
 
+/// Who lists machines is told of each what who looks at it is told.
+async fn listed_as_seen(yard: &dyn Yard, id: &MachineId, owner: &Owner) {
+    let driver = yard.driver();
+    let seen = within(driver.inspect(id)).await.expect("a look");
+    let listed = within(driver.list(&OwnerScope::Exactly(owner.scope().to_owned()))).await.expect("a list");
+    assert_eq!(listed.into_iter().find(|machine| machine.owner == *owner), seen);
+}
+
 pub(super) async fn half_made(yard: &dyn Yard) {
     let driver = yard.driver();
     let spec = yard.spec(owner("half"));
@@ -39,6 +47,7 @@ pub(super) async fn half_made(yard: &dyn Yard) {
     yard.half_make(&spec);
     for _ in 0..2 {
         assert_eq!(state(yard, &id).await, Some(MachineState::Creating));
+        listed_as_seen(yard, &id, &spec.owner).await;
         assert_eq!(within(driver.start(&id)).await, Err(MachineError::NotFound(id.clone())));
         assert_eq!(within(driver.stop(&id, GRACE)).await, Ok(UNCHANGED));
     }
@@ -104,6 +113,7 @@ pub(super) async fn running(yard: &dyn Yard) {
     }
     conflict(yard, &spec, id).await;
     assert_eq!(within(yard.driver().inspect(id)).await, Ok(Some(machine.clone())), "a new driver adopts it");
+    listed_as_seen(yard, id, &spec.owner).await;
     let waiting = driver.wait(id);
     let ending = async {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -75,6 +75,20 @@ pub(super) async fn swapped_process(yard: &dyn Yard) {
     remove(yard, &machine.id).await;
 }
 
+/// What ran when this machine went down is stopped when it is back, and starts as ever.
+pub(super) async fn restarted_host(yard: &dyn Yard) {
+    let driver = yard.driver();
+    let machine = start(yard, &yard.spec(owner("before"))).await;
+    if yard.restart_host(&machine) {
+        let seen = within(driver.inspect(&machine.id)).await.expect("a look").expect("it is there");
+        assert_eq!((seen.state, seen.pid), (MachineState::Stopped, None), "{seen:?}");
+        assert_eq!(seen.exit.and_then(|exit| exit.code), Some(0), "it has not failed");
+        assert_eq!(within(driver.start(&machine.id)).await, Ok(Changed::Yes));
+        up(yard, &machine.id).await;
+    }
+    remove(yard, &machine.id).await;
+}
+
 pub(super) async fn two_drivers(yard: &dyn Yard) {
     let spec = yard.spec(owner("twice"));
     for _ in 0..5 {
@@ -96,6 +110,9 @@ pub(super) async fn two_drivers(yard: &dyn Yard) {
         is_empty(yard);
     }
 }
+
+/// After so many polls a call is either over or waits for the same again and again.
+const MOST_POLLS: usize = 100;
 
 /// Counts how often it was woken.
 #[derive(Default)]
@@ -130,7 +147,8 @@ pub(super) async fn dropped_everywhere(yard: &dyn Yard) {
     let spec = yard.spec(owner("dropped"));
     let id = make(yard, &spec).await;
     remove(yard, &id).await;
-    for polls in 1.. {
+    let mut polls = 1;
+    loop {
         let driver = yard.driver();
         let mut whole = poll_and_drop(driver.ensure_created(&spec), polls).await;
         let made = within(driver.ensure_created(&spec)).await.expect("made after all");
@@ -144,13 +162,12 @@ pub(super) async fn dropped_everywhere(yard: &dyn Yard) {
         whole &= poll_and_drop(driver.destroy(&id), polls).await;
         within(driver.destroy(&id)).await.expect("removed after all");
         is_empty(yard);
-        if whole {
-            return;
-        }
         // Those that look again and again whether something has come have no end of awaits.
-        if polls > 12 {
+        if whole || polls > MOST_POLLS {
             return;
         }
+        // Each await at first; then closer than any call changes what it does.
+        polls += 1 + polls / 4;
     }
 }
 

@@ -239,6 +239,34 @@ impl Yard for Place {
         fs::write(&file, format!("{}{rest}", std::process::id())).unwrap();
     }
 
+    fn restart_host(&self, machine: &Machine) -> bool {
+        let home = self.home(&machine.owner);
+        let door: Value = serde_json::from_slice(&fs::read(home.join("door.json")).unwrap()).unwrap();
+        // First who would write down how the others ended.
+        let keeper = machine.pid.unwrap();
+        signal(keeper, Signal::KILL);
+        until("its keeper is gone", || !is_alive(keeper));
+        let mut processes = processes_of(&home);
+        processes.extend(door["init"].as_u64().map(|pid| u32::try_from(pid).unwrap()));
+        for pid in &processes {
+            // What runs in it goes with its first process.
+            kill_process(Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap(), Signal::KILL).ok();
+        }
+        until("its processes are gone", || processes.iter().all(|pid| !is_alive(*pid)));
+        // A device that is going may be busy for a moment.
+        until("its bridge is gone", || {
+            Command::new("ip").args(["link", "delete", &self.bridge]).output().unwrap();
+            !Path::new("/sys/class/net").join(&self.bridge).exists()
+        });
+        until("its control groups are gone", || {
+            let groups = groups_of(&self.root_dir());
+            groups.iter().for_each(|group| drop(fs::remove_dir(group)));
+            groups.is_empty()
+        });
+        machine_contract::begin_boot(&home.join("pid"));
+        true
+    }
+
     fn driver_process(&self, verb: &str, owner: &Owner) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["oci::yard::a_driver_of_its_own", "--exact", "--test-threads=1"]);
@@ -276,6 +304,12 @@ pub(crate) fn residue(root_dir: &Path, bridge: &str) -> Vec<String> {
     if Path::new("/sys/class/net").join(bridge).exists() {
         found.push(format!("bridge {bridge}"));
     }
+    found.extend(groups_of(root_dir).iter().map(|group| format!("control group {}", group.display())));
+    found
+}
+
+/// Returns the control groups of containers below `root_dir`.
+pub(crate) fn groups_of(root_dir: &Path) -> Vec<PathBuf> {
     let is_own = |name: &str| {
         let parts: Option<(&str, &str)> = name.strip_prefix("stead-").and_then(|rest| rest.rsplit_once('-'));
         parts.is_some_and(|(uuid, place)| {
@@ -283,11 +317,12 @@ pub(crate) fn residue(root_dir: &Path, bridge: &str) -> Vec<String> {
             Digest::of(directory.as_os_str().as_bytes()).to_string().starts_with(place)
         })
     };
+    let mut found = Vec::new();
     for group in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
         let inner = fs::read_dir(group.path()).into_iter().flatten().flatten();
         let groups = std::iter::once(group).chain(inner);
         let own = groups.filter(|group| group.file_name().to_str().is_some_and(is_own));
-        found.extend(own.map(|group| format!("control group {}", group.path().display())));
+        found.extend(own.map(|group| group.path()));
     }
     found
 }

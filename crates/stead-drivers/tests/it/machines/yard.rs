@@ -291,6 +291,18 @@ impl Yard for Place {
         fs::write(&file, format!("{}{rest}", std::process::id())).unwrap();
     }
 
+    fn restart_host(&self, machine: &Machine) -> bool {
+        let home = self.home(&machine.owner);
+        let processes = processes_of(&home);
+        assert!(processes.contains(&machine.pid.unwrap()), "{processes:?}");
+        for pid in &processes {
+            signal(*pid, Signal::KILL);
+        }
+        until("its processes are gone", || processes.iter().all(|pid| !is_alive(*pid)));
+        machine_contract::begin_boot(&home.join("pid"));
+        true
+    }
+
     fn driver_process(&self, verb: &str, owner: &Owner) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["machines::yard::a_driver_of_its_own", "--exact", "--test-threads=1"]);
