@@ -67,6 +67,9 @@ def program(told, root):
             with open(new, "wb") as file:
                 fetch(told, file)
             break
+        except Untrusted:
+            new.unlink()
+            raise
         except OSError as error:
             if attempt == ATTEMPTS:
                 raise

@@ -10,6 +10,8 @@ mount -t devtmpfs dev /dev
 mkdir -p /dev/pts /run/openrc /run/sshd /seed /tmp
 mount -t devpts pts /dev/pts
 chmod 1777 /tmp
+# As whoever brings it leaves it: nobody brings it again.
+chmod 700 /var/lib/stead/bin/*/stead
 for module in $(cat /modules/order); do insmod /modules/$module.ko; done
 for disk in /dev/vd?; do mount -t iso9660 -o ro $disk /seed 2>/dev/null && break; done
 tar -xf /seed/stead-files -C /
@@ -24,10 +26,13 @@ chmod 755 /etc/acpi/PWRF/00000080
 acpid -d -c /etc/acpi >/dev/null 2>&1 &
 for service in /etc/runlevels/default/*; do rc-service "${service##*/}" start; done
 /usr/sbin/sshd -D -e 2>/dev/console &
+# What busybox's `reboot` tells the first process.
+trap 'reboot -f' TERM
 echo "micro node is up"
 while :; do
     if [ -e /etc/stead/bootstrap.json ]; then
-        /var/lib/stead/bin/*/stead agent run >/dev/console 2>&1
+        /var/lib/stead/bin/*/stead agent run >/dev/console 2>&1 &
+        wait $!
         echo "the agent ended: $?"
     fi
     sleep 1

@@ -87,18 +87,23 @@ impl Tree {
 
     /// Returns the processes of this place whose command line has these words.
     pub(super) fn processes(&self, words: &[&str]) -> Vec<Pid> {
-        let found = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let line = fs::read(entry.path().join("cmdline")).ok()?;
-            let line: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
-            let environment = fs::read(entry.path().join("environ")).ok()?;
-            let own = self.lab.root().to_str().unwrap().as_bytes();
-            let is_own = environment.windows(own.len()).any(|window| window == own);
-            let has = |word: &&str| line.contains(&word.as_bytes());
-            (is_own && words.iter().all(has)).then(|| Pid::from_raw(pid))?
-        });
-        found.collect()
+        processes_of(self.lab.root(), words)
     }
+}
+
+/// Returns the processes with these words whose variables name `place`.
+pub(super) fn processes_of(place: &Path, words: &[&str]) -> Vec<Pid> {
+    let found = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        let line: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let environment = fs::read(entry.path().join("environ")).ok()?;
+        let own = place.to_str().unwrap().as_bytes();
+        let is_own = environment.windows(own.len()).any(|window| window == own);
+        let has = |word: &&str| line.contains(&word.as_bytes());
+        (is_own && words.iter().all(has)).then(|| Pid::from_raw(pid))?
+    });
+    found.collect()
 }
 
 pub(super) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -140,7 +145,7 @@ fn delegated<'a>(events: &'a [Value], task: &str, origin: &[&str]) -> Vec<&'a Va
 
 /// Whether every event of a run is there, once and in order, from the first to the last.
 #[track_caller]
-fn assert_whole(events: &[&Value]) {
+pub(super) fn assert_whole(events: &[&Value]) {
     let numbers: Vec<u64> = events.iter().map(|event| event["seq"].as_u64().unwrap()).collect();
     let expected: Vec<u64> = (1..=numbers.len() as u64).collect();
     assert_eq!(numbers, expected);

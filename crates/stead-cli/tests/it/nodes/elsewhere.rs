@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use stead_testkit::sshd::{self, Sshd};
 
-use super::delegating::wait_for;
+use super::delegating::{assert_whole, processes_of, wait_for};
 use super::{manifest, site, write};
 use crate::cases_17_32::lab::{Ended, Lab};
 
@@ -109,7 +110,9 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        for pid in self.pids_there() {
+        // A test that failed may have left a run that waits.
+        let runs = processes_of(&self.root(), &["create", "--manifest-json"]);
+        for pid in runs.into_iter().chain(self.pids_there()) {
             kill_process(pid, Signal::KILL).ok();
         }
         self.lab.run(["destroy", "-M", "m", "-H", "local", "--yes", "--json"]);
@@ -124,6 +127,50 @@ fn rows(document: &Value) -> Vec<(String, String)> {
 
 fn all(status: &str, names: &[&str]) -> Vec<(String, String)> {
     names.iter().map(|name| ((*name).to_owned(), status.to_owned())).collect()
+}
+
+/// Case 32: the connection itself is cut, again and again; nothing is missed, nothing comes twice.
+#[test]
+fn a_connection_that_is_cut_loses_no_event() {
+    const CUTS: usize = 3;
+    let Some(pair) = Pair::new("  - {name: quay, type: vm, spec: base}\n") else { return };
+    let host = pair.lab.read("site-config/hosts/other.yaml");
+    write(&pair.lab, "hosts/other.yaml", &format!("{host}boot_delay_ms: 12000\n"));
+    let mut command = pair.lab.stead(["create", "-M", "m", "-H", "other", "--yes", "--json"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // The run there waits with its machine: all that is done over the connection is listening.
+    let mut below = Vec::new();
+    wait_for("the run there", || {
+        assert!(child.try_wait().unwrap().is_none(), "it is over");
+        below = processes_of(&pair.root(), &["create", "--manifest-json"]);
+        !below.is_empty() && !processes_of(&pair.root(), &["errand", "follow"]).is_empty()
+    });
+    for pid in &below {
+        kill_process(*pid, Signal::STOP).unwrap();
+    }
+    let mut known = Vec::new();
+    for _ in 0..CUTS {
+        wait_for("somebody else who listens", || {
+            let listening = processes_of(&pair.root(), &["errand", "follow"]);
+            let is_new = listening.iter().any(|pid| !known.contains(pid));
+            known.extend(listening);
+            is_new
+        });
+        pair.other.drop_connections();
+    }
+    for pid in &below {
+        kill_process(*pid, Signal::CONT).unwrap();
+    }
+    let ended: Ended = child.wait_with_output().unwrap().into();
+    let made = ended.exits(0).document();
+    assert_eq!(rows(&made), all("completed", &["quay"]));
+    let events = pair.lab.events(made["run"].as_str().unwrap());
+    let of = |event: &&Value| {
+        event["ev"] == "delegated" && event["task"] == "host_other.create" && event["origin"].is_null()
+    };
+    assert_whole(&events.iter().filter(of).map(|event| &event["event"]).collect::<Vec<_>>());
+    assert!(pair.other.logins() > CUTS, "{}", pair.other.log());
 }
 
 /// Section 6: `-H other` is reached as a hosting node is; its nodes, and those in them, are this level's to know.

@@ -1,6 +1,7 @@
 //! What starts the agent at the first boot of a machine that cloud-init sets up.
 
 use std::fs;
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -60,4 +61,19 @@ fn the_agent_comes_from_the_pinned_server_with_the_hash_that_was_told() {
     let kept = fs::read_to_string(pulled.lab.path("root/etc/stead/bootstrap.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), told);
     assert!(!pulled.lab.path("root/etc/stead/.bootstrap.json").exists());
+
+    // What comes with another hash is not used, and nothing of it stays. The server takes this for what it has hashed.
+    fs::remove_dir_all(pulled.lab.path("root")).unwrap();
+    let artifact = pulled.lab.path("state/artifacts/stead");
+    let hashed = fs::metadata(&artifact).unwrap().modified().unwrap();
+    let mut file = fs::File::options().write(true).open(&artifact).unwrap();
+    file.write_all(STEAD.replace("enable", "enablE").as_bytes()).unwrap();
+    file.set_modified(hashed).unwrap();
+    let refused = start_agent(&pulled, &told).unwrap();
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(refused.stderr.contains("has another hash"), "{}", refused.stderr);
+    let kept = pulled.lab.path(&format!("root/var/lib/stead/bin/{sha256}"));
+    assert_eq!(fs::read_dir(kept).unwrap().count(), 0);
+    let kept = fs::read_to_string(pulled.lab.path("root/etc/stead/bootstrap.json")).unwrap();
+    assert_eq!(kept, told.to_string(), "no agent was started");
 }

@@ -9,7 +9,7 @@ use stead_testkit::sshd::{KeyKind, make_key};
 
 use super::{LOCAL, site, write};
 use crate::cases_17_32::lab::{Ended, Lab};
-use crate::oci::yard::{is_skipped, own_network, residue};
+use crate::oci::yard::{groups_of, is_skipped, own_network, residue};
 
 const SITE: &str = "server: {port: 0}\ndefaults: {domain: lab.example, packages: [ca-certificates]}\n";
 const SPEC: &str = "schema_version: 1
@@ -156,14 +156,24 @@ fn public(keys: &Path) -> String {
     fs::read_to_string(keys.join("ann.pub")).unwrap().trim().to_owned()
 }
 
-/// Section 7: the room that a container has is not limited, and this is said.
+/// Section 7: memory and processors of a preset are limits of its container; the room that it has is none, and this is said.
 #[test]
 fn a_size_that_is_no_limit_is_said() {
     if is_skipped("runc") {
         return;
     }
-    let harbour = Harbour::new("runc", &["name: small, disk: 3"], "");
+    let harbour = Harbour::new("runc", &["name: small, preset: small, disk: 3"], "");
+    write(&harbour.lab, "presets/small.yaml", "cores: 2\nmemory: 640\ndisk: 1\n");
     let told = harbour.make(&[])["diagnostics"].to_string();
+    let groups = groups_of(&harbour.machines());
+    let limit = |names: [&str; 2]| {
+        let files = groups.iter().flat_map(|group| names.map(|name| group.join(name)));
+        files.filter_map(|file| fs::read_to_string(file).ok()).next().unwrap_or_default()
+    };
+    let memory = limit(["memory.limit_in_bytes", "memory.max"]);
+    assert_eq!(memory.trim(), (640_u64 << 20).to_string(), "{groups:?}");
+    let cpu = limit(["cpu.cfs_quota_us", "cpu.max"]);
+    assert_eq!(cpu.split_whitespace().next(), Some("200000"), "two of them: {cpu}");
     assert!(told.contains("node/unapplied-key") && told.contains("cannot apply disk"), "{told}");
     harbour.clear();
 }
@@ -387,6 +397,9 @@ fn silent_child(runtime: &str) {
     );
     let token = harbour.json_on("leaf", "/etc/stead/bootstrap.json")["token"].as_str().unwrap().to_owned();
     harbour.lab.run(["token", "verify", &token, "--node", "leaf"]).exits(4).says("E301");
+    let below = "--site /var/lib/stead/delegated/site/m";
+    let verify = format!("/var/lib/stead/bin/*/stead token verify {token} --node leaf {below}");
+    harbour.on("host", &["sudo", "-n", "sh", "-c", &verify]);
     assert!(!harbour.lab.path("state/server").exists(), "only the level of the pulling node has a server");
     assert_eq!(modes(&harbour.make(&["--mode", "push"])), ["push", "push"]);
     assert_eq!(

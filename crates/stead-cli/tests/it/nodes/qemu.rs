@@ -267,6 +267,41 @@ fn a_virtual_machine_becomes_its_spec_whoever_does_it() {
     assert_eq!(taps(), before);
 }
 
+/// Case 24 of reach: `reboot` in a virtual machine gives a new boot id and the run goes on. How machines are run is said if it is
+/// not as it should be.
+#[test]
+fn a_virtual_machine_restarts_and_the_run_goes_on() {
+    let Some(guest) = guest() else { return };
+    let world = Vms::new(&guest, "- {name: edge, type: vm}\n");
+    let host = world.lab.read("site-config/hosts/vm.yaml").replace("accel: tcg\n", "machine: q35\n");
+    world.write("hosts/vm.yaml", &host);
+    let made = world.create(&[]);
+    let home = world.machines().join(&world.machine_ids()[0]);
+    let is_emulated = fs::read_to_string(home.join("vm.log")).unwrap().contains("-accel tcg");
+    let told = made["diagnostics"].as_array().unwrap().iter().find(|row| row["code"] == "node/driver");
+    let told = told.map(|row| row["message"].as_str().unwrap());
+    assert_eq!(told.is_some_and(|message| message.contains("emulated (tcg)")), is_emulated, "{made}");
+
+    world.lab.write(
+        "again.yaml",
+        "api_version: v1\nname: again\ntasks:
+  - {name: left, target: edge, shell: 'echo here >/tmp/left'}
+  - {name: boot, target: edge, op: reboot, params: {timeout: 5m}, depends_on: left}
+  - {name: after, target: edge, op: facts, params: {only: [boot_id]}, depends_on: boot}
+  - {name: gone, target: edge, exec: [test, '!', -e, /tmp/left], depends_on: after}
+",
+    );
+    let ended = world.run(&["plan", "run", "again.yaml", "-M", "m", "-H", "vm", "--json"]);
+    assert_eq!(ended.code, 0, "{}\n{}", ended.stdout, world.consoles());
+    let report = ended.document();
+    let data = |task: usize| &report["tasks"][task]["hosts"][0]["data"];
+    assert_ne!(data(1)["boot_id"], data(1)["before"], "{report}");
+    assert_eq!(data(2)["boot_id"], data(1)["boot_id"], "{report}");
+    assert_eq!(world.consoles().matches("micro node is up").count(), 2, "{}", world.consoles());
+    assert_eq!(world.destroy().code, 0);
+    world.leaves_nothing();
+}
+
 /// ST-6 and ST-8 in real virtual machines: peers are made at once, one that fails leaves the others; what is there is
 /// found again, also without its state; destroy twice.
 #[test]
