@@ -321,6 +321,8 @@ impl Query {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn code(target: &str) -> WireCode {
@@ -401,5 +403,67 @@ mod tests {
         assert_eq!(parsed("/kit.git/%2e%2e/x"), repo("kit", &[]));
         assert_eq!(parsed("/kit.git/a%2fb"), repo("kit", &[]));
         assert_eq!(parsed("/kit.git"), repo("kit", &[]));
+    }
+
+    /// Returns every name that a route has, which files and records are called by.
+    fn names(route: &Route) -> Vec<String> {
+        match route {
+            Route::Spec(node) | Route::Token(node) | Route::Signals(node) => vec![node.to_string()],
+            Route::Next { node, .. } | Route::Node { node, .. } => vec![node.to_string()],
+            Route::Reports { node, job } => {
+                [node.to_string()].into_iter().chain(job.as_ref().map(ToString::to_string)).collect()
+            }
+            Route::JobInput { node, id } => vec![node.to_string(), id.to_string()],
+            Route::Nodes { after } => after.iter().map(ToString::to_string).collect(),
+            Route::Jobs { after } => after.iter().map(ToString::to_string).collect(),
+            Route::Job { id, .. } => vec![id.to_string()],
+            Route::PlanRun(run) | Route::PlanEvents { run, .. } => vec![run.to_string()],
+            Route::Artifact(digest) => vec![digest.to_string()],
+            Route::Manifest(key) => vec![key.to_string()],
+            // A name that no repository has is not found; what is below it are plain parts.
+            Route::Repo { path, .. } => path.clone(),
+            Route::Hook(path) => path.split('/').skip(1).map(str::to_owned).collect(),
+            Route::Health
+            | Route::Specs
+            | Route::Plans
+            | Route::Page
+            | Route::Manifests
+            | Route::Server
+            | Route::Reload
+            | Route::Keys
+            | Route::Usable => Vec::new(),
+        }
+    }
+
+    /// A part of a path: a name that is known, one that could be one, or something that wants to be another path.
+    fn part() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "(spec|specs|v1|nodes|next|reports|token|signals|jobs|j1|input|plans|events|hooks|manifests|edge|kit\\.git)",
+            "[a-z0-9._-]{0,12}",
+            "(\\.|%2e|%2E|/|%2f|%5c|%00|%25|%|a|[\\x21-\\x7e]){0,6}",
+        ]
+    }
+
+    proptest! {
+        /// Section 16: whatever is asked for, there is an answer, and no name leads out of where it is looked for.
+        #[test]
+        fn any_path_is_answered(
+            parts in prop::collection::vec(part(), 0..7),
+            query in "(\\?(after|wait|job|x)=[0-9a-z%&=]{0,8})?",
+            raw in "\\PC{0,40}",
+        ) {
+            for target in [format!("/{}{query}", parts.join("/")), format!("/{raw}"), raw.clone()] {
+                // What is no request target does not come this far.
+                let Ok(uri) = target.parse::<Uri>() else { continue };
+                match Route::parse(&uri) {
+                    Ok(route) => for name in names(&route) {
+                        let is_plain = !name.is_empty() && name != "." && name != ".."
+                            && !name.contains(['/', '\\', '\0']);
+                        prop_assert!(is_plain, "{target}: {route:?}");
+                    },
+                    Err(error) => prop_assert!(matches!(error.code, WireCode::E100 | WireCode::E101), "{target}: {error:?}"),
+                }
+            }
+        }
     }
 }

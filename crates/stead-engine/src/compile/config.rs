@@ -311,6 +311,19 @@ mod tests {
         assert!(names.iter().all(|name| TaskName::parse(name).is_ok()));
     }
 
+    /// Section 2: a network through which nobody is reached is put back after a minute, whichever way it is given.
+    #[test]
+    fn a_change_of_the_network_has_a_minute_to_prove_itself() {
+        for ip in ["dhcp", "10.0.0.5/24"] {
+            let mut spec = spec(true);
+            let network = json!({"ip": ip, "gateway": "10.0.0.1", "dns": []});
+            spec.network = Some(serde_json::from_value(network).unwrap());
+            let all = items(&spec, &ConfigSurroundings::default());
+            let (_, operation, params) = all.iter().find(|(name, _, _)| name == "network").unwrap();
+            assert_eq!((*operation, &params["confirm"]), ("network.interface", &json!("60s")), "{ip}");
+        }
+    }
+
     #[test]
     fn a_user_without_sudo_has_no_rule() {
         let find = |nopasswd: bool, task: &str| {

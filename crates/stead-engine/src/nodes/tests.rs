@@ -86,6 +86,12 @@ fn count_stands_for_several_nodes() {
     assert_eq!(forest.nodes[0].peers, [1, 2, 3]);
     assert_eq!(forest.nodes[3].depends_on, [0, 1, 2]);
     assert_eq!(forest.named("web"), Some(0..3));
+    let meant = |word: &str| {
+        let choice = Choice { depth: None, only: vec![word.to_owned()] };
+        select(&forest, &choice, Verb::Make, &|_| false).unwrap().selected
+    };
+    assert_eq!(meant("web"), [true, true, true, false], "all of them");
+    assert_eq!(meant("web-2"), [false, true, false, false]);
     assert_eq!(checked.pattern, Some(Pattern::Mesh));
     for (text, code) in [
         ("[{name: a, type: vm, count: 2}, {name: b, type: vm, parent: a}]", "node/unknown-parent"),

@@ -164,31 +164,39 @@ ssh_keys: {{}}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::site::{Site, SiteFile};
+    use crate::site::manifest::Mode;
+    use crate::site::{Site, SiteFile, resolve};
+
+    /// Returns the files of a new site that are read.
+    fn site_files(persona: Persona) -> Vec<SiteFile> {
+        let key = SigningKey::from_bytes([7; 32]);
+        let files = starter(persona, persona.needs_key().then_some(&key));
+        let kind_of = |path: &str| {
+            FileKind::FOLDERS.into_iter().find(|kind| path.starts_with(&format!("{}/", kind.place()))).or(
+                match path {
+                    "site.yaml" => Some(FileKind::Site),
+                    "secrets.yaml" => Some(FileKind::Secrets),
+                    _ => None,
+                },
+            )
+        };
+        let read = files.iter().filter_map(|file| {
+            let stem = file.path.rsplit('/').next()?.strip_suffix(".yaml")?.to_owned();
+            let content = Ok(file.content.clone().into_bytes());
+            Some(SiteFile { kind: kind_of(&file.path)?, stem, name: file.path.clone(), content })
+        });
+        read.collect()
+    }
+
+    fn read(persona: Persona) -> Site {
+        Site::read(site_files(persona))
+    }
 
     /// Every persona's site is without a problem, and fits the schemas it brings.
     #[test]
     fn new_sites_are_right() {
-        let key = SigningKey::from_bytes([7; 32]);
         for persona in [Persona::Homelab, Persona::Managed, Persona::Enterprise] {
-            let files = starter(persona, persona.needs_key().then_some(&key));
-            let kind_of = |path: &str| {
-                FileKind::FOLDERS.into_iter().find(|kind| path.starts_with(&format!("{}/", kind.place()))).or(
-                    match path {
-                        "site.yaml" => Some(FileKind::Site),
-                        "secrets.yaml" => Some(FileKind::Secrets),
-                        _ => None,
-                    },
-                )
-            };
-            let read: Vec<SiteFile> = files
-                .iter()
-                .filter_map(|file| {
-                    let stem = file.path.rsplit('/').next()?.strip_suffix(".yaml")?.to_owned();
-                    let content = Ok(file.content.clone().into_bytes());
-                    Some(SiteFile { kind: kind_of(&file.path)?, stem, name: file.path.clone(), content })
-                })
-                .collect();
+            let read = site_files(persona);
             assert_eq!(read.len(), 13);
             for file in &read {
                 let schema = jsonschema::validator_for(&site_schema(file.kind)).unwrap();
@@ -204,6 +212,65 @@ mod tests {
             assert!(site.specs.values().all(|entry| entry.diagnostics.0.is_empty()));
             assert!(site.manifests.values().all(|entry| entry.diagnostics.0.is_empty()));
             assert_eq!(site.secrets.value.signing_key.is_some(), persona.needs_key());
+        }
+    }
+
+    /// Section 2: the sizes and postures that a new site brings are those of the contract, file by file.
+    #[test]
+    fn sizes_and_postures_are_as_promised() {
+        let site = read(Persona::Homelab);
+        let sizes: Vec<(&str, [u32; 3])> = site
+            .presets
+            .iter()
+            .map(|(name, preset)| {
+                let preset = &preset.value;
+                (name.as_str(), [preset.cores, preset.memory, preset.disk])
+            })
+            .collect();
+        assert_eq!(
+            sizes,
+            [
+                ("vm-large", [4, 8192, 40]),
+                ("vm-medium", [2, 4096, 20]),
+                ("vm-small", [2, 2048, 10]),
+                ("vm-xlarge", [8, 16384, 80]),
+                ("vm-xsmall", [1, 1024, 8]),
+            ]
+        );
+        let postures = site.postures.iter().map(|(name, posture)| {
+            let (posture, packages) = (&posture.value.security, posture.value.packages.join(" "));
+            let ssh = serde_json::to_value(&posture.ssh).unwrap();
+            assert_eq!(ssh["port"], 22);
+            let (root, passwords) = (&ssh["permit_root_login"], &ssh["password_authentication"]);
+            let (nopasswd, fail2ban) = (posture.sudo.nopasswd, posture.fail2ban.enabled);
+            format!("{} {root} {passwords} {nopasswd} {fail2ban} {packages}", name.as_str()).replace('"', "")
+        });
+        assert_eq!(
+            postures.collect::<Vec<_>>(),
+            [
+                "dev yes yes true false net-tools strace tcpdump",
+                "local prohibit-password no true false ",
+                "prod no no false true ",
+                "stage prohibit-password no false true net-tools strace",
+            ]
+        );
+    }
+
+    /// Section 1: what each persona gets that the others do not.
+    #[test]
+    fn each_persona_has_its_mode_posture_and_trigger() {
+        for (persona, mode, posture, scheduled) in [
+            (Persona::Homelab, Mode::Push, "dev", false),
+            (Persona::Managed, Mode::Pull, "stage", true),
+            (Persona::Enterprise, Mode::Hybrid, "prod", false),
+        ] {
+            let site = read(persona);
+            assert_eq!(site.manifests["first"].value.default_mode, mode);
+            let node = crate::NodeName::parse("one").unwrap();
+            let resolved = resolve(&site, &crate::SiteKey::parse("base").unwrap(), &node).unwrap();
+            assert_eq!(resolved.access.posture.as_str(), posture, "{persona:?}");
+            let run = serde_json::to_value(resolved.run).unwrap();
+            assert_eq!(run["trigger"], if scheduled { "schedule" } else { "manual" }, "{persona:?}");
         }
     }
 }

@@ -6,6 +6,9 @@ use super::manifest::{Mode, Origin, Pattern};
 use super::*;
 use crate::id::NodeName;
 
+mod defaults;
+mod rules;
+
 const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB ann@desk";
 
 const LOCAL: &str =

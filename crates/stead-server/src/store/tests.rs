@@ -1,4 +1,4 @@
-use stead_model::node::wire::{JobState, SignalKind};
+use stead_model::node::wire::{JobState, ReportKind, ReportStatus, SignalKind};
 
 use super::*;
 
@@ -110,4 +110,33 @@ async fn output_that_is_gone_is_said_to_be_gone() {
     let job = store.job(&id).unwrap();
     assert_eq!(job.state, JobState::Succeeded);
     assert!(job.error.unwrap().contains("not there any more"));
+}
+
+/// Section 9: connected is who asks, or asked less than 15 seconds ago.
+#[test]
+fn an_agent_is_connected_for_15_seconds_after_its_last_poll() {
+    let polled = clock::instant();
+    let presence = |polling| Presence { poll: 1, polling, last_poll: Some(polled), ..Presence::default() };
+    for (seconds, is_connected) in [(0, true), (14, true), (15, false), (3600, false)] {
+        let now = polled + Duration::from_secs(seconds);
+        assert_eq!(presence(0).is_connected(now), is_connected, "{seconds}");
+        assert!(presence(1).is_connected(now), "it asks still: {seconds}");
+    }
+    assert!(!Presence::default().is_connected(polled), "it never asked");
+}
+
+/// Section 9: an agent that was heard and asks no more is stale, also for a server that was not there then.
+#[tokio::test]
+async fn an_agent_that_was_heard_before_is_stale() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = |store: &Store| store.statuses(None).items.first().map(|status| status.agent);
+    let (store, _stop) = open_until(dir.path());
+    assert_eq!(state(&store), None);
+    assert_eq!(unheard(&edge()).agent, AgentState::None);
+    store.next(&edge(), Taken::Unsaid, Duration::ZERO, || Ok(())).await.unwrap();
+    let report = NodeReport::new(ReportKind::Config, ReportStatus::Complete);
+    store.report(&edge(), report).await.unwrap();
+    drop(store);
+    let later = open(dir.path());
+    assert_eq!(state(&later), Some(AgentState::Stale));
 }
