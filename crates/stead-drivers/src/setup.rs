@@ -219,6 +219,16 @@ impl<'a> Setup<'a> {
             set(&gone)?;
             notes.extend(file::apply(cx, disk, params, entries)?.notes);
             set(&come)?;
+            if !gone.is_empty() {
+                // What was right may have gone along: a route with the address it was reached by.
+                let kept = wishes.iter().filter(|wish| !wish.differs && !live::is_gone(&wish.want));
+                for wish in kept.filter(|wish| !wish.part.is_derived()) {
+                    let now = wish.part.read(cx)?;
+                    if wish.part.differs(&now, &wish.want) {
+                        wish.part.set(cx, &now, &wish.want)?;
+                    }
+                }
+            }
             changed |= !written.is_empty();
             for step in steps {
                 notes.extend(step.run(cx, disk)?);

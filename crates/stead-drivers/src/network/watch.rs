@@ -30,7 +30,7 @@ use crate::disk::Disk;
 use crate::disk::seen::Kind;
 use crate::file::entry::Entry;
 use crate::setup::Wish;
-use crate::setup::live::Live;
+use crate::setup::live::{Live, is_gone};
 use crate::setup::settle::{self, Settle};
 
 const PLACE: &str = "/run/stead/network";
@@ -142,6 +142,13 @@ impl Watch {
                 [vec![OsString::from("ip")], args.into_iter().map(OsString::from).collect()].concat()
             }));
         }
+        // A route goes with the address it is reached by, also one that nobody changed: it comes back last.
+        let moves = wishes.iter().any(|wish| wish.differs && matches!(wish.part, Live::Address(..)));
+        let is_lost = |wish: &&Wish| moves && matches!(wish.part, Live::Route(_)) && !is_gone(&wish.seen);
+        let routes = wishes.iter().filter(is_lost);
+        commands.extend(routes.filter_map(|wish| wish.part.ip_args(&wish.seen)).map(|args| {
+            [vec![OsString::from("ip")], args.into_iter().map(OsString::from).collect()].concat()
+        }));
         if settle.contains(&Settle::Netplan) {
             commands.push(vec!["netplan".into(), "apply".into()]);
         }

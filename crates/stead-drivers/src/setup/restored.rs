@@ -11,9 +11,9 @@ use stead_model::plan::Param;
 use stead_model::{Descriptor, Op, OperationName};
 use stead_runner::operation::{OpError, Params};
 
-use super::live::Live;
+use super::live::{Live, is_gone};
 use super::settle::Settle;
-use super::{CONFIGURE, Configure, Setup, State};
+use super::{CONFIGURE, Configure, Setup, State, Wish};
 use crate::disk::seen::Kind;
 use crate::file::entry::Want;
 use crate::file::restored::{Recorded, changing, recorded, too_long};
@@ -115,7 +115,11 @@ pub(super) fn inverse(state: State) -> Option<Op> {
         let recorded = recorded(record, false)?;
         files.insert(record.path.to_str()?.to_owned(), serde_json::to_value(recorded).ok()?);
     }
-    let parts = state.wishes.into_iter().filter(|wish| wish.differs && !wish.part.is_derived());
+    let moves = state.wishes.iter().any(|wish| wish.differs && matches!(wish.part, Live::Address(..)));
+    // A route goes with the address it is reached by, also one that nobody changed.
+    let goes_along = |wish: &Wish| moves && matches!(wish.part, Live::Route(_)) && !is_gone(&wish.seen);
+    let parts = state.wishes.into_iter().filter(|wish| wish.differs || goes_along(wish));
+    let parts = parts.filter(|wish| !wish.part.is_derived());
     let running: Vec<Part> = parts.map(|wish| Part { part: wish.part, value: wish.seen }).collect();
     let mut params =
         BTreeMap::from([("files".to_owned(), Param::Value(Value::Object(files.into_iter().collect())))]);

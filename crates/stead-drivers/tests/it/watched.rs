@@ -81,6 +81,33 @@ fn a_confirmed_change_stays() {
     });
 }
 
+/// A default route outlives the address it is reached by, whether that is replaced or put back.
+#[test]
+fn the_default_route_outlives_its_address() {
+    inside(|| {
+        wire();
+        let cx = context(Path::new("/"));
+        let with_prefix = |text: &str, confirm: &str| json!({"name": "stead0", "addresses": [text], "gateway4": "10.9.0.1", "confirm": confirm});
+        let has_route = || said("ip route").contains("default via 10.9.0.1 dev stead0");
+        run(&cx, "network.interface", with_prefix("10.9.0.7/24", "60s")).unwrap();
+        wait_until("the watch ends", || watches() == 0);
+        run(&cx, "network.interface", with_prefix("10.9.0.7/25", "60s")).unwrap();
+        assert!(has_address("10.9.0.7/25") && !has_address("10.9.0.7/24") && has_route());
+        wait_until("the watch ends", || watches() == 0);
+        assert!(!run(&cx, "network.interface", with_prefix("10.9.0.7/25", "60s")).unwrap().changed);
+
+        stead_drivers::leave_network_changes_to_driver();
+        run(&cx, "network.interface", with_prefix("10.9.0.8/26", "2s")).unwrap();
+        assert!(has_address("10.9.0.8/26") && has_route());
+        wait_until("the change is undone", || watches() == 0);
+        assert!(
+            has_address("10.9.0.7/25") && !has_address("10.9.0.8/26") && has_route(),
+            "{}",
+            said("ip route")
+        );
+    });
+}
+
 /// On this machine the operation confirms by itself, once everything holds; a change that fails midway is undone at once.
 #[test]
 fn a_change_on_this_machine_is_confirmed_or_undone_at_once() {
