@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use stead_engine::nodes::{Above, peers_outside, sub_site};
 use stead_model::event::EventKind;
 use stead_model::node::operations::delegated;
-use stead_model::node::{Errand, ErrandBegun, ErrandEnd, ErrandVerb, NodeChange, NodeStatus};
+use stead_model::node::{Errand, ErrandBegun, ErrandEnd, ErrandVerb, NodeChange, NodeEntry, NodeStatus};
 use stead_model::report::Warning;
 use stead_model::site::Manifest;
 use stead_model::site::manifest::Context;
@@ -69,6 +69,9 @@ impl NodesSurroundings {
         if wanted.only.as_ref().is_some_and(Vec::is_empty) {
             return Ok(Outcome::default());
         }
+        if wanted.verb == ErrandVerb::Create {
+            self.refuse_moved(deputy).await?;
+        }
         match (deputy, wanted.verb) {
             (Deputy::Node(node), ErrandVerb::Destroy) => self.destroy_below(cx, deputy, node, &wanted).await,
             (Deputy::Node(_) | Deputy::Host(_), _) => {
@@ -76,6 +79,25 @@ impl NodesSurroundings {
                 self.run_below(cx, deputy, &wanted, line).await
             }
         }
+    }
+
+    /// Refuses to have nodes made that are there already, but not in the node that they are to be in: who would make them
+    /// does not know of the machines they have.
+    async fn refuse_moved(&self, deputy: &Deputy<'_>) -> Result<(), OpError> {
+        let mut first = None;
+        for index in self.below(deputy) {
+            let node = self.node(self.parts.forest.nodes[index].name.as_str())?;
+            let is_selected = self.parts.selection.selected.get(index) == Some(&true);
+            let Some(before) = self.entry(&node.node.name).filter(|_| is_selected) else { continue };
+            let Some(moved) = self.moved(&node, &before) else { continue };
+            let message = moved.message.clone();
+            let fail = |entry: &mut NodeEntry| {
+                (entry.status, entry.error) = (NodeStatus::Failed, Some(message));
+            };
+            self.update(&node.node.name, false, fail).await?;
+            first.get_or_insert(moved);
+        }
+        first.map_or(Ok(()), Err)
     }
 
     /// Has a hosting node remove nodes in it. Of one that goes as well they go with it, whatever it says to that.

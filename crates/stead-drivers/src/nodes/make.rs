@@ -178,19 +178,13 @@ impl NodesSurroundings {
             return Ok(());
         }
         let name = &node.node.name;
-        let refuse = |field: &str, old: &str, new: &str| {
-            Err(OpError::permanent(format!(
-                "{name} cannot be changed: {field} is {old}, not {new}; destroy it first"
-            )))
-        };
+        let refuse = |field: &str, old: &str, new: &str| Err(unchangeable(name, field, old, new));
         let kind = node.written.kind.as_ref().map_or(before.kind, |kind| kind.value);
         if kind != before.kind {
             return refuse("type", before.kind.word(), kind.word());
         }
-        let parent = node.node.parent.map(|parent| &self.parts.forest.nodes[parent].name);
-        if parent != before.parent.as_ref() {
-            let shown = |parent: Option<&NodeName>| parent.map_or("none", NodeName::as_str).to_owned();
-            return refuse("parent", &shown(before.parent.as_ref()), &shown(parent));
+        if let Some(moved) = self.moved(node, before) {
+            return Err(moved);
         }
         let host = node.written.host.as_ref().map(|host| host.value.as_str());
         if host != before.host.as_deref() {
@@ -203,6 +197,16 @@ impl NodesSurroundings {
             }
             (Some(_) | None, _) => Ok(()),
         }
+    }
+
+    /// Returns why a node that is there cannot be made: it is to be in another node than it is.
+    pub(super) fn moved(&self, node: &NodeView<'_>, before: &NodeEntry) -> Option<OpError> {
+        let parent = node.node.parent.map(|parent| &self.parts.forest.nodes[parent].name);
+        if before.machine_id.is_none() || parent == before.parent.as_ref() {
+            return None;
+        }
+        let shown = |parent: Option<&NodeName>| parent.map_or("none", NodeName::as_str).to_owned();
+        Some(unchangeable(&node.node.name, "parent", &shown(before.parent.as_ref()), &shown(parent)))
     }
 
     /// Returns what the machine of a node should be.
@@ -308,6 +312,10 @@ pub(super) fn note_machine(entry: &mut NodeEntry, machine: &Machine, door: &SshD
     entry.ip = Some(door.host.clone());
     entry.ssh_port = Some(door.port);
     entry.host_key = Some(door.host_key.clone());
+}
+
+fn unchangeable(name: &NodeName, field: &str, old: &str, new: &str) -> OpError {
+    OpError::permanent(format!("{name} cannot be changed: {field} is {old}, not {new}; destroy it first"))
 }
 
 fn late(name: &NodeName, what: &str, limit: Duration) -> MachineError {

@@ -65,7 +65,7 @@ impl Prepared {
         let program =
             std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
         let drivers = drivers(&loaded, &program)?;
-        let mut orphans = load::orphans(&loaded);
+        let mut orphans = load::orphans(&loaded, verb);
         if verb == NodesVerb::Destroy && !(dry_run && loaded.selects_all()) {
             orphans = labelled(&loaded, &drivers, orphans)?;
         }
@@ -426,7 +426,7 @@ fn labelled(
     let mut all: BTreeSet<NodeName> = known.into_iter().collect();
     // A driver that cannot answer says so when the first node is removed.
     let found = with_machines(loaded, drivers)?.into_iter().flatten().flatten();
-    all.extend(found.filter(|name| loaded.forest.named(name.as_str()).is_none()));
+    all.extend(found.filter(|name| !loaded.has_root(name)));
     Ok(all.into_iter().collect())
 }
 

@@ -38,6 +38,10 @@ pub(super) fn rows(prepared: &Prepared, report: Option<&Report>, seen: &Seen) ->
     let mut rows: Vec<NodeRow> = Vec::new();
     for &index in loaded.forest.order() {
         let node = &loaded.forest.nodes[index];
+        if prepared.verb == NodesVerb::Destroy && prepared.orphans.contains(&node.name) {
+            // It is not where the manifest has it.
+            continue;
+        }
         let known = &loaded.checked.nodes[index];
         let root = &loaded.forest.nodes[trees[index]].name;
         let change = seen.of(&node.name);

@@ -283,6 +283,12 @@ impl Loaded {
         })
     }
 
+    /// Whether the manifest has this node, and in no other.
+    pub(super) fn has_root(&self, name: &NodeName) -> bool {
+        let mut named = self.forest.named(name.as_str()).into_iter().flatten();
+        named.any(|index| self.forest.nodes[index].parent.is_none())
+    }
+
     /// Whether nodes that the manifest does not have are meant too.
     pub(super) fn selects_all(&self) -> bool {
         self.only.is_empty()
@@ -366,16 +372,22 @@ fn names_orphans(choice: &mut Choice, forest: &Forest, memory: &Memory) -> bool 
     is_all
 }
 
-/// Returns the nodes of this level that are remembered and that the manifest does not have.
-pub(super) fn orphans(loaded: &Loaded) -> Vec<NodeName> {
+/// Returns the nodes of this level that are remembered and that the manifest does not have. Who is removed is removed
+/// where it is: a root that the manifest has in another node by now is among them then.
+pub(super) fn orphans(loaded: &Loaded, verb: NodesVerb) -> Vec<NodeName> {
+    let is_known = |name: &NodeName| match verb {
+        NodesVerb::Destroy => loaded.has_root(name),
+        NodesVerb::Create | NodesVerb::Test | NodesVerb::Verify => {
+            loaded.forest.named(name.as_str()).is_some()
+        }
+    };
     loaded.memory.look(|state| {
         let roots = state.nodes.iter().filter(|(_, entry)| entry.parent.is_none());
         let here = roots.filter(|(_, entry)| {
             let host = entry.host.as_ref().unwrap_or(&loaded.host.name);
             !loaded.elsewhere.contains_key(host)
         });
-        let unknown = here.filter(|(name, _)| loaded.forest.named(name.as_str()).is_none());
-        unknown.map(|(name, _)| name.clone()).collect()
+        here.filter(|(name, _)| !is_known(name)).map(|(name, _)| name.clone()).collect()
     })
 }
 

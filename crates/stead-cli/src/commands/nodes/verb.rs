@@ -143,7 +143,10 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
             ))
         }
         (NodesVerb::Destroy, false) => {
-            let count = loaded.selection.selected.iter().filter(|selected| **selected).count();
+            let selected = loaded.forest.nodes.iter().zip(&loaded.selection.selected);
+            let described =
+                selected.filter(|(node, selected)| **selected && !prepared.orphans.contains(&node.name));
+            let count = described.count();
             let count = count + prepared.orphans.len() + prepared.orphans_apart.len();
             let text = format!("remove {count} nodes of {} on {}?", loaded.name, loaded.host.name);
             match Person::find(false, settings) {
