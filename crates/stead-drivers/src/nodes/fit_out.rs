@@ -23,7 +23,7 @@ impl NodesSurroundings {
         if able.networks {
             spec.nics.extend(self.card_of(node));
         } else {
-            unapplied.extend(fixed_address(node, preset).is_some().then_some("ip"));
+            unapplied.extend(fixed_address(node.written, preset).is_some().then_some("ip"));
             unapplied.extend(preset.is_some_and(|preset| preset.bridge.is_some()).then_some("bridge"));
             unapplied.extend(preset.is_some_and(|preset| preset.gateway.is_some()).then_some("gateway"));
         }

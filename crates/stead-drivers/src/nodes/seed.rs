@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use stead_model::machine::{Nic, PlantedFile, Seed};
 use stead_model::site::Preset;
 use stead_model::site::address::{Cidr, NodeAddress};
+use stead_model::site::manifest::ManifestNode;
 
 use super::{NodeView, NodesSurroundings};
 
@@ -23,7 +24,7 @@ impl NodesSurroundings {
     /// Returns the network card of a node that has to be on a certain bridge, or has a fixed address.
     pub(super) fn card_of(&self, node: &NodeView<'_>) -> Option<Nic> {
         let preset = self.preset_of(node);
-        let address = fixed_address(node, preset).map(|cidr| cidr.to_string());
+        let address = fixed_address(node.written, preset).map(|cidr| cidr.to_string());
         let bridge = preset.and_then(|preset| preset.bridge.clone());
         let gateway = address.as_ref().and_then(|_| self.gateway_of(preset)).map(|way| way.to_string());
         (address.is_some() || bridge.is_some()).then(|| Nic {
@@ -40,7 +41,7 @@ impl NodesSurroundings {
         let (preset, site) = (self.preset_of(node), &self.parts.site);
         let packages = preset.map(|preset| json!(preset.packages));
         let root = site.secrets.value.vm_root.as_ref().map(|hash| hash.expose());
-        let network_config = fixed_address(node, preset).map(|address| {
+        let network_config = fixed_address(node.written, preset).map(|address| {
             let defaults = &site.settings.value.defaults;
             network_config(mac, address, self.gateway_of(preset), &defaults.dns_servers)
         });
@@ -81,8 +82,8 @@ fn user_data(packages: Value, root: Option<&str>, fetches: bool) -> String {
 }
 
 /// Returns the address that a node is to have for good.
-pub(super) fn fixed_address(node: &NodeView<'_>, preset: Option<&Preset>) -> Option<Cidr> {
-    match node.written.ip.or_else(|| preset.and_then(|preset| preset.ip)) {
+pub(super) fn fixed_address(node: &ManifestNode, preset: Option<&Preset>) -> Option<Cidr> {
+    match node.ip.or_else(|| preset.and_then(|preset| preset.ip)) {
         Some(NodeAddress::Static(cidr)) => Some(cidr),
         Some(NodeAddress::Dhcp) | None => None,
     }
@@ -107,6 +108,9 @@ fn network_config(
 
 #[cfg(test)]
 mod tests {
+    use stead_model::site::Site;
+    use stead_model::site::manifest::Origin;
+
     use super::*;
 
     /// Without `runcmd` no cloud image would ever pull.
@@ -133,5 +137,24 @@ mod tests {
         assert_eq!(card["addresses"], json!(["10.1.2.3/24"]));
         assert_eq!(card["routes"], json!([{ "to": "0.0.0.0/0", "via": "10.1.2.1" }]));
         assert_eq!(card["nameservers"]["addresses"], json!(["10.1.2.53"]));
+    }
+
+    /// Section 3: what a node says of its address counts more than its preset.
+    #[test]
+    fn the_address_of_a_node_is_before_that_of_its_preset() {
+        let node = |ip: &str| {
+            let text = format!("{{schema_version: 2, name: m, nodes: [{{name: a, type: vm{ip}}}]}}");
+            let read = Site::read_manifest("m", text.into_bytes(), Origin::Given);
+            assert_eq!(read.diagnostics.to_string(), "");
+            read.value.nodes.into_iter().next().unwrap()
+        };
+        let cidr = Cidr::parse("10.1.2.3/24").unwrap();
+        let preset = Preset { ip: Some(NodeAddress::Static(cidr)), ..Preset::default() };
+        for (written, expected) in
+            [("", Some("10.1.2.3/24")), (", ip: 10.9.9.9/16", Some("10.9.9.9/16")), (", ip: dhcp", None)]
+        {
+            let found = fixed_address(&node(written), Some(&preset)).map(|cidr| cidr.to_string());
+            assert_eq!(found.as_deref(), expected, "{written}");
+        }
     }
 }
