@@ -22,6 +22,7 @@ mod interrupting;
 mod large_undo;
 mod nodes;
 mod oci;
+mod packaging;
 mod plain;
 mod plans;
 mod reach;

@@ -282,3 +282,31 @@ fn events_come_first_and_the_document_last() {
     assert!(events.iter().all(|event| event["ev"].is_string()), "{events:#?}");
     assert!(events.iter().any(|event| event["task"] == "users.ops.keys"));
 }
+
+/// Section 11: the document of an apply, key by key.
+#[test]
+fn the_document_of_an_apply_has_the_promised_keys() {
+    let spec = super::BASE.replace("disable: [rpcbind]", "disable: [rpcbind], enable: [cron]");
+    let node = Node::of_site(&[("specs/base.yaml", &spec)]);
+    let applied = node.apply(&["--spec", "base"]).exits(0).document();
+    let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    assert_eq!(
+        keys(&applied),
+        "changed changes dry_run duration_seconds node packages phase schema services_disabled \
+         services_enabled spec spec_digest state_digest success users"
+    );
+    assert_eq!(applied["phase"], "config");
+    let count = |key: &str| applied[key].as_u64().unwrap();
+    assert_eq!(
+        (count("packages"), count("users"), count("services_enabled"), count("services_disabled")),
+        (3, 1, 1, 1)
+    );
+    assert_eq!(applied["changes"].as_array().unwrap().len() as u64, count("changed"));
+    let changes = applied["changes"].as_array().unwrap();
+    for change in changes {
+        assert_eq!(keys(change), "after before path");
+    }
+    let htop = changes.iter().find(|change| change["path"] == "packages.htop");
+    let htop = htop.unwrap_or_else(|| panic!("{applied}"));
+    assert_eq!((&htop["before"], &htop["after"]), (&json!(false), &json!(true)));
+}

@@ -217,6 +217,55 @@ fn what_cannot_be_changed_fails_naming_the_field() {
     assert_eq!((gone.code, world.left()), (0, Vec::new()), "orphans go too");
 }
 
+/// Section 10: each field that a machine cannot change, alone; the machine and what is remembered stay as they are.
+#[test]
+fn every_field_that_cannot_be_changed_is_named() {
+    let world = World::new();
+    world.write("presets/large.yaml", "{cores: 2, memory: 4096, disk: 10}\n");
+    world.write("hosts/other.yaml", "driver: sandbox\n");
+    let nodes = |vm: &str, ct: &str| {
+        world.nodes(&format!("- {{name: a, type: vm, {vm}}}\n- {{name: b, type: ct, {ct}}}\n"));
+    };
+    let (vm, ct) = ("preset: vm-small, disk: 20, image: debian-12", "template: plain");
+    nodes(vm, ct);
+    world.create(&[]).exits(0);
+    let (state, machines) = (world.state(), world.machine_ids());
+    let other = |from: &str, to: &str| vm.replace(from, to);
+    for (row, changed_vm, changed_ct, said) in [
+        (0, other("vm-small", "large"), ct, "memory is 2048, not 4096"),
+        // What the node says counts more than its preset: 20 there, 10 here.
+        (0, other(", disk: 20", ""), ct, "disk is 20, not 10"),
+        (0, other("disk: 20", "disk: 19"), ct, "disk is 20, not 19"),
+        (0, other("debian-12", "debian-13"), ct, "image is \"debian-12\", not \"debian-13\""),
+        (0, format!("{vm}, host: other"), ct, "host is local, not other"),
+        (1, vm.to_owned(), "template: fancy", "template is \"plain\", not \"fancy\""),
+        (1, vm.to_owned(), "template: plain, parent: a", "parent is none, not a"),
+    ] {
+        nodes(&changed_vm, changed_ct);
+        let refused = world.create(&["--on-error", "continue"]).exits(1).document();
+        let node = &refused["nodes"][row];
+        assert_eq!(node["status"], "failed", "{said}: {refused}");
+        assert!(node["error"].as_str().unwrap().contains(said), "{said}: {refused}");
+        assert_eq!(world.machine_ids(), machines, "{said}");
+        nodes(vm, ct);
+        let again = world.create(&[]).exits(0).document();
+        assert!(
+            again["nodes"].as_array().unwrap().iter().all(|node| node["changed"] == false),
+            "{said}: {again}"
+        );
+        let (before, now): (Value, Value) =
+            (serde_json::from_str(&state).unwrap(), serde_json::from_str(&world.state()).unwrap());
+        assert_eq!(before["nodes"], now["nodes"], "{said}");
+    }
+    // What cannot be made there can go all the same, from where it is.
+    nodes(vm, "template: plain, parent: a");
+    let gone = world.destroy(&[]).exits(0);
+    assert_eq!(
+        (world.statuses(&gone), world.left()),
+        (vec![("b", "destroyed"), ("a", "destroyed")], Vec::new())
+    );
+}
+
 /// Case 28: something that is not ours lies where the machine would: an error, and it stays as it is.
 #[test]
 fn a_foreign_machine_is_left_alone() {
@@ -297,6 +346,12 @@ fn the_self_address_is_checked() {
     lab.nodes("- {name: a, type: vm}\n");
     assert_eq!(lab.create(&["--dry-run"]).code, 2);
     assert_eq!(lab.create(&["--dry-run", "--self-addr", "192.0.2.7"]).code, 0, "the flag comes first");
+    let mut older = World::new();
+    older.nodes("- {name: a, type: vm}\n");
+    older.set("HOMESTAK_SELF_ADDR", "0.0.0.0");
+    assert_eq!(older.create(&["--dry-run"]).code, 2, "the older name counts");
+    older.set("STEAD_SELF_ADDR", "192.0.2.7");
+    assert_eq!(older.create(&["--dry-run"]).code, 0, "ours comes first");
     world.write("site.yaml", "defaults: {server_url: 'https://192.0.2.9:44443'}\n");
     let ignored = world.create(&["--dry-run", "--self-addr", "192.0.2.7"]).document();
     assert!(ignored["diagnostics"].to_string().contains("is ignored"), "{ignored}");

@@ -1,6 +1,7 @@
 //! Subtrees: a hosting node runs what is in it, and the run above knows all of it. On sandboxes.
 
 mod by_job;
+mod keys;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -265,26 +266,6 @@ fn holds(directory: &Path, bytes: &[u8]) -> bool {
         }
     }
     false
-}
-
-/// Case 18: the derived key works where the subtree is run, and is good for that level alone.
-#[test]
-fn tokens_of_a_hosting_node_are_good_for_its_level() {
-    let tree = Tree::new(
-        "  - {name: inner, type: vm, spec: base}\n  - {name: leaf, type: vm, spec: base, parent: inner}\n",
-    );
-    tree.run("create", &[]).exits(0);
-    let below = tree.root(&["inner"]).join("var/lib/stead/delegated/site/m");
-    let below = below.to_str().unwrap();
-    let mint = ["token", "mint", "--node", "leaf", "--spec", "base", "--site", below];
-    let token = tree.lab.run(mint).exits(0).stdout;
-    let token = token.trim();
-    tree.lab.run(["token", "verify", token, "--node", "leaf", "--site", below]).exits(0);
-    tree.lab.run(["token", "verify", token, "--node", "leaf"]).exits(4).says("E301");
-    let key = SigningKey::parse(&"ab".repeat(32)).unwrap();
-    let node = stead_model::NodeName::parse("inner").unwrap();
-    let derived = key.derive(&SiteKey::parse("m").unwrap(), &node);
-    assert!(tree.lab.run(["token", "inspect", token]).exits(0).stdout.contains(&derived.kid()));
 }
 
 /// ST-5: a child that says nothing is what the manifest says, and its level mints its token.

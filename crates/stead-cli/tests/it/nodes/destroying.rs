@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::json;
+use stead_testkit::pty::Pty;
 
 use super::world::World;
 use crate::cases_17_32::lab::{Ended, Running, wait_until};
@@ -21,6 +22,31 @@ fn without_a_yes_nothing_goes() {
     assert_eq!((world.state(), world.machine_ids()), (before, machines));
     let tested = world.run(&["test", "-M", "m", "-H", "local", "--json"]);
     assert_eq!(tested.code, 6, "a test over nodes that are there asks too: {}", tested.stdout);
+}
+
+/// Section 11: at a terminal somebody is asked, and only a yes goes on.
+#[test]
+fn at_a_terminal_only_a_yes_goes_on() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n");
+    world.create(&[]).exits(0);
+    let machines = world.machine_ids();
+    for (answer, code) in [("n", 6), ("", 6), ("yes", 0)] {
+        let command = world.command(&["destroy", "-M", "m", "-H", "local"]);
+        let text = |text: &std::ffi::OsStr| text.to_str().unwrap().to_owned();
+        let (program, args) = (text(command.get_program()), command.get_args().map(text).collect::<Vec<_>>());
+        let around: Vec<(String, String)> =
+            command.get_envs().filter_map(|(name, value)| Some((text(name), text(value?)))).collect();
+        let around: Vec<(&str, &str)> = around.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let mut terminal =
+            Pty::start(&program, &args, command.get_current_dir().unwrap(), &around, (100, 30));
+        terminal.wait_for("remove 1 nodes of m on local? [y/N]");
+        assert_eq!(world.machine_ids(), machines, "nothing before the answer");
+        terminal.type_text(&format!("{answer}\n"));
+        let ended = terminal.wait();
+        assert_eq!(ended.code(), Some(code), "{answer}: {}", terminal.screen());
+        assert_eq!(world.machine_ids().is_empty(), code == 0, "{answer}");
+    }
 }
 
 /// Section 10: what is there goes from state and labels alone.

@@ -25,6 +25,21 @@ fn a_site_that_is_named_must_exist() {
     let document = run("HOMESTAK_ROOT", "root").exits(0).document();
     assert_eq!(document["site"], lab.path("root/config").display().to_string());
 
+    // Older names are asked in this order, and after ours.
+    let order = ["STEAD_SITE", "HOMESTAK_SITE_CONFIG", "HOMESTAK_ETC", "HOMESTAK_ROOT"];
+    for (place, name) in order.iter().enumerate() {
+        lab.write(&format!("{name}/site.yaml"), "");
+        lab.write(&format!("{name}/config/site.yaml"), "");
+        let mut command = lab.stead(["validate", "--json"]);
+        command.envs(order[place..].iter().map(|name| (name, lab.path(name))));
+        let document = Ended::from(command.output().unwrap()).exits(0).document();
+        let expected = if *name == "HOMESTAK_ROOT" { lab.path(name).join("config") } else { lab.path(name) };
+        assert_eq!(document["site"], expected.display().to_string(), "{name}");
+    }
+    for name in order {
+        run(name, "nowhere").exits(3).says(&format!("{name} names"));
+    }
+
     let empty = Lab::new("");
     let ended = empty.run(["validate", "--json"]).exits(3);
     assert_eq!(ended.document()["valid"], false);

@@ -1,10 +1,14 @@
 //! `stead config fetch`: whom it asks, how often, and what it leaves behind.
 
+use std::ffi::OsString;
 use std::fs;
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use stead_cli::args::{Cli, Command, ConfigCommand};
 
 use super::pulled::{Pulled, wait_for};
+use super::tls::Canned;
 use super::{site, write};
 use crate::cases_17_32::lab::{Ended, Lab};
 
@@ -20,6 +24,16 @@ fn failed(lab: &Lab) -> Value {
 }
 
 const SPEC: &str = "root/var/lib/stead/config/spec.yaml";
+
+/// Section 5: five attempts, ten seconds before the second, unless somebody says otherwise.
+#[test]
+fn a_server_is_tried_five_times_with_growing_pauses() {
+    let argv = ["stead", "config", "fetch"].map(OsString::from);
+    let Command::Config(ConfigCommand::Fetch(args)) = Cli::parse_argv(&argv).unwrap().command else {
+        panic!("this is no fetch")
+    };
+    assert_eq!((args.attempts, args.backoff), (5, Duration::from_secs(10)));
+}
 
 /// Case 17: without a server or a token it is said what is missing; a server that is not there is tried three times.
 #[test]
@@ -103,4 +117,87 @@ fn another_certificate_is_sent_nothing() {
     wait_for("a request in the log", asked);
     fetch(lab, &["--ca-cert", "state/server/cert.pem"], &around).exits(0);
     fetch(lab, &["--insecure"], &around).exits(0).says("[warning] server/insecure");
+}
+
+const REFUSED: (&str, &str, &str) =
+    ("401 Unauthorized", "", "{\"error\":{\"code\":\"E301\",\"message\":\"no\"}}");
+
+/// Section 5: whom to ask, and as whom, is said by flags, then by the environment, then by the bootstrap.
+#[test]
+fn flags_come_before_the_environment_and_that_before_the_bootstrap() {
+    let lab = site(&[]);
+    let canned = Canned::start(&lab, &[REFUSED]);
+    let (url, pin) = (canned.url.as_str(), canned.fingerprint.as_str());
+    // Nobody is there, and nobody has that certificate.
+    let (dead, other) = ("https://127.0.0.1:1", vec!["AB"; 32].join(":"));
+    let told = |server: &str, pin: &str| {
+        let text = json!({"schema": 1, "node": "edge", "mode": "pull", "server": server, "fingerprints": [pin],
+            "token": "told.told"});
+        lab.write("root/etc/stead/bootstrap.json", text.to_string());
+    };
+    let ask = |args: &[&str], around: &[(&str, &str)]| {
+        fetch(&lab, &[&["--attempts", "1"], args].concat(), around).exits(1).says("E301");
+        let asked = canned.asked().remove(0).to_ascii_lowercase();
+        let line = asked.lines().next().unwrap().to_owned();
+        let token =
+            asked.lines().find_map(|line| line.strip_prefix("authorization: bearer ")).unwrap().to_owned();
+        (line, token)
+    };
+    let edge = "get /spec/edge http/1.1".to_owned();
+    told(url, pin);
+    assert_eq!(ask(&[], &[]), (edge.clone(), "told.told".to_owned()));
+
+    told(dead, &other);
+    let ours = [("STEAD_SERVER", url), ("STEAD_TOKEN", "around.around"), ("STEAD_FINGERPRINT", pin)];
+    assert_eq!(ask(&[], &ours), (edge.clone(), "around.around".to_owned()));
+    let older =
+        [("HOMESTAK_SERVER", dead), ("HOMESTAK_SPEC_SERVER", dead), ("HOMESTAK_TOKEN", "older.older")];
+    assert_eq!(ask(&[], &[&older[..], &ours].concat()), (edge.clone(), "around.around".to_owned()));
+    let pinned = ("STEAD_FINGERPRINT", pin);
+    for name in ["HOMESTAK_SERVER", "HOMESTAK_SPEC_SERVER"] {
+        let around = [(name, url), ("HOMESTAK_TOKEN", "older.older"), pinned];
+        assert_eq!(ask(&[], &around), (edge.clone(), "older.older".to_owned()), "{name}");
+    }
+
+    let wrong = [("STEAD_SERVER", dead), ("STEAD_TOKEN", "around.around"), ("STEAD_FINGERPRINT", &other)];
+    lab.write("token", "flag.flag\n");
+    let flags = ["--server", url, "--token-file", "token", "--fingerprint", pin, "--identity", "far"];
+    assert_eq!(ask(&flags, &wrong), ("get /spec/far http/1.1".to_owned(), "flag.flag".to_owned()));
+}
+
+/// Section 11: what a server says is the spec of a node, and is not, exits with 3 and is not kept.
+#[test]
+fn an_invalid_spec_is_refused_and_not_kept() {
+    for body in [
+        "nonsense",
+        "{}",
+        "{\"digest\": \"sha256:00\"}",
+        // All there, but it is not what its digest says.
+        "{\"access\":{\"posture\":\"local\",\"security\":{\"fail2ban\":{\"enabled\":false},\"ssh\":{\"password_authentication\":\"no\",\
+         \"permit_root_login\":\"no\",\"port\":22},\"sudo\":{\"nopasswd\":true}},\"users\":[]},\"config\":{\"timezone\":\"UTC\"},\
+         \"identity\":{\"hostname\":\"edge\"},\"node\":\"edge\",\"platform\":{\"packages\":[],\"services\":{\"disable\":[],\"enable\":[]}},\
+         \"run\":{\"trigger\":\"manual\"},\"schema_version\":1,\"spec\":\"base\",\"digest\":\"sha256:00\"}",
+    ] {
+        let lab = site(&[]);
+        let canned = Canned::start(&lab, &[("200 OK", "", body)]);
+        let args = ["--server", &canned.url, "--fingerprint", &canned.fingerprint, "--identity", "edge"];
+        fetch(&lab, &args, &[("STEAD_TOKEN", "a.b")]).exits(3).says("the spec of edge is invalid");
+        assert_eq!(canned.asked().len(), 1, "it would not become better: {body}");
+        assert_eq!(failed(&lab)["error"], "spec-invalid", "{body}");
+        assert!(!lab.path(SPEC).exists(), "{body}");
+    }
+}
+
+/// Section 5: who is asked too often says when to come again, and that is waited for.
+#[test]
+fn a_server_says_when_to_come_again() {
+    let lab = site(&[]);
+    let busy = "{\"error\":{\"code\":\"E105\",\"message\":\"slowly\"}}";
+    let canned = Canned::start(&lab, &[("429 Too Many Requests", "Retry-After: 1\r\n", busy), REFUSED]);
+    let trust = ["--server", &canned.url, "--fingerprint", &canned.fingerprint, "--identity", "edge"];
+    let args = [&trust[..], &["--attempts", "3", "--backoff", "0.1"]].concat();
+    let ended = fetch(&lab, &args, &[("STEAD_TOKEN", "a.b")]).exits(1).says("attempt 1 of 3").says("E105");
+    assert!(ended.stderr.contains("the next in 1s"), "{}", ended.stderr);
+    assert_eq!(canned.asked().len(), 2, "and any other refusal ends it");
+    assert_eq!((&failed(&lab)["code"], &failed(&lab)["attempts"]), (&"E301".into(), &2.into()));
 }

@@ -1,7 +1,11 @@
 //! `stead job`: commands that agents run, at most once.
 
+use std::ffi::OsString;
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::Value;
+use stead_cli::args::{Cli, Command, JobCommand};
 
 use super::pulled::{Pulled, wait_for_with};
 use crate::cases_17_32::lab::{Ended, kill};
@@ -34,6 +38,16 @@ fn with_agent() -> Pulled {
     pulled.make(Some(pulled.bootstrap("pull", &[])));
     pulled.wait_for_reports(1);
     pulled
+}
+
+/// Section 12: a job waits an hour for its agent, and runs as long as it takes, unless somebody says otherwise.
+#[test]
+fn a_job_waits_an_hour_for_its_agent() {
+    let argv = ["stead", "job", "submit", "--node", "edge", "--", "true"].map(OsString::from);
+    let Command::Job(JobCommand::Submit(args)) = Cli::parse_argv(&argv).unwrap().command else {
+        panic!("this is no job")
+    };
+    assert_eq!((args.ttl, args.timeout), (Duration::from_secs(3600), None));
 }
 
 /// Case 35: submit, wait, a code of its own, cancel while it runs, a time that is over.

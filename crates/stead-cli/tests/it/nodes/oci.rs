@@ -1,5 +1,7 @@
 //! System tests over containers: one, two and three levels, by push, pull and hybrid, with real SSH daemons.
 
+mod network;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -7,8 +7,9 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::pulled::wait_for;
+use super::tls::Door;
 use super::world::World;
-use crate::cases_17_32::lab::Ended;
+use crate::cases_17_32::lab::{Ended, Running};
 
 const SITE: &str =
     "server: {port: 0, bind: 127.0.0.1}\ndefaults: {domain: lab.example, packages: [ca-certificates]}\n";
@@ -215,4 +216,36 @@ fn numbers_and_addresses_are_not_dropped_silently() {
     assert_eq!(refused.code, 1);
     let error = refused.document()["nodes"][0]["error"].to_string();
     assert!(error.contains("vmid is 120, not 777"), "{error}");
+}
+
+/// Section 5: a hybrid node whose agent has not connected half a minute after its boot is told over SSH.
+#[test]
+fn a_hybrid_node_that_does_not_connect_is_told_over_ssh() {
+    let world = world(EDGE);
+    let door = Door::closed();
+    let address = format!("127.0.0.1:{}", door.port);
+    let words = ["create", "-M", "m", "-H", "local", "--json", "--mode", "hybrid", "--self-addr", &address];
+    let mut create = world.command(&words);
+    let (said, errors) = (world.path("said"), world.path("errors"));
+    create.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(&errors).unwrap());
+    let mut create = Running::of(create.spawn().unwrap());
+    // No signal of its server can reach it: only who logs in can tell it.
+    let log = || {
+        let homes = world.machine_ids().into_iter().map(|id| world.state_dir().join("machines").join(id));
+        homes.map(|home| fs::read_to_string(home.join("agent.log")).unwrap_or_default()).collect::<String>()
+    };
+    while !log().contains("told to converge") {
+        assert!(!create.is_over(), "{} {}", fs::read_to_string(&said).unwrap(), log());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let port = world.run(&["server", "status", "--json"]).document()["port"].as_u64().unwrap();
+    door.open(u16::try_from(port).unwrap());
+    let ended = create.end();
+    let made = fs::read_to_string(&said).unwrap();
+    assert_eq!(ended.code, 0, "{made} {}", log());
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(
+        (&made["nodes"][0]["status"], &made["nodes"][0]["mode"]),
+        (&json!("completed"), &json!("hybrid"))
+    );
 }

@@ -5,6 +5,7 @@ mod durable;
 mod files;
 mod limits;
 mod operators;
+mod options;
 mod tokens;
 mod wire;
 mod work;

@@ -63,3 +63,46 @@ fn the_shipped_lab_is_valid_as_it_is() {
     let warnings = valid["warnings"].as_array().unwrap();
     assert!(warnings.iter().all(|warning| warning["code"] == "node/readable-secrets"), "{warnings:?}");
 }
+
+/// A site as `init` wrote it, whose nodes go when the test ends, however it ends.
+struct Begun(Lab);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.run(["destroy", "-M", "first", "-H", "local", "--yes"]);
+    }
+}
+
+/// Section 1: whoever starts a site can make its nodes at once, by push without a server or a key.
+#[test]
+fn the_nodes_of_a_new_site_are_made_as_it_stands() {
+    for (persona, mode) in [("homelab", "push"), ("managed", "pull"), ("enterprise", "hybrid")] {
+        let begun = Begun(Lab::new(""));
+        let lab = &begun.0;
+        lab.run(["init", "nodes", "--persona", persona]).exits(0);
+        if persona == "homelab" {
+            assert!(!lab.read("site-config/secrets.yaml").contains("signing_key"));
+        } else {
+            // The usual port is one for the whole machine, and other tests have servers too.
+            let site = lab.read("site-config/site.yaml");
+            lab.write("site-config/site.yaml", format!("{site}server: {{port: 0, bind: 127.0.0.1}}\n"));
+        }
+        let on_local = |verb: &'static str| {
+            let yes = (verb == "destroy").then_some("--yes");
+            lab.run([verb, "-M", "first", "-H", "local", "--json"].into_iter().chain(yes))
+        };
+        let made = on_local("create").exits(0).document();
+        let rows: Vec<[&str; 3]> = made["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|row| ["name", "status", "mode"].map(|key| row[key].as_str().unwrap()))
+            .collect();
+        assert_eq!(rows, [["one", "completed", mode], ["two", "completed", mode]], "{persona}");
+        assert_eq!(lab.path("state/server").exists(), mode != "push", "{persona}: push starts no server");
+        on_local("status").exits(0);
+        on_local("drift").exits(0);
+        on_local("destroy").exits(0);
+        assert!(!lab.path("state/nodes/local/first/state.json").exists(), "{persona}");
+    }
+}

@@ -100,6 +100,29 @@ fn keys_rotate_and_tokens_are_revoked() {
     lab.run(["validate"]).exits(0);
 }
 
+/// Sections 2 and 8: a token lives a week, an old key a day, unless somebody says otherwise.
+#[test]
+fn tokens_live_a_week_and_old_keys_a_day() {
+    let lab = site(&[]);
+    let mint = ["mint", "--node", "edge", "--spec", "base"];
+    let lifetime = |more: &[&str]| {
+        let minted = token(&lab, &[&mint[..], more].concat()).exits(0).stdout;
+        let claims = token(&lab, &["inspect", minted.trim()]).exits(0).document();
+        claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap()
+    };
+    assert_eq!((lifetime(&[]), lifetime(&["--ttl", "1h"])), (7 * 86_400, 3600));
+    write(&lab, "site.yaml", "server: {token_ttl: 2d}\n");
+    assert_eq!(lifetime(&[]), 2 * 86_400);
+    let now = || {
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap();
+        i64::try_from(since.as_secs()).unwrap()
+    };
+    let before = now();
+    let until =
+        token(&lab, &["rotate", "--json"]).exits(0).document()["verify"][0]["until"].as_i64().unwrap();
+    assert!((before + 86_400..=now() + 86_400).contains(&until), "{before} {until}");
+}
+
 /// A keyring that is written can be read; a token that is minted can be checked.
 #[test]
 fn what_is_written_can_be_read_again() {

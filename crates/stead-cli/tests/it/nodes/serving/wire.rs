@@ -49,11 +49,16 @@ impl<'l> Serving<'l> {
         Self::start_on(lab, 0)
     }
 
+    /// Takes over a server that says this of itself.
+    pub(super) fn of(lab: &'l Lab, facts: Value) -> Self {
+        Self { lab, port: u16::try_from(facts["port"].as_u64().unwrap()).unwrap(), facts }
+    }
+
     pub(super) fn start_on(lab: &'l Lab, port: u16) -> Self {
         let port = port.to_string();
         let facts =
             lab.run(["server", "start", "-p", &port, "-b", "127.0.0.1", "--json"]).exits(0).document();
-        Self { lab, port: u16::try_from(facts["port"].as_u64().unwrap()).unwrap(), facts }
+        Self::of(lab, facts)
     }
 
     /// Ends it as a crash would, and starts it again on its port.

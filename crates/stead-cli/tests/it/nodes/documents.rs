@@ -1,0 +1,83 @@
+//! The keys of every document that the contract lists: programs read these by name.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::pulled::Pulled;
+use super::world::World;
+
+/// Asserts that an object has these keys and no other; `more` are those that the contract leaves to us.
+#[track_caller]
+fn has_keys(object: &Value, wanted: &str, more: &str) {
+    let found: BTreeSet<&str> = object.as_object().unwrap().keys().map(String::as_str).collect();
+    let wanted: BTreeSet<&str> = [wanted, more].iter().flat_map(|words| words.split_whitespace()).collect();
+    assert_eq!(found, wanted, "{object}");
+}
+
+const RUN: &str = "verb success dry_run manifest host run bundle duration_seconds nodes";
+const OURS: &str = "schema exit_code diagnostics";
+const NODE: &str = "name status changed mode parent depth";
+const STATE: &str =
+    "status driver machine_id ip ssh_port host_key parent mode spec spec_digest state_digest created_at";
+
+/// Sections 10 and 11: create, status, test and destroy, and what is remembered in between.
+#[test]
+fn documents_of_runs_have_the_promised_keys() {
+    let world = World::new();
+    world.nodes("- {name: edge, type: vm, spec: base, vmid: 120}\n");
+    let planned = world.create(&["--dry-run"]).exits(0).document();
+    has_keys(&planned, RUN, &format!("{OURS} plan"));
+    has_keys(&planned["plan"][0], "task node phase mode action at depends_on", "");
+    assert_eq!(planned["dry_run"], true);
+    let made = world.create(&[]).exits(0).document();
+    has_keys(&made, RUN, OURS);
+    has_keys(&made["nodes"][0], NODE, "vm_id ip spec_digest state_digest duration");
+    assert_eq!(
+        (&made["verb"], &made["host"], &made["dry_run"]),
+        (&"create".into(), &"local".into(), &false.into())
+    );
+    assert!(made["duration_seconds"].is_f64() && made["nodes"][0]["duration"].is_f64(), "{made}");
+
+    let state: Value = serde_json::from_str(&world.state()).unwrap();
+    has_keys(&state, "schema manifest manifest_digest host run nodes", "");
+    has_keys(&state["nodes"]["edge"], STATE, "vm_id type");
+    let seen = world.run(&["status", "-M", "m", "-H", "local", "--json"]).exits(0).document();
+    has_keys(&seen, "success nodes", "schema verb");
+    has_keys(&seen["nodes"][0], &format!("{STATE} machine agent converged"), "vm_id type name manifest on");
+
+    world.host("local", "driver: sandbox\nfaults: [{node: far, phase: create, error: no}]\n");
+    world.nodes("- {name: far, type: vm}\n");
+    let failed = world.create(&["--on-error", "continue"]).exits(1).document();
+    has_keys(&failed, RUN, &format!("{OURS} error"));
+    has_keys(&failed["error"], "code message", "help");
+    let row = failed["nodes"].as_array().unwrap().iter().find(|row| row["name"] == "far").unwrap();
+    has_keys(row, NODE, "duration error");
+    let gone = world.destroy(&[]).exits(0).document();
+    has_keys(&gone, RUN, OURS);
+
+    world.nodes("- {name: edge, type: vm, spec: base}\n");
+    let tested = world.run(&["test", "-M", "m", "-H", "local", "--json"]).exits(0).document();
+    has_keys(&tested, RUN, &format!("{OURS} report"));
+}
+
+/// Sections 10 and 12: what comes with an agent, and a job that it ran.
+#[test]
+fn documents_of_agents_and_jobs_have_the_promised_keys() {
+    let one = super::manifest("  - {name: edge, type: vm, spec: base}\n");
+    let pulled = Pulled::new(&[("manifests/m.yaml", &one)]);
+    let pair = ["-M", "m", "-H", "local", "--json"];
+    pulled.lab.run(["create", "--mode", "pull", "--yes"].into_iter().chain(pair)).exits(0);
+    let state: Value = serde_json::from_str(&pulled.lab.read("state/nodes/local/m/state.json")).unwrap();
+    has_keys(&state, "schema manifest manifest_digest host run server nodes", "");
+    has_keys(&state["nodes"]["edge"], &format!("{STATE} jti"), "type told");
+    let job = ["job", "submit", "--node", "edge", "--wait", "--json", "--", "true"];
+    let job = pulled.lab.run(job).exits(0).document();
+    has_keys(
+        &job,
+        "id node argv state by created_at started_at finished_at rc stdout stderr truncated",
+        "schema",
+    );
+    assert_eq!((&job["node"], &job["argv"][0]), (&"edge".into(), &"true".into()));
+    pulled.lab.run(["destroy", "--yes"].into_iter().chain(pair)).exits(0);
+}
