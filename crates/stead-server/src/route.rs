@@ -323,6 +323,8 @@ impl Query {
 mod tests {
     use proptest::prelude::*;
 
+    use stead_web::Asked;
+
     use super::*;
 
     fn code(target: &str) -> WireCode {
@@ -423,6 +425,13 @@ mod tests {
             // A name that no repository has is not found; what is below it are plain parts.
             Route::Repo { path, .. } => path.clone(),
             Route::Hook(path) => path.split('/').skip(1).map(str::to_owned).collect(),
+            Route::Shown(asked) => match asked {
+                Asked::Run(run) | Asked::Events { run, .. } | Asked::Log { run, .. } | Asked::Verify(run) => {
+                    vec![run.clone()]
+                }
+                Asked::Diff { from, to } => vec![from.clone(), to.clone()],
+                Asked::About | Asked::Runs | Asked::Nodes | Asked::Jobs | Asked::Fleet => Vec::new(),
+            },
             Route::Health
             | Route::Specs
             | Route::Plans
@@ -438,7 +447,7 @@ mod tests {
     /// A part of a path: a name that is known, one that could be one, or something that wants to be another path.
     fn part() -> impl Strategy<Value = String> {
         prop_oneof![
-            "(spec|specs|v1|nodes|next|reports|token|signals|jobs|j1|input|plans|events|hooks|manifests|edge|kit\\.git)",
+            "(spec|specs|ui|data|runs|log|verify|v1|nodes|next|reports|token|signals|jobs|j1|input|plans|events|hooks|manifests|edge|kit\\.git)",
             "[a-z0-9._-]{0,12}",
             "(\\.|%2e|%2E|/|%2f|%5c|%00|%25|%|a|[\\x21-\\x7e]){0,6}",
         ]
