@@ -150,8 +150,8 @@ fn row(bundle: &Listed) -> Value {
 
 /// Returns how a run fares: one that is recorded as going on, and whose process is gone, is lost.
 fn status<'a>(path: &Path, recorded: &'a str) -> &'a str {
-    let is_held = || stead_bundle::holder_of(&path.join(LOCK)).is_ok_and(|holder| holder.is_none());
-    if recorded == RunStatus::Running.as_str() && is_held() { "lost" } else { recorded }
+    let is_gone = || stead_bundle::holder_of(&path.join(LOCK)).is_ok_and(|holder| holder.is_none());
+    if recorded == RunStatus::Running.as_str() && is_gone() { "lost" } else { recorded }
 }
 
 /// Returns what the page needs of a run beside its events. Parameters and arguments stay where they are.
