@@ -50,8 +50,8 @@ pub struct Builder {
     port: Option<u16>,
 }
 
-/// Another picture of the account that logs in, for this server alone: it sees its own `passwd` and `shadow`.
-/// Needs root, for a mount namespace.
+/// Another picture of the account that logs in, for this server alone: it sees its own `passwd`, `shadow` and, if it
+/// asks PAM, rules. Needs root, for a mount namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// Who logs in; none: the test's account. Another one needs a shell.
@@ -60,6 +60,8 @@ pub struct Account {
     pub shell: Option<String>,
     /// The password, as `openssl passwd` or `mkpasswd` hash it; none: the account's.
     pub password: Option<String>,
+    /// The rules of PAM for `sshd`; none: the system's.
+    pub pam: Option<String>,
 }
 
 impl Builder {
@@ -182,8 +184,11 @@ impl Builder {
                 command.args(["--mount", "--propagation", "private", "sh", "-c"]);
                 command.arg(
                     "mount --bind \"$1/passwd\" /etc/passwd && mount --bind \"$1/shadow\" /etc/shadow && \
-                     shift && exec \"$@\"",
+                     { [ ! -e \"$1/pam\" ] || mount --bind \"$1/pam\" /etc/pam.d/sshd; } && shift && exec \"$@\"",
                 );
+                if let Some(rules) = &account.pam {
+                    fs::write(path.join("pam"), rules).expect("rules of PAM");
+                }
                 command.arg("sh").arg(path).arg(SSHD);
                 command
             }

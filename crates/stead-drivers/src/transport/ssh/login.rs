@@ -159,7 +159,13 @@ async fn attempt(
         Candidate::Password(password) => {
             if methods.contains(&MethodKind::Password) {
                 let result = handle.authenticate_password(user, password).await;
-                return result.map_err(|error| error.to_string());
+                let result = result.map_err(|error| error.to_string())?;
+                // A server may refuse the one way and take the other, or want both.
+                let goes_on = matches!(&result, AuthResult::Failure { remaining_methods, .. }
+                    if remaining_methods.contains(&MethodKind::KeyboardInteractive));
+                if !goes_on || handle.is_closed() {
+                    return Ok(result);
+                }
             }
             answer_questions(handle, user, password).await
         }

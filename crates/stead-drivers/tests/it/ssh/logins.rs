@@ -98,6 +98,32 @@ async fn a_certificate_beside_the_key_is_used() {
     assert!(message.contains("signed-cert.pub"), "{message}");
 }
 
+/// Section 2: an agent that holds a certificate logs in by it, where the key alone is worth nothing.
+#[tokio::test]
+async fn a_certificate_in_the_agent_is_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca");
+    make_key(&authority, KeyKind::Ed25519);
+    let server = Sshd::builder().config(&format!("TrustedUserCAKeys {}.pub", authority.display())).start();
+    std::fs::write(server.file("authorized_keys"), "").unwrap();
+    // What signs is chosen otherwise where there are several hashes.
+    for (name, kind, said) in [("ed", KeyKind::Ed25519, "ED25519-CERT"), ("rsa", KeyKind::Rsa, "RSA-CERT")] {
+        let key = server.file(name);
+        make_key(&key, kind);
+        let (bare, certified) = (SshAgent::start(), SshAgent::start());
+        bare.add(&key);
+        certify(&authority, &key, server.user(), false);
+        certified.add(&key);
+        let spec = SshSpec { key: None, agent: None, ..server.spec() };
+        let with = |agent: &SshAgent| Account::new().set("SSH_AUTH_SOCK", agent.socket());
+        let message = refused(&with(&bare), spec.clone()).await;
+        assert!(message.contains(&fingerprint(&key)), "{message}");
+        let host = with(&certified).connect(spec).await.unwrap();
+        assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+        assert!(server.log().contains(said), "{}", server.log());
+    }
+}
+
 /// The hash of `secret word`, for a `shadow` file.
 fn hashed() -> String {
     let output =
@@ -132,6 +158,47 @@ async fn a_password_works_by_reference_and_after_keys_that_do_not() {
     assert!(message.contains(&fingerprint(&server.file("useless"))), "{message}");
     assert!(message.contains("The server offers: publickey, password"), "{message}");
     assert!(!message.contains("another word"), "{message}");
+}
+
+/// Section 2: a password also answers what a server asks by keyboard-interactive, alone or after it was given. Needs root:
+/// PAM asks, by rules and a `shadow` file of the server's own.
+#[tokio::test]
+async fn a_password_answers_questions() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let rules =
+        "auth required pam_unix.so nodelay\naccount required pam_unix.so\nsession required pam_permit.so\n";
+    for (password, more, offers) in [
+        ("PasswordAuthentication no", None, "publickey, keyboard-interactive"),
+        (
+            "PasswordAuthentication yes",
+            Some("AuthenticationMethods password,keyboard-interactive"),
+            "password",
+        ),
+    ] {
+        let picture = Picture { password: Some(hashed()), pam: Some(rules.to_owned()), ..Picture::default() };
+        let mut server = Sshd::builder().config("UsePAM yes").config("KbdInteractiveAuthentication yes");
+        for line in [Some(password), more].into_iter().flatten() {
+            server = server.config(line);
+        }
+        let server = server.account(picture).start();
+        let account = Account::new().set("P", "secret word").set("WRONG", "another word");
+        let with = |name: &str| SshSpec {
+            key: None,
+            password: Some(SecretSource::Env(name.to_owned())),
+            ..server.spec()
+        };
+        let host = account.connect(with("P")).await;
+        let host = host.unwrap_or_else(|error| panic!("{error}\n{}", server.log()));
+        assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+        assert!(server.log().contains("Accepted keyboard-interactive/pam"), "{}", server.log());
+        let message = refused(&account, with("WRONG")).await;
+        assert!(message.contains("the password: refused"), "{message}");
+        assert!(message.contains(&format!("The server offers: {offers}")), "{message}");
+        assert!(!message.contains("another word"), "{message}");
+    }
 }
 
 #[tokio::test]

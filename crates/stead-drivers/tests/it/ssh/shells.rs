@@ -122,6 +122,7 @@ async fn an_ordinary_account_is_signalled_and_gets_files() {
         user: Some("daemon".to_owned()),
         shell: Some("/bin/sh".to_owned()),
         password: Some("*".to_owned()),
+        ..Picture::default()
     };
     let server = Sshd::builder().account(picture).start();
     let host = connect(&server).await;
