@@ -82,7 +82,8 @@ pub enum ClientError {
 
 fn untrusted(expected: &[String], seen: Option<&str>, why: &str) -> String {
     match (expected, seen) {
-        ([], _) => why.to_owned(),
+        ([], Some(seen)) => format!("{why} (its certificate is {seen})"),
+        ([], None) => why.to_owned(),
         (expected, Some(seen)) => format!("its certificate is {seen}, expected {}", expected.join(" or ")),
         (expected, None) => format!("expected {}: {why}", expected.join(" or ")),
     }

@@ -15,7 +15,7 @@ mod world;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use seed::machine_of_seed;
+pub use seed::{file_of_seed, machine_of_seed};
 use world::World;
 
 /// The node of the cluster.
@@ -72,6 +72,8 @@ pub enum Wrong {
     Drop,
     /// The answer takes this long.
     Delay(Duration),
+    /// There is no answer before everything works again.
+    Hold,
     /// The task it starts fails with this status, and does nothing.
     Task(String),
     /// The task it starts ends well, with warnings.
@@ -111,6 +113,8 @@ pub struct Proxmox {
     pub endpoint: String,
     /// SHA-256 of its certificate, as `AB:CD:…`.
     pub fingerprint: String,
+    /// That certificate, for who should trust it: it is for `localhost`, and nobody else vouches for it.
+    pub certificate: String,
     world: Arc<Mutex<World>>,
     _server: server::Server,
 }
@@ -134,6 +138,7 @@ impl Proxmox {
         Self {
             endpoint: format!("https://127.0.0.1:{}", server.port),
             fingerprint: server.fingerprint.clone(),
+            certificate: server.certificate.clone(),
             world,
             _server: server,
         }
@@ -164,6 +169,11 @@ impl Proxmox {
     /// Returns how many clones were made at once, at most.
     pub fn most_clones(&self) -> usize {
         self.world().most_clones
+    }
+
+    /// Returns how many requests were being answered at once, at most.
+    pub fn most_requests(&self) -> usize {
+        self.world().most_requests
     }
 
     /// Returns everything that was asked.

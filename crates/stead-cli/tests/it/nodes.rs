@@ -10,6 +10,7 @@ mod documents;
 mod elsewhere;
 mod fetching;
 mod first_boot;
+mod guests;
 mod jobs;
 mod links;
 mod oci;

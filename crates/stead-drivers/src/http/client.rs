@@ -233,8 +233,8 @@ fn headers(map: &HeaderMap) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns how TLS is spoken with servers that `roots` vouch for.
-pub(crate) fn config(roots: &Roots) -> Result<ClientConfig, OpError> {
+/// Returns the certificates that `roots` are; there may be none.
+pub(crate) fn store(roots: &Roots) -> Result<RootCertStore, OpError> {
     let mut store = RootCertStore::empty();
     match roots {
         Roots::System => {
@@ -252,6 +252,12 @@ pub(crate) fn config(roots: &Roots) -> Result<ClientConfig, OpError> {
             }
         }
     }
+    Ok(store)
+}
+
+/// Returns how TLS is spoken with servers that `roots` vouch for.
+pub(crate) fn config(roots: &Roots) -> Result<ClientConfig, OpError> {
+    let store = store(roots)?;
     if store.is_empty() {
         return Err(OpError::permanent("no certificates to trust; `ca` names some"));
     }

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -117,24 +118,19 @@ impl Trust {
     /// Returns how TLS is spoken, and where the certificate of a refused server will be found.
     pub(crate) fn config(&self) -> Result<(ClientConfig, Seen), ClientError> {
         let seen = Seen::default();
+        let pinned = |pins| {
+            Arc::new(Pinned { pins, seen: seen.clone(), provider: provider() }) as Arc<dyn ServerCertVerifier>
+        };
         let verifier = match self {
-            Self::Authority(pem) => {
-                let config = client::config(&Roots::These(pem.clone()));
-                return Ok((config.map_err(|error| ClientError::Invalid(error.message))?, seen));
-            }
-            Self::System => {
-                let config = client::config(&Roots::System);
-                return Ok((config.map_err(|error| ClientError::Invalid(error.message))?, seen));
-            }
-            Self::Pinned(pins) => {
-                Pinned { pins: Some(pins.clone()), seen: seen.clone(), provider: provider() }
-            }
-            Self::Anybody => Pinned { pins: None, seen: seen.clone(), provider: provider() },
+            Self::Authority(pem) => vouched(&Roots::These(pem.clone()), &seen)?,
+            Self::System => vouched(&Roots::System, &seen)?,
+            Self::Pinned(pins) => pinned(Some(pins.clone())),
+            Self::Anybody => pinned(None),
         };
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| ClientError::Invalid(format!("no TLS: {error}")))?;
-        let config = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+        let config = builder.dangerous().with_custom_certificate_verifier(verifier);
         Ok((config.with_no_client_auth(), seen))
     }
 
@@ -149,6 +145,67 @@ impl Trust {
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Returns who accepts certificates that `roots` vouch for.
+fn vouched(roots: &Roots, seen: &Seen) -> Result<Arc<dyn ServerCertVerifier>, ClientError> {
+    let store = client::store(roots).map_err(|error| ClientError::Invalid(error.message))?;
+    if store.is_empty() {
+        let why = match roots {
+            Roots::System => {
+                "this machine has no certificates that could vouch for a server (package ca-certificates), and none \
+                 is pinned"
+            }
+            Roots::These(_) => "there is no certificate that could vouch for a server",
+        };
+        return Err(ClientError::Invalid(why.to_owned()));
+    }
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider()).build();
+    let inner = inner.map_err(|error| ClientError::Invalid(format!("no TLS: {error}")))?;
+    Ok(Arc::new(Vouched { inner, seen: seen.clone() }))
+}
+
+/// Accepts certificates that others vouch for, and notes the one that was shown: who refuses it may want to pin it.
+#[derive(Debug)]
+struct Vouched {
+    inner: Arc<WebPkiServerVerifier>,
+    seen: Seen,
+}
+
+impl ServerCertVerifier for Vouched {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.seen.note(Sha256::digest(certificate).into());
+        self.inner.verify_server_cert(certificate, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
 }
 
 /// Accepts certificates that are pinned, whatever names and times they carry; without pins, all.

@@ -6,8 +6,8 @@ use stead_model::machine::{HostKey, MachineKind, MachineSpec, Owner, PlantedFile
 
 const SECTOR: usize = 2048;
 
-/// Returns a file of the volume.
-fn file(volume: &[u8], name: &str) -> Option<String> {
+/// Returns a file of a seed's volume.
+pub fn file_of_seed(volume: &[u8], name: &str) -> Option<String> {
     let number = |bytes: &[u8]| Some(u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize);
     let root = volume.get(16 * SECTOR + 156..)?;
     let directory = volume.get(number(root.get(2..)?)? * SECTOR..)?.get(..number(root.get(10..)?)?)?;
@@ -31,7 +31,7 @@ fn file(volume: &[u8], name: &str) -> Option<String> {
 /// # Panics
 /// If the volume is no seed.
 pub fn machine_of_seed(volume: &[u8], scope: &str) -> MachineSpec {
-    let read = |name: &str| file(volume, name).unwrap_or_else(|| panic!("the seed has no {name}"));
+    let read = |name: &str| file_of_seed(volume, name).unwrap_or_else(|| panic!("the seed has no {name}"));
     let meta_data = read("meta-data");
     let name = meta_data.lines().find_map(|line| line.strip_prefix("local-hostname: ")).expect("a name");
     let vendor_data = read("vendor-data");

@@ -1,8 +1,9 @@
 //! TLS and HTTP: one thread that answers, until it is told to end.
 
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -23,9 +24,13 @@ use super::world::World;
 use super::{Call, TOKEN, Wrong};
 use crate::proxmox::calls::{Answer, answer};
 
+/// How often it is looked whether an answer is still held back.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 pub(super) struct Server {
     pub(super) port: u16,
     pub(super) fingerprint: String,
+    pub(super) certificate: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,7 +39,8 @@ impl Server {
     pub(super) fn start(world: Arc<Mutex<World>>) -> Self {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-        let certificate = params.self_signed(&key).expect("a certificate").der().clone();
+        let certificate = params.self_signed(&key).expect("a certificate");
+        let (pem, certificate) = (certificate.pem(), certificate.der().clone());
         let hash = Sha256::digest(&certificate);
         let fingerprint = hash.iter().map(|byte| format!("{byte:02X}")).collect::<Vec<_>>().join(":");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -59,7 +65,7 @@ impl Server {
                 }
             });
         });
-        Self { port, fingerprint, stop: Some(stop), thread: Some(thread) }
+        Self { port, fingerprint, certificate: pem, stop: Some(stop), thread: Some(thread) }
     }
 }
 
@@ -100,18 +106,44 @@ impl std::fmt::Display for Lost {
 
 impl std::error::Error for Lost {}
 
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request that is being answered.
+struct Underway(Arc<Mutex<World>>);
+
+impl Underway {
+    fn begin(world: &Arc<Mutex<World>>) -> Self {
+        let mut inner = lock(world);
+        inner.requests += 1;
+        inner.most_requests = inner.most_requests.max(inner.requests);
+        Self(Arc::clone(world))
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        lock(&self.0).requests -= 1;
+    }
+}
+
 async fn handle(
     request: hyper::Request<Incoming>,
     world: Arc<Mutex<World>>,
 ) -> Result<hyper::Response<Full<Bytes>>, Lost> {
+    let _underway = Underway::begin(&world);
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Lost)?.to_bytes();
     let given = head.headers.get("authorization").and_then(|value| value.to_str().ok());
     let is_known = given == Some(format!("PVEAPIToken={TOKEN}").as_str());
     let kind = head.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
     let request = Request::read(head.method.as_str(), &head.uri, kind, &body);
-    let lock = || world.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || lock(&world);
     let wrong = lock().wrong(&request);
+    while wrong == Some(Wrong::Hold) && lock().holds() {
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
     if let Some(Wrong::Delay(delay)) = wrong {
         tokio::time::sleep(delay).await;
     }
@@ -126,7 +158,13 @@ async fn handle(
             _ if !is_known => Answer::refused(401, "invalid token value!"),
             Some(Wrong::Status(status, words)) => Answer::refused(*status, words),
             Some(
-                Wrong::Lose | Wrong::Drop | Wrong::Delay(_) | Wrong::Task(_) | Wrong::Warn | Wrong::Race,
+                Wrong::Lose
+                | Wrong::Drop
+                | Wrong::Delay(_)
+                | Wrong::Hold
+                | Wrong::Task(_)
+                | Wrong::Warn
+                | Wrong::Race,
             )
             | None => answer(&mut world, &request, wrong.as_ref()),
         }

@@ -112,6 +112,9 @@ pub(super) struct World {
     pub(super) agent_takes: Duration,
     /// The most clones that were made at once.
     pub(super) most_clones: usize,
+    /// Requests that are being answered, and the most that were so at once.
+    pub(super) requests: usize,
+    pub(super) most_requests: usize,
     real: Option<Arc<dyn Guests>>,
     count: u32,
 }
@@ -149,6 +152,8 @@ impl World {
             task_takes: TASK,
             agent_takes: AGENT,
             most_clones: 0,
+            requests: 0,
+            most_requests: 0,
             real,
             count: 0,
         }
@@ -172,6 +177,11 @@ impl World {
             fault.times -= 1;
         }
         Some(wrong)
+    }
+
+    /// Whether answers are held back.
+    pub(super) fn holds(&self) -> bool {
+        self.faults.iter().any(|fault| fault.wrong == Wrong::Hold)
     }
 
     pub(super) fn note(&mut self, request: &Request, status: u16) {
@@ -209,7 +219,10 @@ impl World {
                 };
             }
             Some(Wrong::Warn) => task.exit = "WARNINGS: 1".to_owned(),
-            Some(Wrong::Status(..) | Wrong::Lose | Wrong::Drop | Wrong::Delay(_) | Wrong::Race) | None => {}
+            Some(
+                Wrong::Status(..) | Wrong::Lose | Wrong::Drop | Wrong::Delay(_) | Wrong::Hold | Wrong::Race,
+            )
+            | None => {}
         }
         self.count += 1;
         let upid = format!(

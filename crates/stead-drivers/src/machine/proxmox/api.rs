@@ -320,6 +320,9 @@ fn unanswered(error: ClientError) -> ApiError {
         ClientError::Unreachable { server, why } => {
             ApiError::Lost(format!("{server} cannot be reached: {why}"))
         }
+        ClientError::Untrusted { ref expected, seen: Some(_), .. } if expected.is_empty() => {
+            ApiError::Untrusted(format!("{error}; if that is the API's, say so by the host's `fingerprint`"))
+        }
         ClientError::Untrusted { .. } => ApiError::Untrusted(error.to_string()),
         ClientError::Refused { .. } | ClientError::Answer(_) | ClientError::Invalid(_) => {
             ApiError::Refused(error.to_string())

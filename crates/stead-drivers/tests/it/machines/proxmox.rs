@@ -293,6 +293,35 @@ async fn few_disks_are_copied_at_once() {
     assert_eq!(cluster.left(), Vec::<String>::new());
 }
 
+/// The daemon behind the API has few workers, which others need too: it is asked sixteen things at once, whoever wants to
+/// know how many.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_questions_are_asked_at_once() {
+    let cluster = Cluster::new();
+    let driver = cluster.driver();
+    let id = driver.ensure_created(&vm(node("asked"))).await.unwrap().machine.id;
+    cluster.api.fail(Fault::always("GET", "qemu/100/", Wrong::Hold));
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let (driver, id) = (Arc::clone(&driver), id.clone());
+        asking.spawn(async move { driver.inspect(&id).await.unwrap().unwrap() });
+    }
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while cluster.api.most_requests() < 16 {
+        assert!(std::time::Instant::now() < end, "{}", cluster.api.most_requests());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Whoever else asks is answered meanwhile, and comes later than all that would have come.
+    assert!(cluster.driver().missing(&[]).await.is_empty());
+    cluster.api.heal();
+    for seen in asking.join_all().await {
+        assert_eq!(seen.vmid, Some(100));
+    }
+    assert_eq!(cluster.api.most_requests(), 17, "sixteen, and one of somebody else");
+    driver.destroy(&id).await.unwrap();
+    assert_eq!(cluster.left(), Vec::<String>::new());
+}
+
 /// A number that is asked for is given, or refused if it is another's; a machine keeps the one it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_that_are_asked_for_are_given() {

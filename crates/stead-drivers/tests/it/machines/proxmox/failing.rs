@@ -138,7 +138,9 @@ async fn every_request_may_be_lost() {
             let is_new = match wrong {
                 Wrong::Lose => method != "GET",
                 Wrong::Status(..) => method == "POST",
-                Wrong::Drop | Wrong::Delay(_) | Wrong::Task(_) | Wrong::Warn | Wrong::Race => true,
+                Wrong::Drop | Wrong::Delay(_) | Wrong::Hold | Wrong::Task(_) | Wrong::Warn | Wrong::Race => {
+                    true
+                }
             };
             if !is_new {
                 continue;
