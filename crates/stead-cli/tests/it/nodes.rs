@@ -2,6 +2,7 @@
 
 mod agents;
 mod applying;
+mod cloud_hypervisor;
 mod creating;
 mod delegating;
 mod destroying;

@@ -36,8 +36,7 @@ pub fn missing_image(
     match (driver, kind) {
         (DriverKind::Sandbox | DriverKind::None, _) => None,
         (DriverKind::Oci, _) => (node.template.is_none() && node.image.is_none()).then_some("template"),
-        (DriverKind::Qemu, _) => (!image && !boots_kernel).then_some("image"),
-        (DriverKind::CloudHypervisor, _) => (!image).then_some("image"),
+        (DriverKind::Qemu | DriverKind::CloudHypervisor, _) => (!image && !boots_kernel).then_some("image"),
         (DriverKind::Proxmox, NodeType::Ct) => node.template.is_none().then_some("template"),
         (DriverKind::Proxmox, NodeType::Vm | NodeType::Pve) => (!image).then_some("image"),
     }
