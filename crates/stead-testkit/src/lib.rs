@@ -4,6 +4,7 @@ pub mod apt_repository;
 pub mod browser;
 pub mod captures;
 pub mod cloud_hypervisor;
+pub mod cloud_init;
 pub mod container;
 pub mod context;
 pub mod file_cases;

@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use stead_model::plan::Digest;
+use stead_testkit::cloud_init::CloudInit;
+use stead_testkit::proxmox::{file_of_seed, machine_of_seed};
 
+use super::cloud_hypervisor::World;
 use super::pulled::{Pulled, wait_for};
+use super::{KEY, manifest, write};
 use crate::cases_17_32::lab::{Ended, program};
 
 /// Keeps what it is told, as `stead agent enable` does.
@@ -76,4 +81,68 @@ fn the_agent_comes_from_the_pinned_server_with_the_hash_that_was_told() {
     assert_eq!(fs::read_dir(kept).unwrap().count(), 0);
     let kept = fs::read_to_string(pulled.lab.path("root/etc/stead/bootstrap.json")).unwrap();
     assert_eq!(kept, told.to_string(), "no agent was started");
+}
+
+/// Section 7: what cloud-init of a distribution makes of the seed of a node that pulls: its name, address, account, keys and
+/// files, root's password, and an agent that is told what the node was told.
+#[test]
+fn cloud_init_of_a_distribution_does_what_a_seed_means() {
+    let Some(world) = World::new("timeouts: {config: 1}\n") else { return };
+    let network = world.guests.network.clone();
+    write(
+        &world.lab,
+        "site.yaml",
+        &format!("server: {{port: 0}}\ndefaults: {{gateway: {network}.1, dns_servers: [{network}.6]}}\n"),
+    );
+    let secrets = format!(
+        "passwords: {{vm_root: '$6$salt$hash'}}\nssh_keys:\n  ann@desk: {KEY}\nauth: {{signing_key: '{}'}}\n",
+        "ab".repeat(32)
+    );
+    write(&world.lab, "secrets.yaml", &secrets);
+    let node =
+        format!("- {{name: edge, type: vm, spec: base, ip: {network}.5/29, execution: {{mode: pull}}}}\n");
+    let waits = "settings: {timeout_buffer: 0}\n";
+    write(&world.lab, "manifests/m.yaml", &(manifest(&node) + waits));
+    // Nobody boots, so nobody reports.
+    let address = format!("{network}.1");
+    world.verb("create", &[World::regardless(), &["--self-addr", &address]].concat()).exits(8);
+    let seed = fs::read(world.machine().unwrap().join("seed.iso")).unwrap();
+    let meant = machine_of_seed(&seed, "lab/m/ch");
+    let told = &meant.files.iter().find(|file| file.path.ends_with("bootstrap.json")).unwrap().content;
+    let told: Value = serde_json::from_slice(told).unwrap();
+    let cards: Value = serde_json::from_str(&file_of_seed(&seed, "network-config").unwrap()).unwrap();
+    let mac = cards["ethernets"]["nic0"]["match"]["macaddress"].as_str().unwrap();
+
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let Some(machine) = CloudInit::with(directory, &seed, mac) else { return };
+    // There is no way to a server from here: the program is there already, and notes what it is told.
+    let place = format!("/var/lib/stead/bin/{}", told["binary_sha256"].as_str().unwrap());
+    machine.sh(&format!(
+        "mkdir -p {place}; printf '#!/bin/sh\\necho \"$*\" >/told; cat >>/told\\n' >{place}/stead; chmod 755 {place}/stead"
+    ));
+    for (said, is_well) in machine.boot() {
+        assert!(is_well, "{said}");
+    }
+    let log = machine.sh("grep -E 'WARNING|ERROR|Traceback' /var/log/cloud-init.log || true");
+    assert_eq!(log, "");
+    assert_eq!(machine.sh("hostname"), "edge\n");
+    let modes = machine.sh("stat -c '%a %U' /etc/stead/start-agent /etc/stead/keys/stead");
+    assert_eq!(modes, "700 root\n644 root\n");
+    let driver = world.lab.read("state/ssh/id_ed25519.pub");
+    let driver = driver.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    assert!(machine.sh("cat /home/stead/.ssh/authorized_keys").contains(&driver));
+    assert_eq!(machine.sh("runuser -u stead -- sudo -n id -u"), "0\n");
+    let state: Value = serde_json::from_str(&world.lab.read("state/nodes/ch/m/state.json")).unwrap();
+    let shown = machine.sh("ssh-keygen -y -f /etc/ssh/ssh_host_ed25519_key");
+    assert!(shown.starts_with(state["nodes"]["edge"]["host_key"].as_str().unwrap()), "{shown}");
+    assert!(machine.sh("grep ^root: /etc/shadow").starts_with("root:$6$salt$hash:"));
+    let settings = machine.sh(&format!(
+        "cat $(grep -rl '{network}.5/29' /etc/network /etc/netplan /etc/systemd/network 2>/dev/null)"
+    ));
+    for part in [format!("{network}.1"), format!("{network}.6")] {
+        assert!(settings.contains(&part), "{settings}");
+    }
+    let heard = machine.sh("cat /told");
+    let (arguments, input) = heard.split_once('\n').unwrap();
+    assert_eq!((arguments, serde_json::from_str(input).ok()), ("agent enable", Some(told)));
 }
