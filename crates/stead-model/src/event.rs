@@ -144,7 +144,7 @@ pub enum EventKind {
         /// The error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
-        /// How to undo it, if the task's undo is `auto`.
+        /// How to undo it, if the task's undo is `auto`. What holds a secret is withheld.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         inverse: Option<Box<Op>>,
     },
@@ -359,7 +359,7 @@ pub struct RowResult {
     /// How to undo it, if the task's undo is `auto`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inverse: Vec<Op>,
-    /// The same, if it holds a secret: known to this process alone.
+    /// The same with its secrets, if it holds one: known to this process alone.
     #[serde(skip)]
     pub unrecorded_inverse: Vec<Op>,
     /// How long, over all attempts.

@@ -312,6 +312,22 @@ pub struct Op {
     pub params: BTreeMap<String, Param>,
 }
 
+/// The one parameter of an operation whose own are withheld.
+const WITHHELD: &str = "withheld";
+
+impl Op {
+    /// Returns what is recorded of an operation that holds a secret: that there was one. It cannot be carried out.
+    pub fn withheld(&self) -> Self {
+        let params = BTreeMap::from([(WITHHELD.to_owned(), Param::Value(true.into()))]);
+        Self { operation: self.operation.clone(), params }
+    }
+
+    /// Whether its parameters were not recorded; see [`Self::withheld`].
+    pub fn is_withheld(&self) -> bool {
+        self.params.len() == 1 && self.params.contains_key(WITHHELD)
+    }
+}
+
 /// A minijinja expression, without braces.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -416,10 +416,10 @@ impl Executor {
                 };
                 // A part that was stopped runs again: it has not ended.
                 if result.status != Status::Cancelled && cx.cancel.now() == Stop::No {
-                    // The run keeps it from now on; the attempt's own result does not repeat it.
-                    if !result.inverse.iter().any(|op| self.op_holds_secret(op)) {
-                        end.inverse = std::mem::take(&mut result.inverse).into_iter().next().map(Box::new);
-                    }
+                    // The run keeps it from now on; the attempt's own result does not repeat it, unless it holds a
+                    // secret.
+                    end.inverse = result.inverse.first().map(|op| Box::new(self.without_secrets(op)));
+                    result.inverse.retain(|op| self.op_holds_secret(op));
                     let input = stead_engine::run::Input::PartEnded {
                         task: attempt.task,
                         row: attempt.row,

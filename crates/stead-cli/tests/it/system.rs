@@ -94,6 +94,60 @@ tasks:
     assert_eq!(recorded, "", "{report:#}");
 }
 
+/// What no journal keeps cannot be brought back by whoever comes after the process that knew it: the rollback says so, and
+/// does the rest.
+#[test]
+fn a_rollback_after_a_crash_names_what_it_cannot_bring_back() {
+    let Some(container) = Container::start() else { return };
+    container.sh(
+        "useradd -M ann; printf '%s\\n' 'ann:$6$salt$0123456789abcdef' | chpasswd -e; mkdir -p /srv/plan",
+    );
+    let plan = "api_version: v1
+name: p
+on_failure: rollback
+tasks:
+  - {name: note, op: file.present, params: {path: /srv/note, content: x}, undo: auto}
+  - {name: ann, depends_on: note, op: user.present, params: {name: ann, locked: true}, undo: auto}
+  - name: both
+    depends_on: ann
+    undo: auto
+    sequence:
+      - {name: other, op: file.present, params: {path: /srv/other, content: y}}
+      - {name: open, op: user.present, params: {name: ann, locked: false}}
+  - {name: last, depends_on: both, idempotent: true, shell: 'touch /srv/began; test -e /srv/go || sleep 600; exit 1'}
+";
+    container.sh(&format!("cat >/srv/plan/plan.yaml <<'END'\n{plan}END"));
+    // It is killed as a power cut would: with all it runs.
+    let killed = container.run(&[
+        "/bin/sh",
+        "-c",
+        "cd /srv/plan; export HOME=/srv/plan; setsid \"$@\" >/dev/null & driver=$!
+        while ! test -e /srv/began; do kill -0 $driver || exit 9; sleep 0.05; done; kill -KILL $driver; touch /srv/go",
+        "sh",
+        STEAD,
+        "plan",
+        "run",
+        "plan.yaml",
+        "--run-id",
+        "r1",
+        "--json",
+        "--yes",
+    ]);
+    assert!(killed.status.success(), "{}", String::from_utf8_lossy(&killed.stderr));
+    let script = "cd /srv/plan; export HOME=/srv/plan; exec \"$@\"";
+    let resumed = container.run(&["/bin/sh", "-c", script, "sh", STEAD, "resume", "r1", "--json", "--yes"]);
+    let report: Value = serde_json::from_slice(&resumed.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&resumed.stderr)));
+    let rollback = &report["rollback"];
+    assert_eq!(resumed.status.code(), Some(1), "{report:#}");
+    assert_eq!(rollback["done"], serde_json::json!(["note"]), "{report:#}");
+    assert_eq!(rollback["failed"], serde_json::json!(["ann", "both"]), "{report:#}");
+    let undone = container.sh("grep undo_finished /srv/plan/.stead/runs/r1/events.jsonl");
+    assert_eq!(undone.matches("what was there before holds a secret").count(), 2, "{undone}");
+    assert_eq!(container.sh("ls /srv/note /srv/other 2>/dev/null || true"), "");
+    assert_eq!(container.sh("grep -rlF 0123456789abcdef /srv/plan || true"), "");
+}
+
 /// Case 22 of reach: no service manager runs here, so the row is skipped as unsupported and the run succeeds.
 #[test]
 fn services_are_skipped_where_none_can_run() {

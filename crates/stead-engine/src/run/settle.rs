@@ -1,7 +1,7 @@
 //! What follows when an attempt, a row or a task ends, and how a run is stopped.
 
 use stead_model::event::{CancelReason, EventKind, RowResult, TaskResult};
-use stead_model::plan::{OnError, Section, TaskIndex};
+use stead_model::plan::{OnError, Op, Section, TaskIndex};
 use stead_model::{ErrorClass, HostName, Status, TaskName};
 
 use crate::task_state::RowState;
@@ -158,13 +158,20 @@ impl Run {
         let state = &live.rows[row as usize];
         let host = state.host.clone().expect("only rows with a host are decided one by one");
         let attempt = if result.status == Status::Skipped { 0 } else { state.attempt };
-        // What earlier attempts and parts did is undone too, after what came later.
-        let all = if result.unrecorded_inverse.is_empty() {
-            &mut result.inverse
-        } else {
-            &mut result.unrecorded_inverse
+        // What earlier attempts and parts did is undone too, after what came later. What was withheld of parts is in the
+        // result as far as this process knows it; what a process before it knew is lost.
+        let withheld = |ops: &[Op]| ops.iter().filter(|op| op.is_withheld()).count();
+        let mut lost = withheld(&state.inverse).saturating_sub(withheld(&result.inverse));
+        let mut is_left = |op: &&Op| {
+            let is_lost = lost > 0;
+            lost -= usize::from(is_lost && op.is_withheld());
+            is_lost || !op.is_withheld()
         };
-        all.splice(0..0, state.inverse.iter().cloned());
+        let earlier: Vec<Op> = state.inverse.iter().filter(|op| is_left(op)).cloned().collect();
+        if !result.unrecorded_inverse.is_empty() {
+            result.unrecorded_inverse.splice(0..0, earlier.iter().cloned());
+        }
+        result.inverse.splice(0..0, earlier);
         if row < live.batch_end(live.batch.max(1) - 1) {
             live.open -= 1;
         }

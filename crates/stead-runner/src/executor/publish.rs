@@ -18,9 +18,11 @@ const SECRET_BY_NATURE: [&str; 3] = ["env", "password", "password_hash"];
 
 impl Executor {
     pub(super) fn mask(&self, result: &mut RowResult) {
-        // A masked inverse would restore asterisks: one that holds a secret is kept in memory and never recorded.
+        // A masked inverse would restore asterisks: one that holds a secret is kept in memory, and what is recorded is
+        // that there was one.
         if result.inverse.iter().any(|op| self.op_holds_secret(op)) {
-            result.unrecorded_inverse = std::mem::take(&mut result.inverse);
+            let recorded = result.inverse.iter().map(|op| self.without_secrets(op)).collect();
+            result.unrecorded_inverse = std::mem::replace(&mut result.inverse, recorded);
         }
         if self.redactor.is_empty() {
             return;
@@ -55,6 +57,11 @@ impl Executor {
         } else if let EventKind::RoleReady(ready) = kind {
             ready.values.values_mut().for_each(|value| self.redactor.redact_value(value));
         }
+    }
+
+    /// Returns an inverse as it may be recorded.
+    pub(super) fn without_secrets(&self, op: &Op) -> Op {
+        if self.op_holds_secret(op) { op.withheld() } else { op.clone() }
     }
 
     /// Whether an inverse holds a secret of the run, or one that was on the target before and nobody declared.

@@ -33,6 +33,14 @@ impl Executor {
             };
             let host = host.unwrap_or_else(HostName::local);
             for op in ops {
+                if op.is_withheld() {
+                    let operation = &op.operation;
+                    errors.push(format!(
+                        "{host}: what was there before holds a secret, and the journal keeps none: `{operation}` cannot \
+                         bring it back"
+                    ));
+                    continue;
+                }
                 if let Err(error) = self.undo_by_op(task, index, &host, op, cancel.clone()).await {
                     errors.push(format!("{host}: {error}"));
                 }
