@@ -654,7 +654,7 @@ impl Executor {
         };
         tokio::select! {
             taken = locks.take(host) => {
-                taken.map_err(|error| OpError::new(ErrorClass::Locked, crate::record::chain(&error)))
+                taken.map_err(|error| OpError::new(error.class(), crate::record::chain(&error)))
             }
             () = cancel.at_least(Stop::Ask) => {
                 Err(OpError::operation(format!("stopped while waiting for the lock of host {host}")))

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use stead_bundle::{FileLock, Holder, LockError, RecordError, file_name, locks_directory};
-use stead_model::{HostName, RunId};
+use stead_model::{ErrorClass, HostName, RunId};
 
 use crate::clock;
 
@@ -82,6 +82,16 @@ pub enum HostLockError {
     /// The directory of locks could not be made.
     #[error(transparent)]
     Directory(#[from] RecordError),
+}
+
+impl HostLockError {
+    /// Returns the class of what fails for it: only what another run has is worth waiting for.
+    pub(crate) const fn class(&self) -> ErrorClass {
+        match self {
+            Self::Held { .. } => ErrorClass::Locked,
+            Self::File { .. } | Self::Directory(_) => ErrorClass::Journal,
+        }
+    }
 }
 
 fn held_by(holder: Option<&Holder>) -> String {

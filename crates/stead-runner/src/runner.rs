@@ -538,7 +538,7 @@ impl Runner {
                 HostLockError::Held { .. } => ExitCode::Locked,
                 HostLockError::File { .. } | HostLockError::Directory(_) => ExitCode::Failed,
             },
-            class: Some(ErrorClass::Locked),
+            class: Some(error.class()),
             message: chain(&error),
         })?;
         Ok(Some(locks))

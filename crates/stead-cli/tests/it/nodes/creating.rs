@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::world::World;
+use super::{manifest, site};
 
 /// Case 1: a manifest of each pattern that has one level is made, is what it should be, and goes.
 #[test]
@@ -393,4 +394,15 @@ fn one_manifest_on_two_hosts_has_two_states() {
     let gone = world.run(&["destroy", "-M", "m", "-H", "other", "--json", "--yes"]);
     assert_eq!((gone.code, world.machine_ids().len()), (0, 1));
     let _: Value = gone.document();
+}
+
+/// Section 10: a state directory that cannot be used is named, and is no lock of another run.
+#[test]
+fn a_state_directory_that_cannot_be_used_is_named() {
+    let lab = site(&[("manifests/m.yaml", &manifest("- {name: a, type: vm}\n"))]);
+    lab.write("state/locks", "no directory");
+    let ended = lab.run(["create", "-M", "m", "-H", "local"]).exits(1);
+    let (code, place) = ("error[failed/journal]: ", lab.path("state/locks").display().to_string());
+    assert!(ended.stderr.contains(code) && ended.stderr.contains(&place), "{}", ended.stderr);
+    assert!(!lab.path("state/machines").exists());
 }
