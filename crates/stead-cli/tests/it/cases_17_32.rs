@@ -6,7 +6,7 @@
 pub(crate) mod journal_rules;
 pub(crate) mod lab;
 
-mod accounts;
+pub(crate) mod accounts;
 mod choosing;
 mod commands;
 mod crash_sweep;

@@ -125,7 +125,9 @@ impl Preflight<'_> {
                         found.push(missing(format!("none of {} is installed", programs.join(", "))));
                     }
                     Need::Root if !rustix::process::geteuid().is_root() => {
-                        found.push(missing("only root can make machines here".to_owned()));
+                        let help =
+                            "run stead as root, or name a host whose driver needs none, as `-H local` does";
+                        found.push(missing("only root can make machines here".to_owned()).help(help));
                     }
                     Need::Namespaces if rustix::process::geteuid().is_root() => {
                         if let Err(why) = oci::try_namespaces() {

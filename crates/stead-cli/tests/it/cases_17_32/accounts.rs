@@ -18,13 +18,17 @@ fn sh(dir: &Path, script: &str) {
 
 /// Returns a lab in which [`command`] runs without root; nothing if root cannot be given up.
 fn unprivileged(plan: &str) -> Option<Lab> {
-    let lab = Lab::new(plan);
+    give_away(Lab::new(plan))
+}
+
+/// Gives a lab, with all that is in it, to who is not root; nothing if root cannot be given up.
+pub(crate) fn give_away(lab: Lab) -> Option<Lab> {
     if rustix::process::geteuid().is_root() {
         program("setpriv")?;
         // The account can reach neither the build directory nor a private temporary one.
         fs::copy(env!("CARGO_BIN_EXE_stead"), lab.path("stead")).unwrap();
         fs::set_permissions(lab.path("stead"), fs::Permissions::from_mode(0o755)).unwrap();
-        chown(lab.root(), Some(NOBODY), Some(NOBODY)).unwrap();
+        sh(lab.root(), &format!("chown -R {NOBODY}:{NOBODY} ."));
     }
     Some(lab)
 }
@@ -37,7 +41,7 @@ fn own(lab: &Lab, name: &str) {
 }
 
 /// Returns the command with these arguments, started without root.
-fn command(lab: &Lab, args: &[&str]) -> Command {
+pub(crate) fn command(lab: &Lab, args: &[&str]) -> Command {
     let mut command = lab.stead(args.iter().copied());
     if rustix::process::geteuid().is_root() {
         let inner: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();

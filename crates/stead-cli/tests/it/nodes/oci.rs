@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use stead_testkit::sshd::{KeyKind, make_key};
 
 use super::{LOCAL, site, write};
+use crate::cases_17_32::accounts;
 use crate::cases_17_32::lab::{Ended, Lab};
 use crate::oci::yard::{groups_of, is_skipped, own_network, residue};
 
@@ -562,4 +563,34 @@ fn meshes_hubs_and_linked_trees_of_containers_are_made_and_go() {
         assert_eq!(verified.code, 0, "{pattern}: {} {}", verified.stdout, verified.stderr);
         harbour.clear();
     }
+}
+
+/// Section 7: containers need root. Who is not root hears so from `doctor` and before anything is made, with a way on, and
+/// who goes on regardless hears what it was that could not be had.
+#[test]
+fn who_is_not_root_is_told_so() {
+    let host = "driver: oci\nbridge: stt-nobody\n";
+    let nodes = super::manifest("- {name: a, type: ct, template: host}\n");
+    let lab = site(&[("hosts/box.yaml", host), ("manifests/m.yaml", &nodes)]);
+    let Some(lab) = accounts::give_away(lab) else { return };
+    let run = |args: &[&str]| -> Ended { accounts::command(&lab, args).output().unwrap().into() };
+    let doctor = run(&["doctor", "--driver", "oci", "--json"]).exits(1).document();
+    let checks = doctor["checks"].as_array().unwrap();
+    let root = checks.iter().find(|check| check["name"] == "root").unwrap();
+    assert_eq!((&root["status"], &root["fix"]), (&json!("fail"), &json!("run stead as root")), "{root}");
+
+    let before = lab.snapshot("site-config");
+    let create = ["create", "-M", "m", "-H", "box", "--json"];
+    let refused = run(&create).exits(1).document();
+    let found = refused["diagnostics"].as_array().unwrap();
+    let found = found.iter().find(|row| row["message"] == "only root can make machines here");
+    assert!(found.unwrap()["help"].as_str().unwrap().contains("run stead as root"), "{refused}");
+    assert_eq!(lab.snapshot("site-config"), before);
+    assert!(!lab.path("state/machines").exists() && !lab.path("state/nodes").exists());
+
+    let failed = run(&[&create[..], &["--skip-preflight"]].concat()).exits(1).document();
+    let error = failed["nodes"][0]["error"].to_string();
+    assert!(error.contains("Operation not permitted") && error.contains("root"), "{error}");
+    run(&["destroy", "-M", "m", "-H", "box", "--json", "--yes"]).exits(0);
+    assert!(!lab.path("state/machines").exists());
 }
