@@ -88,6 +88,11 @@ impl Place {
         self.root_dir().join(owner.uuid())
     }
 
+    /// Whether its bridge is there.
+    pub(crate) fn has_bridge(&self) -> bool {
+        Path::new("/sys/class/net").join(&self.bridge).exists()
+    }
+
     fn order(&self) -> Value {
         json!({"dir": self.dir.path(), "runtime": self.runtime, "bridge": self.bridge, "subnet": self.subnet})
     }
