@@ -12,6 +12,7 @@ use stead_drivers::server_client::{ClientError, Submitted};
 use stead_model::plan::{PlanRun, PlanRunState, PlanSubmission};
 
 use super::pulled::{Pulled, block_on, wait_for};
+use super::tls::Canned;
 use crate::cases_17_32::lab::{Ended, kill};
 
 /// Three tasks, one of them skipped.
@@ -130,6 +131,39 @@ fn one_key_is_one_run() {
     submit(&pulled, CHAIN, &["--server", "https://127.0.0.1:1", "--insecure", "--token-file", "token"])
         .exits(7);
     assert_eq!(runs(&pulled).len(), 1);
+}
+
+/// Contract, section 13: what a server finds wrong with a plan that is good here ends the command with 3, and is shown in
+/// the server's words. Our server finds what we find, so another one says what ours says of a plan that nobody can write.
+#[test]
+fn a_plan_that_only_the_server_refuses_is_invalid() {
+    let pulled = Pulled::new(&[]);
+    let mut unknown = submission(&pulled, CHAIN, "k1");
+    let text = serde_json::to_string(&unknown.plan).unwrap().replace("command.exec", "no.such");
+    unknown.plan = serde_json::from_str(&text).unwrap();
+    unknown.plan_hash = unknown.plan.seal();
+    let body = serde_json::to_string(&unknown).unwrap();
+    let head = format!(
+        "POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let (status, answer) = ask(&pulled, [head.as_bytes(), body.as_bytes()].concat().as_slice());
+    assert_eq!((status, &answer["error"]["code"]), (422, &json!("E400")), "{answer}");
+
+    let refusing = Canned::start(&pulled.lab, &[("422 Unprocessable Entity", "", &answer.to_string())]);
+    pulled.lab.write("token", pulled.token(&[]));
+    let server = ["--server", &refusing.url, "--fingerprint", &refusing.fingerprint, "--token-file", "token"];
+    let shown = submit(&pulled, CHAIN, &server).exits(3).document();
+    assert_eq!(shown["diagnostics"], answer["diagnostics"]);
+    assert_eq!(refusing.asked().len(), 1, "it is not asked again");
+    let words = ["plan", "submit", "plan.yaml", "--site", "site-config"];
+    let said = pulled.lab.run(words.into_iter().chain(server)).exits(3);
+    assert_eq!(said.stdout, "");
+    assert!(
+        said.stderr.contains("error[plan/unknown-operation]: ") && said.stderr.contains("no.such"),
+        "{said:?}"
+    );
+    assert_eq!(runs(&pulled).len(), 0);
 }
 
 /// The process of a run, if it is there.
