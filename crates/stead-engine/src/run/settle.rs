@@ -162,12 +162,12 @@ impl Run {
         // result as far as this process knows it; what a process before it knew is lost.
         let withheld = |ops: &[Op]| ops.iter().filter(|op| op.is_withheld()).count();
         let mut lost = withheld(&state.inverse).saturating_sub(withheld(&result.inverse));
-        let mut is_left = |op: &&Op| {
+        let earlier = state.inverse.iter().filter(|op| {
             let is_lost = lost > 0;
             lost -= usize::from(is_lost && op.is_withheld());
             is_lost || !op.is_withheld()
-        };
-        let earlier: Vec<Op> = state.inverse.iter().filter(|op| is_left(op)).cloned().collect();
+        });
+        let earlier: Vec<Op> = earlier.cloned().collect();
         if !result.unrecorded_inverse.is_empty() {
             result.unrecorded_inverse.splice(0..0, earlier.iter().cloned());
         }

@@ -13,6 +13,7 @@ use stead_testkit::proxmox::Guests as _;
 use super::guests::{Sandboxes, has_addresses};
 use super::{manifest, site, write};
 use crate::cases_17_32::lab::{Ended, Lab, kill, wait_until};
+use crate::oci::yard::own_network;
 
 /// The number of the guest: its address is the second of its network.
 const GUEST: u32 = 101;
@@ -37,8 +38,8 @@ impl World {
         if !has_addresses() {
             return None;
         }
-        let world =
-            Self { lab: site(&[]), guests: Sandboxes::new(), bridge: format!("stc{}", std::process::id()) };
+        let (bridge, _) = own_network();
+        let world = Self { lab: site(&[]), guests: Sandboxes::new(), bridge };
         world.lab.write("kernel", stand_in::KERNEL);
         stand_in::install(world.lab.root(), "nodes::cloud_hypervisor::the_program_itself");
         let (place, network, bridge) = (world.lab.root().display(), &world.guests.network, &world.bridge);

@@ -64,6 +64,12 @@ fn lead(client: TcpStream, port: u16) {
     }
 }
 
+/// Returns a number that seldom anybody else has, in this process or in another.
+fn own_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    std::process::id().wrapping_mul(8).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Guests that are sandboxes. They go with it.
 pub(super) struct Sandboxes {
     dir: PathBuf,
@@ -76,8 +82,7 @@ impl Sandboxes {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap().keep();
         // Of addresses that no network of this machine has; tests that run at once seldom share one.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = std::process::id().wrapping_mul(8).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let number = own_number();
         let network = format!("100.{}.{}", 64 + number / 250 % 64, number % 250);
         Self { dir, network, up: Mutex::default() }
     }
@@ -151,7 +156,7 @@ impl Drop for Sandboxes {
 /// Whether this process may have addresses of its own; else it is said that it may not.
 #[expect(clippy::print_stderr, reason = "a test that is left out is said")]
 pub(super) fn has_addresses() -> bool {
-    let number = std::process::id();
+    let number = own_number();
     let probe = format!("198.19.{}.{}/32", number / 250 % 250, number % 250 + 1);
     let ip = |verb: &str| Command::new("ip").args(["addr", verb, &probe, "dev", "lo"]).output();
     let works = ip("add").is_ok_and(|output| output.status.success());

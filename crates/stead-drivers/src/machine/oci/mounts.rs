@@ -34,13 +34,13 @@ pub(super) fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Machi
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| go_apart().map(|()| work()));
         let done = thread.join().map_err(|_| MachineError::failed("the work was cut off"))?;
-        done.map_err(|error| match error.kind() {
+        done.map_err(|error| {
             // No waiting and no other try changes who this is.
-            io::ErrorKind::PermissionDenied => {
+            if error.kind() == io::ErrorKind::PermissionDenied {
                 let why = "only root with CAP_SYS_ADMIN can have mounts of its own, as every container does";
-                MachineError::Unsupported(format!("{why}: {error}"))
+                return MachineError::Unsupported(format!("{why}: {error}"));
             }
-            _ => MachineError::Unavailable(format!("this process cannot have mounts of its own: {error}")),
+            MachineError::Unavailable(format!("this process cannot have mounts of its own: {error}"))
         })
     })
 }
