@@ -61,7 +61,7 @@ pub(super) const FILES: &[Explanation] = &[
     said(
         "fleet/unknown-image",
         "There is no such image",
-        "fleet.yaml has none of this name.",
+        "`fleet.yaml` has none of this name.",
         "Add it to `images`, or correct its spelling.",
     ),
     said(
@@ -73,7 +73,7 @@ pub(super) const FILES: &[Explanation] = &[
     said(
         "fleet/unknown-node",
         "There is no such node",
-        "fleet.yaml says something of a node that no manifest has.",
+        "`fleet.yaml` says something of a node that no manifest has.",
         "Correct its spelling, or remove it.",
     ),
     said(

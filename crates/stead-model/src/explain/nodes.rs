@@ -198,7 +198,7 @@ pub(super) const NODES: &[Explanation] = &[
     said(
         "node/readable-secrets",
         "Others may read the secrets",
-        "secrets.yaml is readable by other accounts, and Git does not keep it so.",
+        "`secrets.yaml` is readable by other accounts, and Git does not keep it so.",
         "`chmod 600` it.",
     ),
     said(
