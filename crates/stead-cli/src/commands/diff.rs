@@ -7,7 +7,9 @@ use globset::GlobSetBuilder;
 use serde_json::{Value, json};
 use stead_bundle::Style;
 use stead_bundle::analysis::AnalysisOptions;
-use stead_bundle::diff::{self, DiffError, DiffOptions, DiffRequest, RoleChoice, RoleDiff, RunDiff, Skipped};
+use stead_bundle::diff::{
+    self, DiffError, DiffOptions, DiffRequest, RoleChoice, RoleDiff, RoleError, RunDiff, Skipped,
+};
 use stead_model::ExitCode;
 
 use crate::args::{DiffRunArgs, DocumentFormat};
@@ -21,6 +23,8 @@ pub(super) fn run(args: &DiffRunArgs, settings: &Settings, output: &mut Output) 
     let (base, new) = (target(&args.base, settings)?, target(&args.new, settings)?);
     let diffed = diff::diff_runs(&base, &new, &request(args)?).map_err(|error| match error {
         DiffError::Load(error) => unreadable(error),
+        DiffError::Role(RoleError::Ambiguous { .. }) => Failure::caused_by(FailureKind::Invalid, error)
+            .hint("name one of them with --role, or compare all with --role all"),
         DiffError::Capture(_) | DiffError::Role(_) => Failure::caused_by(FailureKind::Invalid, error),
     })?;
     for warning in &diffed.warnings {

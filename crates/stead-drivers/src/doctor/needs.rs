@@ -46,8 +46,7 @@ struct Need {
     purpose: &'static str,
 }
 
-const GIT: Need =
-    Need { name: "git", any_of: &[("git", Some("git"))], purpose: "the operation git.checkout" };
+const GIT: Need = Need { name: "git", any_of: &[("git", Some("git"))], purpose: "fleets, and git.checkout" };
 const ZSTD: Need = Need {
     name: "zstd",
     any_of: &[("zstd", Some("zstd")), ("gzip", Some("gzip"))],

@@ -325,5 +325,6 @@ fn late(name: &NodeName, what: &str, limit: Duration) -> MachineError {
 /// Returns what a driver's refusal means for the task.
 pub(super) fn refused(error: MachineError) -> OpError {
     let class: ErrorClass = error.class();
-    OpError::new(class, error.to_string())
+    let what_to_do = if matches!(error, MachineError::Conflict { .. }) { "; destroy it first" } else { "" };
+    OpError::new(class, format!("{error}{what_to_do}"))
 }

@@ -18,25 +18,37 @@ pub(super) fn read<T>(
 ) -> Result<T, Failure> {
     let path = given.map_or(default, Path::to_owned);
     let name = path.display().to_string();
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && given.is_none() => String::new(),
+    let source = match std::fs::read_to_string(&path) {
+        Ok(text) => Source { name: name.into(), text: text.into() },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && given.is_none() => {
+            let none = Source { name: "flags".into(), text: "{}".into() };
+            let hint = format!("there is no {name}: name a file with --config, or give its keys as flags");
+            return whole(&none, keys, read).map_err(|failure| failure.hint(hint));
+        }
         Err(error) => {
             return Err(Failure::unreadable(name, &error));
         }
     };
-    let source = Source { name: name.into(), text: text.into() };
+    whole(&source, keys, read)
+}
+
+/// Reads a file with flags that win over it.
+fn whole<T>(
+    source: &Source,
+    keys: &[(&'static str, &str)],
+    read: impl Fn(&Source, &mut Diagnostics) -> Option<T>,
+) -> Result<T, Failure> {
     if keys.is_empty() {
-        return checked(&source, &read).map_err(Failure::invalid);
+        return checked(source, &read).map_err(Failure::invalid);
     }
     // As a whole it is one document; where a flag is wrong is said by its name.
-    let merged = merged(&source, keys)?;
+    let merged = merged(source, keys)?;
     let mut problems = match checked(&Source { name: "flags and file".into(), text: merged.into() }, &read) {
         Ok(file) => return Ok(file),
         Err(problems) => problems,
     };
     // What is wrong in the file is shown where it is there.
-    let alone = checked(&source, &read).err().unwrap_or_default();
+    let alone = checked(source, &read).err().unwrap_or_default();
     for problem in &mut problems.0 {
         let same = alone.iter().find(|other| {
             (other.code, &other.path, &other.message) == (problem.code, &problem.path, &problem.message)

@@ -92,7 +92,11 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
         }
     };
     if args.manifest.manifest.is_none() && !manifest::has_own(&args.manifest) {
-        return Err(Failure::new(FailureKind::Usage, "no manifest is named").hint("name one with -M NAME"));
+        let hint = match loaded.manifest_names.as_slice() {
+            [] => "name one with -M NAME".to_owned(),
+            names => format!("name one with -M NAME; the site has {}", names.join(", ")),
+        };
+        return Err(Failure::new(FailureKind::Usage, "no manifest is named").hint(hint));
     }
     let found = manifest::find(&args.manifest, &loaded.site, &loaded.manifest_names, settings);
     let wanted = ForHost { mode: args.select.mode.map(Into::into), host: Some(&host) };

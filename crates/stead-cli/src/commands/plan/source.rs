@@ -14,7 +14,7 @@ use stead_model::bundle::{NodesOrigin, PlanMeta};
 use stead_model::diagnostic::{Place, Source};
 use stead_model::inventory::Inventory;
 use stead_model::yaml::{self, Codes};
-use stead_model::{Diagnostic, Diagnostics};
+use stead_model::{Diagnostic, Diagnostics, diagnostic};
 
 use crate::args::{InventoryArgs, PlanSource, VarArgs};
 use crate::commands::nodes;
@@ -246,8 +246,25 @@ fn read_all(reader: impl Read) -> io::Result<Vec<u8>> {
 /// Returns what is wrong with a file that cannot be read.
 pub(crate) fn cannot_read(name: &str, error: &io::Error) -> Diagnostic {
     let place = Place::Named(name.to_owned());
-    Diagnostic::error("input/unreadable", place, format!("cannot read the file: {error}"))
-        .help("check its name and permissions")
+    let near = (error.kind() == io::ErrorKind::NotFound).then(|| beside(Path::new(name))).flatten();
+    let help = if let Some(near) = near {
+        format!("did you mean `{near}`?")
+    } else if error.kind() == io::ErrorKind::IsADirectory {
+        "name a file in it".to_owned()
+    } else {
+        "check its name and permissions; a relative one starts where you are".to_owned()
+    };
+    Diagnostic::error("input/unreadable", place, format!("cannot read the file: {error}")).help(help)
+}
+
+/// Returns the file beside `path` whose name is nearest to its own.
+fn beside(path: &Path) -> Option<String> {
+    let (directory, name) = (path.parent()?, path.file_name()?.to_str()?);
+    let here = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let names: Vec<String> =
+        here.read_dir().ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let near = diagnostic::nearest(name, names.iter().map(String::as_str))?;
+    Some(directory.join(near).display().to_string())
 }
 
 fn unreadable(name: &str, error: &io::Error) -> Failure {

@@ -137,7 +137,7 @@ fn in_steps(listed: &Listed) -> bool {
     listed.file.parent().and_then(Path::file_name).is_some_and(|name| name == "steps")
 }
 
-const NONE_HERE: &str = "neither here nor above is a `steps.yaml` or a `steps/*.yaml`; name a path";
+const NONE_HERE: &str = "neither here nor above is a `steps.yaml` or a `steps/*.yaml`; name a path, or begin with `stead init steps`";
 
 fn nothing_found() -> Failure {
     unknown("there is no catalogue of steps".to_owned(), NONE_HERE.to_owned(), Vec::new())
