@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use stead_model::{RunId, SiteKey};
 
 mod agent;
@@ -19,10 +19,12 @@ mod exec;
 mod explain;
 mod fleet;
 mod groups;
+mod init;
 mod intent;
 mod job;
 mod node_verbs;
 mod nodes;
+mod overview;
 mod plan;
 mod run;
 mod server;
@@ -51,13 +53,15 @@ pub use fleet::{
     FleetStatusArgs, FleetTokenCommand, FleetTokenListArgs, FleetWaitArgs, FleetWayArgs, FleetWorkerArgs,
     MasterKeys, PublisherKeys, WorkerKeys,
 };
+pub use init::{
+    InitCommand, InitFleetArgs, InitNodesArgs, InitPlanArgs, InitRunArgs, InitStepsArgs, PersonaWord,
+};
 pub use intent::IntentArgs;
 pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
 pub use node_verbs::{DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
-    AudienceWord, InitCommand, InitFleetArgs, InitNodesArgs, ManifestArgs, ModeWord, PersonaWord, SelectArgs,
-    SiteArgs, TokenCommand, TokenInspectArgs, TokenMintArgs, TokenRevokeArgs, TokenRotateArgs,
-    TokenVerifyArgs, ValidateArgs,
+    AudienceWord, ManifestArgs, ModeWord, SelectArgs, SiteArgs, TokenCommand, TokenInspectArgs,
+    TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs, ValidateArgs,
 };
 pub use plan::{
     Durability, GraphFormat, InventoryArgs, OutputArgs, PlanArgs, PlanCommand, PlanGraphArgs, PlanRunArgs,
@@ -76,7 +80,7 @@ pub use value::{PlanSource, Sink};
 
 const EXAMPLES: &str = "\
 Examples:
-  stead plan show site.yaml                what would run, in which order
+  stead init plan hello                    something to begin with; also steps, run, nodes, fleet
   stead plan run site.yaml --dry-run       what would change
   stead plan run site.yaml                 do it
   stead steps run --dry-run                what steps would run, with which values
@@ -432,7 +436,11 @@ pub struct ManArgs {
 impl Cli {
     /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
     pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
-        let cli = Self::try_parse_from(with_verbs(argv))?;
+        let mut command = overview::grouped(Self::command());
+        let argv = with_verbs(argv);
+        let matches = command.try_get_matches_from_mut(&argv);
+        let mut matches = matches.map_err(|error| overview::with_tip(error, &argv))?;
+        let cli = Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))?;
         if let Some((true, Some(Sink::Stdout))) = cli.command.output() {
             let message = "the argument '--json' cannot be used with '--events -': both write to standard output\n\n  \
                            tip: write the events to a file: --events FILE";
@@ -594,8 +602,13 @@ impl Command {
                 ServerCommand::Stop(args) => args.json,
                 ServerCommand::Status(args) => args.json,
             },
-            Self::Init(InitCommand::Nodes(args)) => args.json,
-            Self::Init(InitCommand::Fleet(args)) => args.json,
+            Self::Init(command) => match command {
+                InitCommand::Plan(args) => args.json,
+                InitCommand::Steps(args) => args.json,
+                InitCommand::Run(args) => args.json,
+                InitCommand::Nodes(args) => args.json,
+                InitCommand::Fleet(args) => args.json,
+            },
             Self::Tui(_)
             | Self::Schema(_)
             | Self::Completions(_)

@@ -31,6 +31,7 @@ pub mod run_manifest;
 pub mod run_plan;
 pub mod schema;
 pub mod site;
+pub mod starter;
 pub mod status;
 pub mod steps;
 pub mod tail;

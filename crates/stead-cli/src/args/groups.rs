@@ -71,7 +71,9 @@ Examples:
 
 pub(super) const INIT: &str = "\
 Examples:
-  stead init nodes                            a site, in ./site-config
+  stead init plan hello                       a plan, in ./hello
+  stead init run soak                         a server, its client and what they leave
+  stead init nodes                            a site of machines, in ./site-config
   stead init fleet lab                        a fleet, with its first commit";
 
 pub(super) const SCHEMA: &str = "\

@@ -1,4 +1,4 @@
-//! Arguments of commands over a site: `validate`, `token`, `init`.
+//! Arguments of commands over a site: `validate`, `token`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -251,66 +251,6 @@ pub struct TokenRevokeArgs {
     /// Print one JSON document
     #[arg(long, alias = "json-output")]
     pub json: bool,
-}
-
-/// What to start.
-#[derive(Clone, Debug, Subcommand)]
-pub enum InitCommand {
-    /// Write a site directory that works; overwrites nothing
-    #[command(after_long_help = INIT_EXAMPLES)]
-    Nodes(InitNodesArgs),
-    /// Write a fleet that works, with its first commit
-    #[command(after_long_help = INIT_FLEET_EXAMPLES)]
-    Fleet(InitFleetArgs),
-}
-
-const INIT_FLEET_EXAMPLES: &str = "\
-Examples:
-  stead init fleet                            ./fleet
-  stead init fleet lab && stead fleet dev lab";
-
-/// Arguments of `stead init fleet`.
-#[derive(Clone, Debug, Args)]
-pub struct InitFleetArgs {
-    /// The directory to write
-    #[arg(value_name = "DIR", default_value = "fleet")]
-    pub directory: PathBuf,
-    /// Print one JSON document
-    #[arg(long, alias = "json-output")]
-    pub json: bool,
-}
-
-const INIT_EXAMPLES: &str = "\
-Examples:
-  stead init nodes                            ./site-config, for one who is present
-  stead init nodes lab --persona managed      ./lab, for sites that recover by themselves";
-
-/// Arguments of `stead init nodes`.
-#[derive(Clone, Debug, Args)]
-pub struct InitNodesArgs {
-    /// The directory to write [default: ./site-config]
-    #[arg(value_name = "DIR", conflicts_with = "site")]
-    pub directory: Option<PathBuf>,
-    /// Who the site is for
-    #[arg(long, value_name = "WHO", default_value = "homelab")]
-    pub persona: PersonaWord,
-    /// The same, as other commands call it
-    #[arg(long, value_name = "DIR")]
-    pub site: Option<PathBuf>,
-    /// Print one JSON document
-    #[arg(long, alias = "json-output")]
-    pub json: bool,
-}
-
-/// Who a site is for, as it is typed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PersonaWord {
-    /// Push: the operator is present and wants to see it now.
-    Homelab,
-    /// Pull: remote sites that recover by themselves.
-    Managed,
-    /// Hybrid: an audited trigger, autonomous execution.
-    Enterprise,
 }
 
 fn level(text: &str) -> Result<usize, String> {

@@ -1,12 +1,13 @@
 //! `stead init`: files that work.
 
+pub(super) mod first;
 pub(super) mod fleet;
 pub(super) mod nodes;
 
 use std::path::Path;
 
 use stead_drivers::site::{StartError, start};
-use stead_model::site::starter::StarterFile;
+use stead_model::starter::StarterFile;
 
 use crate::failure::{Failure, FailureKind};
 

@@ -7,6 +7,7 @@ mod process;
 
 mod agents;
 mod asking;
+mod beginning;
 mod bundles;
 mod cases_01_16;
 mod cases_17_32;

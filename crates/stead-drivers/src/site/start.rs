@@ -1,13 +1,13 @@
-//! Writes the files of a new site. What is there is never overwritten.
+//! Writes the files to start with. What is there is never overwritten.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use stead_model::site::starter::StarterFile;
+use stead_model::starter::{Access, StarterFile};
 
-/// Why no site was started.
+/// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Files are there already. Nothing was written.
@@ -30,7 +30,7 @@ pub enum StartError {
 }
 
 fn more(others: usize) -> String {
-    if others == 0 { String::new() } else { format!(", and {others} more files of a site") }
+    if others == 0 { String::new() } else { format!(", and {others} more") }
 }
 
 /// Writes `files` below `directory`, all of them or, if one is there already, none.
@@ -84,7 +84,11 @@ fn write(file: &StarterFile, path: &Path, made: &mut Made) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         made.directory(parent)?;
     }
-    let mode = if file.is_secret { 0o600 } else { 0o644 };
+    let mode = match file.access {
+        Access::Open => 0o644,
+        Access::Program => 0o755,
+        Access::Secret => 0o600,
+    };
     let mut written = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     made.files.push(path.to_owned());
     written.write_all(file.content.as_bytes())?;
@@ -99,8 +103,7 @@ mod tests {
     fn a_site_that_cannot_be_written_whole_is_not_written_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let site = dir.path().join("deep/site");
-        let file =
-            |path: &str| StarterFile { path: path.to_owned(), content: "x".to_owned(), is_secret: false };
+        let file = |path: &str| StarterFile::open(path, "x");
         // A file where a folder has to be.
         let files = [file("site.yaml"), file("specs/base.yaml"), file("site.yaml/x")];
         assert!(matches!(start(&site, &files), Err(StartError::Write { .. })));

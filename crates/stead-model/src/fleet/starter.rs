@@ -2,14 +2,14 @@
 
 use crate::schema::{FLEET_SCHEMAS, SITE_SCHEMAS, fleet_schema, site_schema};
 use crate::site::FileKind;
-use crate::site::starter::StarterFile;
+use crate::starter::StarterFile;
 
 /// Returns the files of a new fleet, sorted.
 pub fn starter() -> Vec<StarterFile> {
     let texts = [
         (
             FileKind::Site.place().to_owned(),
-            "# What holds where no other file says something else.\nname: fleet\ndefaults: {timezone: UTC, posture: local}\n",
+            "# yaml-language-server: $schema=defs/site.schema.json\n# What holds where no other file says something else.\nname: fleet\ndefaults: {timezone: UTC, posture: local}\n",
         ),
         (
             "fleet.yaml".to_owned(),
@@ -45,27 +45,26 @@ nodes:
             FileKind::Spec.path_of("web"),
             "# yaml-language-server: $schema=../defs/spec.schema.json\nschema_version: 1\nplatform:\n  packages: [nginx]\n",
         ),
-        (FileKind::Preset.path_of("tiny"), "cores: 1\nmemory: 512  # MB\ndisk: 1  # GB\n"),
+        (
+            FileKind::Preset.path_of("tiny"),
+            "# yaml-language-server: $schema=../defs/preset.schema.json\ncores: 1\nmemory: 512  # MB\ndisk: 1  # GB\n",
+        ),
         (
             FileKind::Posture.path_of("local"),
-            "ssh: {permit_root_login: prohibit-password, password_authentication: \"no\"}\nsudo: {nopasswd: true}\nfail2ban: {enabled: false}\n",
+            "# yaml-language-server: $schema=../defs/posture.schema.json\nssh: {permit_root_login: prohibit-password, password_authentication: \"no\"}\nsudo: {nopasswd: true}\nfail2ban: {enabled: false}\n",
         ),
         (".gitignore".to_owned(), "/secrets.yaml\n/keyring.yaml\n/.stead/\n"),
     ];
     let mut files: Vec<StarterFile> =
-        texts.into_iter().map(|(path, content)| open(path, content.to_owned())).collect();
+        texts.into_iter().map(|(path, content)| StarterFile::open(path, content)).collect();
     for (word, kind) in SITE_SCHEMAS {
-        files.push(open(format!("defs/{word}.schema.json"), format!("{:#}\n", site_schema(kind))));
+        files.push(StarterFile::schema(word, &site_schema(kind)));
     }
     for (word, kind) in FLEET_SCHEMAS {
-        files.push(open(format!("defs/{word}.schema.json"), format!("{:#}\n", fleet_schema(kind))));
+        files.push(StarterFile::schema(word, &fleet_schema(kind)));
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files
-}
-
-fn open(path: String, content: String) -> StarterFile {
-    StarterFile { path, content, is_secret: false }
 }
 
 #[cfg(test)]

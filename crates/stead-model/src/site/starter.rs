@@ -2,6 +2,7 @@
 
 use super::FileKind;
 use crate::schema::{SITE_SCHEMAS, site_schema};
+use crate::starter::{Access, StarterFile};
 use crate::token::SigningKey;
 
 /// Who a site is for.
@@ -23,17 +24,6 @@ impl Persona {
             Self::Managed | Self::Enterprise => true,
         }
     }
-}
-
-/// One file of a new site.
-#[derive(Clone)]
-pub struct StarterFile {
-    /// Its path below the site.
-    pub path: String,
-    /// What is in it.
-    pub content: String,
-    /// Whether only its owner may read it.
-    pub is_secret: bool,
 }
 
 const PRESETS: [(&str, u32, u32, u32); 5] = [
@@ -100,7 +90,7 @@ defaults:
 "
             ),
         ),
-        StarterFile { path: FileKind::Secrets.place().to_owned(), content: secrets(key), is_secret: true },
+        StarterFile { access: Access::Secret, ..open(FileKind::Secrets.place(), secrets(key)) },
         open(
             &FileKind::Spec.path_of("base"),
             format!(
@@ -129,7 +119,7 @@ nodes:
 "
             ),
         ),
-        open(".gitignore", "/secrets.yaml\n/keyring.yaml\n/.stead/\n".to_owned()),
+        StarterFile::open(".gitignore", "/secrets.yaml\n/keyring.yaml\n/.stead/\n"),
     ];
     for (name, cores, memory, disk) in PRESETS {
         let content = format!("cores: {cores}\nmemory: {memory}  # MB\ndisk: {disk}  # GB\n");
@@ -139,14 +129,18 @@ nodes:
         files.push(open(&FileKind::Posture.path_of(name), content.to_owned()));
     }
     for (word, kind) in SITE_SCHEMAS {
-        files.push(open(&format!("defs/{word}.schema.json"), format!("{:#}\n", site_schema(kind))));
+        files.push(StarterFile::schema(word, &site_schema(kind)));
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }
 
+/// Returns a file of the site whose first line names its schema to editors.
 fn open(path: &str, content: String) -> StarterFile {
-    StarterFile { path: path.to_owned(), content, is_secret: false }
+    let up = "../".repeat(path.matches('/').count());
+    let kind = FileKind::of_path(path).map(|(kind, _)| kind);
+    let word = SITE_SCHEMAS.into_iter().find(|(_, of)| kind == Some(*of)).map_or("site", |(word, _)| word);
+    StarterFile::open(path, format!("# yaml-language-server: $schema={up}defs/{word}.schema.json\n{content}"))
 }
 
 fn secrets(key: Option<&SigningKey>) -> String {

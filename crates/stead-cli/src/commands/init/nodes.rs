@@ -37,12 +37,11 @@ pub(crate) fn run(
             .out
             .print(&render_json::document(&json!({"site": directory.display().to_string(), "files": paths})));
     } else {
-        output.out.print_line(&format!(
-            "wrote {} files below {}",
-            files.len(),
-            shown_path(&directory.display().to_string(), &settings.current_dir)
-        ));
-        output.err.print_line("next: put your public SSH key into secrets.yaml, then `stead validate`");
+        let shown = shown_path(&directory.display().to_string(), &settings.current_dir);
+        output.out.print_line(&format!("wrote {} files below {shown}", files.len()));
+        // A site is found here and in ./site-config.
+        let site = if given.is_some() { format!(" --site {shown}") } else { String::new() };
+        output.err.print_line(&format!("next: stead create -M first -H local{site}"));
     }
     Ok(ExitCode::Success)
 }
