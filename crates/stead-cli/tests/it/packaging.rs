@@ -130,7 +130,7 @@ fn daemons_do_their_work_as_their_units_confine_them() {
         sh(&format!("{asks} status"));
 
         ends_well("stead-fleet-worker");
-        let running = sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o '/stead sandbox' | wc -l");
+        let running = sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o '/stead [s]andbox' | wc -l");
         assert_eq!(running, "3", "machines outlive their worker");
         for unit in ["stead-fleet-publisher", "stead-fleet-master"] {
             ends_well(unit);
