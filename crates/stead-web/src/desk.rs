@@ -144,14 +144,23 @@ fn row(bundle: &Listed) -> Value {
     let path = Path::new(&bundle.path);
     let mut row = serde_json::to_value(bundle).unwrap_or_default();
     row["key"] = json!(path.file_name().unwrap_or_default().to_string_lossy());
-    row["status"] = json!(status(path, &bundle.status));
+    row["status"] = json!(status_of(bundle));
     row
 }
 
 /// Returns how a run fares: one that is recorded as going on, and whose process is gone, is lost.
+pub fn status_of(bundle: &Listed) -> &str {
+    status(Path::new(&bundle.path), &bundle.status)
+}
+
 fn status<'a>(path: &Path, recorded: &'a str) -> &'a str {
-    let is_gone = || stead_bundle::holder_of(&path.join(LOCK)).is_ok_and(|holder| holder.is_none());
-    if recorded == RunStatus::Running.as_str() && is_gone() { "lost" } else { recorded }
+    let is_over = recorded != RunStatus::Running.as_str();
+    if is_over || is_held(path) { recorded } else { "lost" }
+}
+
+/// Whether the process of the run that is recorded at `path` is still there, as far as can be known.
+pub fn is_held(path: &Path) -> bool {
+    !stead_bundle::holder_of(&path.join(LOCK)).is_ok_and(|holder| holder.is_none())
 }
 
 /// Returns what the page needs of a run beside its events. Parameters and arguments stay where they are.

@@ -19,7 +19,7 @@ mod shown;
 
 pub use asked::Asked;
 pub use body::Body;
-pub use desk::Desk;
+pub use desk::{Desk, is_held, status_of};
 pub use follow::{Follow, Live};
 pub use hyper::StatusCode;
 pub use page::{Page, page};

@@ -13,7 +13,7 @@ use crate::settings::Settings;
 pub(super) mod export;
 pub(super) mod info;
 pub(super) mod list;
-pub(super) mod replay;
+pub(crate) mod replay;
 pub(super) mod report;
 pub(super) mod verify;
 
@@ -22,6 +22,18 @@ pub(crate) fn run_directories(settings: &Settings) -> Vec<PathBuf> {
     let mut all = vec![settings.current_dir.join("runs"), settings.state_dir.runs()];
     // Runs of nodes are kept with their site, which commands over nodes find from here too.
     if let Ok(site) = site::find(&SiteArgs::default(), settings) {
+        let runs = settings.state_dir.from(&site.path).runs();
+        if !all.contains(&runs) {
+            all.push(runs);
+        }
+    }
+    all
+}
+
+/// Returns the directories of runs, those of the site that `args` name among them.
+pub(crate) fn run_directories_with(args: &SiteArgs, settings: &Settings) -> Vec<PathBuf> {
+    let mut all = run_directories(settings);
+    if let Ok(site) = site::find(args, settings) {
         let runs = settings.state_dir.from(&site.path).runs();
         if !all.contains(&runs) {
             all.push(runs);
@@ -63,7 +75,7 @@ pub(super) fn unresolved(error: ResolveError, kind: FailureKind) -> Failure {
 }
 
 /// Returns the failure of a bundle that cannot be read.
-pub(super) fn unreadable(error: LoadError) -> Failure {
+pub(crate) fn unreadable(error: LoadError) -> Failure {
     let kind = match error {
         LoadError::NotABundle { .. }
         | LoadError::NotAnArchive { .. }

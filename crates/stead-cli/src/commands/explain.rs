@@ -53,7 +53,8 @@ fn found(code: &str) -> Result<Vec<Family>, Failure> {
     Ok(families)
 }
 
-fn to_text(known: &Explanation) -> String {
+/// Returns what a code means and what to do, for people.
+pub(crate) fn to_text(known: &Explanation) -> String {
     format!(
         "{}: {}\n\n  {}\n\n  What to do: {}\n",
         known.code,

@@ -2,17 +2,17 @@
 
 mod daemon;
 mod dev;
-mod explain;
+pub(crate) mod explain;
 mod file;
 mod hold;
 mod plan;
-mod shown;
+pub(crate) mod shown;
 mod status;
 mod token;
 mod wait;
 mod way;
 
-pub(super) use way::master;
+pub(crate) use way::master;
 
 use serde_json::Value;
 use stead_fleet::api::{CallError, Json};
@@ -44,12 +44,12 @@ pub(super) fn run(
 }
 
 /// Whether a fleet is named, or somebody joined one here.
-pub(super) fn is_known(args: &FleetWayArgs, settings: &Settings) -> bool {
+pub(crate) fn is_known(args: &FleetWayArgs, settings: &Settings) -> bool {
     !args.masters.is_empty() || args.join_file.is_some() || way::identity_directory(args, settings).exists()
 }
 
 /// Returns the failure of a call that had no answer.
-pub(super) fn call_failure(error: CallError) -> Failure {
+pub(crate) fn call_failure(error: CallError) -> Failure {
     match error {
         CallError::Away(_) => Failure::caused_by(FailureKind::Unreachable, error)
             .hint("is a master running, and do --masters and --identity name the right one?"),
@@ -65,7 +65,7 @@ pub(super) fn call_failure(error: CallError) -> Failure {
 }
 
 /// Returns what a master's document says.
-fn parsed(document: &Json) -> Result<Value, Failure> {
+pub(crate) fn parsed(document: &Json) -> Result<Value, Failure> {
     serde_json::from_str(&document.0).map_err(|error| {
         Failure::new(FailureKind::Work, format!("what the master says is not understood: {error}"))
     })

@@ -71,13 +71,7 @@ impl Local {
             Err(failure) if args.site.site.is_some() => return Err(failure),
             Err(_) => None,
         };
-        let mut directories = bundle::run_directories(settings);
-        if let Some(site) = &site {
-            let runs = settings.state_dir.from(&site.path).runs();
-            if !directories.contains(&runs) {
-                directories.push(runs);
-            }
-        }
+        let directories = bundle::run_directories_with(&args.site, settings);
         let place = site.as_ref().map_or(&settings.current_dir, |site| &site.path);
         let title = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let has_fleet = fleet::is_known(&args.fleet, settings);

@@ -126,7 +126,7 @@ impl Known {
 }
 
 /// Gives every event of the bundle's journal to `take` until that returns false; returns how many lines are none.
-fn each_event(bundle: &Path, mut take: impl FnMut(&Event) -> bool) -> Result<u64, Failure> {
+pub(crate) fn each_event(bundle: &Path, mut take: impl FnMut(&Event) -> bool) -> Result<u64, Failure> {
     let path = bundle.join(EVENTS);
     let unreadable = |error: io::Error| Failure::unreadable(path.display(), &error);
     let mut lines = BufReader::new(open_inside(bundle, Path::new(EVENTS)).map_err(unreadable)?);

@@ -29,7 +29,8 @@ pub(crate) fn run(
     Ok(ExitCode::Success)
 }
 
-fn to_text(explanation: &Value) -> String {
+/// Returns why an instance is where it is, for people.
+pub(crate) fn to_text(explanation: &Value) -> String {
     let said = |key: &str| explanation.get(key).and_then(Value::as_str).unwrap_or_default();
     let worker = explanation.get("worker").and_then(Value::as_str).unwrap_or("no worker");
     let mut text = format!("{} is on {worker}: {}\n", said("instance"), said("why_here"));

@@ -17,6 +17,21 @@ pub(super) fn exit_code(status: &Value) -> ExitCode {
 
 /// Returns a status for people: how far it is, then everything that is not as it should be, then what there is.
 pub(super) fn to_text(status: &Value, paint: Paint) -> String {
+    let mut shown = head(status, paint);
+    shown.push_str(&workers(status));
+    shown.push_str(&instances(status));
+    for rollout in list(status, "rollouts").filter(|rollout| text(rollout, "state") != "done") {
+        let (vm, state) = (text(rollout, "vm"), text(rollout, "state"));
+        let (updated, total) = (number(rollout, "updated"), number(rollout, "total"));
+        let why = Some(why(rollout)).filter(|why| !why.is_empty()).map(|why| format!(": {why}"));
+        let why = why.unwrap_or_default();
+        shown.push_str(&format!("rollout of {vm}: {state}, {updated} of {total}{why}\n"));
+    }
+    shown
+}
+
+/// Returns how far it is, with what is wrong with commits and what holds it up.
+pub(crate) fn head(status: &Value, paint: Paint) -> String {
     let mut shown = line(status, paint);
     if let Some(message) = status.pointer("/brake/message").and_then(Value::as_str) {
         shown.push_str(&format!("{} {message}\n", paint.apply(Style::Warn, "brake:")));
@@ -27,13 +42,6 @@ pub(super) fn to_text(status: &Value, paint: Paint) -> String {
         let [id, by, reason] = words;
         shown
             .push_str(&format!("{} {id} on {target} by {by}: {reason}\n", paint.apply(Style::Warn, "hold:")));
-    }
-    shown.push_str(&workers(status));
-    shown.push_str(&instances(status));
-    for rollout in list(status, "rollouts").filter(|rollout| text(rollout, "state") != "done") {
-        let (vm, state) = (text(rollout, "vm"), text(rollout, "state"));
-        let (updated, total) = (number(rollout, "updated"), number(rollout, "total"));
-        shown.push_str(&format!("rollout of {vm}: {state}, {updated} of {total}{}\n", why(rollout)));
     }
     shown
 }
@@ -143,7 +151,7 @@ fn instances(status: &Value) -> String {
 }
 
 /// Returns what is wrong with an item and what to do.
-fn why(item: &Value) -> String {
+pub(crate) fn why(item: &Value) -> String {
     match (item.get("code").and_then(Value::as_str), item.get("message").and_then(Value::as_str)) {
         (Some(code), Some(message)) => format!("{code}: {message}"),
         (Some(code), None) => code.to_owned(),
@@ -160,14 +168,14 @@ fn target_word(target: &Value) -> String {
     pair.map(|(kind, name)| format!("{kind}/{}", name.as_str().unwrap_or_default())).unwrap_or_default()
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+pub(crate) fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
     value.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn number(value: &Value, key: &str) -> u64 {
+pub(crate) fn number(value: &Value, key: &str) -> u64 {
     value.get(key).and_then(Value::as_u64).unwrap_or_default()
 }

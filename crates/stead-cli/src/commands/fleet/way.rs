@@ -36,10 +36,7 @@ pub(super) fn identity_directory(args: &FleetWayArgs, settings: &Settings) -> Pa
 }
 
 /// Returns the fleet's masters, asked by whoever this is.
-pub(in crate::commands) async fn master(
-    args: &FleetWayArgs,
-    settings: &Settings,
-) -> Result<Arc<Client>, Failure> {
+pub(crate) async fn master(args: &FleetWayArgs, settings: &Settings) -> Result<Arc<Client>, Failure> {
     let user = settings.environment.get("USER").and_then(|user| user.to_str());
     let name = Name { given: None, fallback: Fallback::Like(user.unwrap_or("somebody")) };
     client(join(&identity_directory(args, settings), args, &args.masters, name).await?, &args.masters)

@@ -11,10 +11,11 @@ use stead_drivers::site::Manifests;
 use stead_engine::compile::nodes::NodesVerb;
 use stead_engine::nodes::{FindHostError, find_host};
 use stead_model::machine::OwnerScope;
-use stead_model::node::wire::AgentState;
+use stead_model::node::wire::{self, AgentState};
 use stead_model::node::{NodeEntry, NodeStatus, NodesState};
 use stead_model::site::manifest::{Mode, NodeType};
 use stead_model::site::{Site, resolve};
+use stead_model::time::Timestamp;
 use stead_model::{Diagnostics, ExitCode, NodeName};
 use stead_runner::machine::MachineDriver;
 use stead_server::ServerPlace;
@@ -38,7 +39,7 @@ pub(in crate::commands) fn run(
         let told = document::of_failure("status", manifest, args.host.as_deref(), false, &failure);
         failure.shown_as(told)
     })?;
-    let Found { rows: found, unread } = found;
+    let Found { rows: found, unread, .. } = found;
     let success = unread.is_empty() && !found.is_empty() && found.iter().all(|row| row["converged"] == true);
     unread.iter().for_each(|problem| output.err.print_line(problem));
     if args.json {
@@ -51,18 +52,60 @@ pub(in crate::commands) fn run(
     Ok(if success { ExitCode::Success } else { ExitCode::Failed })
 }
 
-/// Returns what is known of nodes, as the page in a browser wants it.
-pub(in crate::commands) fn document(args: &StatusArgs, settings: &Settings) -> Result<Value, Failure> {
-    let found = look(args, settings)?;
-    Ok(json!({"nodes": found.rows, "problems": found.unread}))
+/// Returns what is known of nodes, as the page in a browser and the screen want it: with why a node is not converged, when
+/// its agent was last heard of, and which manifests there are.
+pub(crate) fn document(args: &StatusArgs, settings: &Settings) -> Result<Value, Failure> {
+    let Found { mut rows, unread, manifests, notes } = look(args, settings)?;
+    for (row, note) in rows.iter_mut().zip(notes) {
+        if row["converged"] != true {
+            let (code, why) = why_not(row, note.is_current);
+            (row["code"], row["why"]) = (json!(code), json!(why));
+        }
+        row["last_seen"] = json!(note.last_seen);
+    }
+    Ok(json!({"nodes": rows, "problems": unread, "manifests": manifests}))
+}
+
+/// Returns why a node is not converged: a code that `stead explain` knows, if there is one, and a sentence.
+fn why_not(row: &Value, is_current: bool) -> (Option<&'static str>, String) {
+    let said = |text: &str| text.to_owned();
+    let error = row["error"].as_str().map(crate::render::one_line);
+    match (row["status"].as_str().unwrap_or_default(), row["machine"].as_str().unwrap_or_default()) {
+        ("failed", _) => (Some("node/failed"), error.unwrap_or_else(|| said("it failed"))),
+        ("skipped", _) => (None, error.unwrap_or_else(|| said("it was left out"))),
+        ("pending", _) => (None, said("nobody has made it yet: `stead create` does")),
+        ("destroyed", _) => (None, said("it was removed, as was asked for")),
+        (_, "foreign") => (Some("node/conflict"), said("there is a machine that is somebody else's")),
+        ("running", _) => (None, said("a run works on it, or was ended in the middle of that")),
+        (_, "absent") => (Some("node/gone"), said("its machine is not there any more")),
+        (_, "stopped") => (None, said("its machine does not run: `stead create` starts it")),
+        (_, "unknown") => (Some("node/unreachable"), said("nobody could be asked about its machine")),
+        _ if !is_current => (
+            Some("node/verification"),
+            said("its spec says something else since: `stead create` configures it"),
+        ),
+        _ => (None, error.unwrap_or_else(|| said("it is not known why"))),
+    }
 }
 
 /// What is known of nodes.
 struct Found {
     /// A row for every node of every pair that is meant.
     rows: Vec<Value>,
+    /// What else is known of each of them.
+    notes: Vec<Note>,
     /// Pairs whose file cannot be read, and why.
     unread: Vec<String>,
+    /// The manifests of the site.
+    manifests: Vec<String>,
+}
+
+/// What is known of a node beyond its row.
+struct Note {
+    /// Whether the spec in force on it is the one of the site.
+    is_current: bool,
+    /// When its agent was last heard of.
+    last_seen: Option<Timestamp>,
 }
 
 fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
@@ -90,7 +133,8 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     let is_one = args.host.is_some() && args.manifest.manifest.is_some();
-    let mut found = Found { rows: Vec::new(), unread: Vec::new() };
+    let manifests = loaded.manifest_names.clone();
+    let mut found = Found { rows: Vec::new(), notes: Vec::new(), unread: Vec::new(), manifests };
     for (host, manifest) in wanted {
         let path = pairs.state_file(&host, &manifest);
         let memory = match load::remembered(&path, &manifest, &host) {
@@ -122,9 +166,13 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
         let agents = runtime.block_on(agents(port.map(|port| place.socket(port))));
         let mode = args.select.mode.map(Mode::from);
         for (name, entry) in state.nodes.iter().filter(|(name, _)| means(name)) {
-            let mut row = row(&loaded.site, &manifest, &host, name, entry, seen.machine(&host, name, &state));
-            let agent = seen.agent(name).or(agents.get(name).copied()).unwrap_or(AgentState::None);
+            let is_current = is_current(&loaded.site, name, entry);
+            let machine = seen.machine(&host, name, &state);
+            let mut row = row(&manifest, &host, name, entry, machine, is_current);
+            let known = agents.get(name);
+            let agent = seen.agent(name).or(known.map(|known| known.agent)).unwrap_or(AgentState::None);
             row["agent"] = json!(agent);
+            found.notes.push(Note { is_current, last_seen: known.and_then(|known| known.last_seen) });
             if mode.is_some_and(|mode| mode != entry.mode) {
                 row["converged"] = json!(false);
             }
@@ -305,26 +353,30 @@ async fn seen_by(
 }
 
 /// Returns where the agents of nodes are, as the level's server knows; one that does not answer knows of none.
-async fn agents(socket: Option<PathBuf>) -> BTreeMap<NodeName, AgentState> {
+async fn agents(socket: Option<PathBuf>) -> BTreeMap<NodeName, wire::NodeStatus> {
     let Some(socket) = socket else { return BTreeMap::new() };
     let known = ServerClient::socket(socket).nodes().await.unwrap_or_default();
-    known.into_iter().map(|node| (node.node, node.agent)).collect()
+    known.into_iter().map(|node| (node.node.clone(), node)).collect()
+}
+
+/// Whether the spec in force on a node is the one of the site.
+fn is_current(site: &Site, name: &NodeName, entry: &NodeEntry) -> bool {
+    let wanted = entry.spec.as_ref().map(|spec| resolve(site, spec, name).map(|spec| spec.digest()));
+    match wanted {
+        None => true,
+        Some(Ok(digest)) => entry.spec_digest.as_ref() == Some(&digest),
+        Some(Err(_)) => false,
+    }
 }
 
 fn row(
-    site: &Site,
     manifest: &str,
     host: &str,
     name: &NodeName,
     entry: &NodeEntry,
     machine: MachineSeen,
+    is_current: bool,
 ) -> Value {
-    let wanted = entry.spec.as_ref().map(|spec| resolve(site, spec, name).map(|spec| spec.digest()));
-    let is_current = match wanted {
-        None => true,
-        Some(Ok(digest)) => entry.spec_digest.as_ref() == Some(&digest),
-        Some(Err(_)) => false,
-    };
     let is_there = machine == MachineSeen::Running;
     let mut row = serde_json::to_value(entry).unwrap_or_default();
     row["name"] = json!(name);
