@@ -162,7 +162,7 @@ pub enum Command {
     /// Look at this machine and others as places where roles run; be a node's agent
     #[command(subcommand, after_long_help = groups::AGENT)]
     Agent(AgentCommand),
-    /// Show runs, start them and watch agents on a whole screen
+    /// Show runs, nodes and a fleet on a whole screen; start runs and watch agents
     #[command(after_long_help = tui::KEYS)]
     Tui(TuiArgs),
     /// Show runs, nodes and a fleet in a browser of this machine

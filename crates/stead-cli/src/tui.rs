@@ -1,4 +1,4 @@
-//! `stead tui`: runs, recorded and live, on a whole screen.
+//! `stead tui`: runs, recorded and live, nodes and a fleet on a whole screen.
 //!
 //! ```text
 //!  keys, size, signals ──┐
@@ -12,18 +12,25 @@
 //! events and sends intents: what a run is and how it stops is decided by the library, as on the command line.
 
 mod agents;
+mod filter;
+mod fleet;
 mod form;
 mod key;
+mod nodes;
+mod pace;
 mod pager;
 mod picker;
+mod replay;
 mod screen;
 mod scroll;
 mod state;
+mod tasks;
 #[cfg(test)]
 mod testing;
 mod text_field;
 mod theme;
 mod transcript;
+mod trouble;
 mod update;
 mod view;
 mod watched;

@@ -248,10 +248,10 @@ impl Form {
             }
         };
         match key {
-            Key::Enter | Key::Tab | Key::Up | Key::Down => {
+            Key::Enter | Key::Tab | Key::BackTab | Key::Up | Key::Down => {
                 let changed = self.text_mut().is_some_and(|text| text.text() != before.text());
                 match key {
-                    Key::Up => self.step(-1),
+                    Key::Up | Key::BackTab => self.step(-1),
                     Key::Down | Key::Tab => self.step(1),
                     _ => {}
                 }

@@ -13,6 +13,8 @@ pub(crate) enum Key {
     Esc,
     /// Tab.
     Tab,
+    /// Shift and Tab.
+    BackTab,
     /// Cursor up.
     Up,
     /// Cursor down.
@@ -57,7 +59,8 @@ impl Key {
             KeyCode::Char(c) => Self::Char(c),
             KeyCode::Enter => Self::Enter,
             KeyCode::Esc => Self::Esc,
-            KeyCode::Tab | KeyCode::BackTab => Self::Tab,
+            KeyCode::Tab => Self::Tab,
+            KeyCode::BackTab => Self::BackTab,
             KeyCode::Up => Self::Up,
             KeyCode::Down => Self::Down,
             KeyCode::Left => Self::Left,

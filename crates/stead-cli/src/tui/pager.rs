@@ -77,7 +77,7 @@ pub(crate) struct PageRead {
 }
 
 /// Logs that are read in full.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pager {
     logs: Vec<Paged>,
     chosen: usize,
@@ -156,6 +156,7 @@ impl Pager {
             | Key::Enter
             | Key::Esc
             | Key::Tab
+            | Key::BackTab
             | Key::Backspace
             | Key::Delete
             | Key::DeleteLine

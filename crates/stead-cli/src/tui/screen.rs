@@ -20,6 +20,7 @@ use super::theme::Theme;
 use super::update::update;
 use super::view::view;
 use super::worker::{Stops, Worker};
+use crate::args::TuiArgs;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Paint;
 use crate::render::full_screen::FullScreen;
@@ -39,7 +40,7 @@ const PATIENCE_FOR_HANGUP: Duration = Duration::from_secs(2);
 type Screen = Terminal<CrosstermBackend<BufWriter<Stdout>>>;
 
 /// Shows the screen until a person leaves it, and returns the exit code.
-pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &TuiArgs, settings: &Settings) -> Result<ExitCode, Failure> {
     check_terminal(settings)?;
     let internal = |error: io::Error| Failure::caused_by(FailureKind::Work, error);
     let counts = signals::listen().map_err(internal)?;
@@ -54,7 +55,7 @@ pub(crate) fn run(settings: &Settings) -> Result<ExitCode, Failure> {
     let mut terminal = Terminal::new(backend).map_err(internal)?;
     listen_to_signals(counts, messages.clone(), Arc::clone(&stops)).map_err(internal)?;
     listen_to_keys(messages.clone()).map_err(internal)?;
-    let worker = Worker::new(settings, messages, Arc::clone(&stops));
+    let worker = Worker::new(args, settings, messages, Arc::clone(&stops));
     let ended =
         Loop { terminal: &mut terminal, worker: &worker, stops: &stops, lost: None }.run(settings, &received);
     drop(full_screen);
@@ -86,7 +87,7 @@ impl Loop<'_> {
         let size = self.terminal.size().map_or((80, 24), |size| (size.width, size.height));
         let mut state = State::new(clock::now(), size);
         let theme = Theme::new(settings.stdout_paint);
-        let mut wanted = vec![Intent::ListBundles];
+        let mut wanted = update(&mut state, Message::Tick(clock::now()));
         loop {
             for intent in std::mem::take(&mut wanted) {
                 if let Intent::Quit(code) = intent {

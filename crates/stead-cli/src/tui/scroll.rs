@@ -58,6 +58,20 @@ pub(crate) fn around(chosen: usize, rows: usize, height: usize) -> usize {
     chosen.saturating_sub(height / 2).min(rows.saturating_sub(height))
 }
 
+/// Returns the row that a key moves the cursor to from row `at` of `rows`, a page being `page` rows.
+pub(crate) fn moved(at: usize, rows: usize, key: Key, page: usize) -> usize {
+    let last = rows.saturating_sub(1);
+    match key {
+        Key::Up | Key::Char('k') => at.saturating_sub(1),
+        Key::Down | Key::Char('j') => at.saturating_add(1).min(last),
+        Key::PageUp => at.saturating_sub(page),
+        Key::PageDown => at.saturating_add(page).min(last),
+        Key::Home | Key::Char('g') => 0,
+        Key::End | Key::Char('G') => last,
+        _ => at,
+    }
+}
+
 /// Returns `line` in pieces that are at most `width` columns wide; an empty line is one empty piece.
 pub(crate) fn wrap(line: &str, width: usize) -> Vec<&str> {
     let width = width.max(2);

@@ -1,19 +1,34 @@
 //! Everything the screen shows, what can happen to it, and what it wants done.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use serde_json::Value;
 use stead_bundle::{Listed, Unpacked};
 use stead_drivers::agent::AgentStatus;
+use stead_model::node::wire::NodeStatus;
 use stead_model::time::Timestamp;
 use stead_model::{Event, ExitCode};
 
 use super::agents::{Agents, CheckState, Registered};
+use super::filter::Filter;
+use super::fleet::Fleet;
 use super::form::{Form, Manifest, Problem, Request};
 use super::key::Key;
+use super::nodes::{Nodes, Seen};
+use super::pace::Pace;
 use super::pager::{PageRead, Window};
 use super::picker::Entry;
+use super::replay::{Recording, Replay};
 use super::scroll::Scroll;
-use super::watched::{Piece, Read, Reader, Watched};
+use super::trouble::Trouble;
+use super::watched::{Liveness, Piece, Read, Reader, Watched};
+use crate::commands::nodes::report::NodePlace;
+
+/// How long after an answer runs are looked for again.
+const BETWEEN_LISTS_MILLIS: u64 = 2_000;
+/// How long after an answer the journal of a run that goes on is looked at again.
+const BETWEEN_PIECES_MILLIS: u64 = 200;
 
 /// What happened.
 #[derive(Debug)]
@@ -39,6 +54,42 @@ pub(crate) enum Message {
     Bundles(Result<Vec<Listed>, String>),
     /// A bundle was read.
     Recorded(Result<Box<Watched>, String>),
+    /// What was written to the journal of a recorded run since it was read last.
+    Followed {
+        /// Which run.
+        key: u64,
+        /// What happened.
+        events: Vec<Event>,
+        /// How far it was read: the number of the last event, and where that ends.
+        read_to: (u64, u64),
+        /// Whether more will come.
+        liveness: Liveness,
+    },
+    /// All events of a recorded run were read.
+    Replayable {
+        /// Which run.
+        key: u64,
+        /// What happened in it.
+        recording: Result<Box<Recording>, String>,
+    },
+    /// Nodes were looked at.
+    Nodes(Result<Seen, Trouble>),
+    /// What a node's agent told the server of its level.
+    NodeTold {
+        /// Which node.
+        place: NodePlace,
+        /// What; none if there is no server.
+        told: Result<Option<Box<NodeStatus>>, Trouble>,
+    },
+    /// A fleet's master told how it is.
+    Fleet(Box<Result<Value, Trouble>>),
+    /// A fleet's master said why an instance is where it is.
+    Explained {
+        /// Which instance.
+        instance: String,
+        /// Why, line by line.
+        explained: Result<Vec<String>, Trouble>,
+    },
     /// A directory was listed for the picker.
     Entries {
         /// The directory as it was typed.
@@ -131,7 +182,7 @@ pub(crate) struct RunEnd {
     /// Its directory or archive.
     pub(crate) bundle: Option<PathBuf>,
     /// The files of an archive.
-    pub(crate) unpacked: Option<Unpacked>,
+    pub(crate) unpacked: Option<Arc<Unpacked>>,
     /// Why it went wrong.
     pub(crate) error: Option<String>,
 }
@@ -148,6 +199,30 @@ pub(crate) enum Intent {
         /// What the run is to be called.
         key: u64,
     },
+    /// Read what was written to the journal of a run since.
+    FollowRun {
+        /// Which run.
+        key: u64,
+        /// Its directory.
+        directory: PathBuf,
+        /// How far it was read.
+        read_to: (u64, u64),
+    },
+    /// Read all events of a recorded run.
+    ReadRecording {
+        /// Where it is.
+        path: PathBuf,
+        /// What the run is to be called.
+        key: u64,
+    },
+    /// Look at the nodes of the site.
+    LookAtNodes,
+    /// Ask what a node's agent told.
+    AskNode(NodePlace),
+    /// Ask the fleet's master how it is.
+    AskFleet,
+    /// Ask the fleet's master why an instance is where it is.
+    ExplainInstance(String),
     /// List a directory for the picker.
     ListEntries {
         /// The directory as it was typed.
@@ -209,8 +284,58 @@ pub(crate) enum Screen {
     Home,
     /// One recorded run.
     Recorded,
+    /// The nodes of the site.
+    Nodes,
+    /// The fleet.
+    Fleet,
     /// The Orchestration panel.
     Panel(View),
+}
+
+impl Screen {
+    /// Returns under which tab it stands.
+    pub(crate) fn tab(self) -> Tab {
+        match self {
+            Self::Home | Self::Recorded => Tab::Runs,
+            Self::Nodes => Tab::Nodes,
+            Self::Fleet => Tab::Fleet,
+            Self::Panel(_) => Tab::Orchestration,
+        }
+    }
+}
+
+/// What the top bar names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tab {
+    /// Runs, recorded ones among them.
+    Runs,
+    /// The nodes of the site.
+    Nodes,
+    /// The fleet.
+    Fleet,
+    /// The Orchestration panel.
+    Orchestration,
+}
+
+impl Tab {
+    /// Every tab, in order; the first is 1.
+    pub(crate) const ALL: [Self; 4] = [Self::Runs, Self::Nodes, Self::Fleet, Self::Orchestration];
+
+    /// Returns what it is called.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Runs => "Runs",
+            Self::Nodes => "Nodes",
+            Self::Fleet => "Fleet",
+            Self::Orchestration => "Orchestration",
+        }
+    }
+
+    /// Returns the one that is `by` places further.
+    pub(crate) fn further(self, by: usize) -> Self {
+        let at = Self::ALL.iter().position(|tab| *tab == self).unwrap_or(0);
+        Self::ALL[(at + by) % Self::ALL.len()]
+    }
 }
 
 /// A view of the Orchestration panel.
@@ -246,12 +371,22 @@ pub(crate) enum Overlay {
 }
 
 /// The list of runs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Home {
     /// The runs, newest first; none while they are being looked for.
     pub(crate) bundles: Option<Result<Vec<Listed>, String>>,
-    /// Which is at the cursor.
-    pub(crate) at: usize,
+    /// When they are looked for.
+    pub(crate) pace: Pace,
+    /// What narrows the list.
+    pub(crate) filter: Filter,
+    at: usize,
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        let pace = Pace::every(BETWEEN_LISTS_MILLIS);
+        Self { bundles: None, pace, filter: Filter::default(), at: 0 }
+    }
 }
 
 impl Home {
@@ -261,6 +396,35 @@ impl Home {
             Some(Ok(bundles)) => bundles,
             Some(Err(_)) | None => &[],
         }
+    }
+
+    /// Returns the runs that fit the filter.
+    pub(crate) fn shown(&self) -> Vec<&Listed> {
+        let words = self.filter.words();
+        let fits = |run: &&Listed| {
+            let kind = run.kind.as_deref().unwrap_or_default();
+            words.fit([run.run_id.as_str(), kind, &run.status, run.plan.as_deref().unwrap_or_default()])
+        };
+        self.listed().iter().filter(fits).collect()
+    }
+
+    /// Returns which of the runs that are shown is at the cursor.
+    pub(crate) fn at(&self) -> usize {
+        self.at.min(self.shown().len().saturating_sub(1))
+    }
+
+    /// Takes the runs there are; the cursor stays at its run, or at the newest.
+    pub(crate) fn take(&mut self, bundles: Result<Vec<Listed>, String>, now: Timestamp) {
+        self.pace.answer(now);
+        let chosen = self.shown().get(self.at()).filter(|_| self.at > 0).map(|run| run.path.clone());
+        self.bundles = Some(bundles);
+        let at = chosen.and_then(|path| self.shown().iter().position(|run| run.path == path));
+        self.at = at.unwrap_or_else(|| self.at());
+    }
+
+    /// Takes a key that moves the cursor of the list by `page` rows at most.
+    pub(crate) fn step(&mut self, key: Key, page: usize) {
+        self.at = super::scroll::moved(self.at(), self.shown().len(), key, page);
     }
 }
 
@@ -292,6 +456,14 @@ pub(crate) struct State {
     pub(crate) home: Home,
     /// The recorded run that is open.
     pub(crate) recorded: Option<Box<Watched>>,
+    /// When its journal is looked at.
+    pub(crate) follow_pace: Pace,
+    /// The same run, shown again from its beginning.
+    pub(crate) replay: Option<Replay>,
+    /// The Nodes view.
+    pub(crate) nodes: Nodes,
+    /// The Fleet view.
+    pub(crate) fleet: Fleet,
     /// The Controller view.
     pub(crate) controller: Controller,
     /// The Agent view.
@@ -312,6 +484,10 @@ impl State {
             notice: None,
             home: Home::default(),
             recorded: None,
+            follow_pace: Pace::every(BETWEEN_PIECES_MILLIS),
+            replay: None,
+            nodes: Nodes::default(),
+            fleet: Fleet::default(),
             controller: Controller { form: Form::default(), stage: Stage::Before, run: None },
             agents: Agents::default(),
             leaving: None,
@@ -335,24 +511,53 @@ impl State {
 
     /// Whether something on the screen changes with time.
     pub(crate) fn is_moving(&self) -> bool {
-        self.is_running() || self.agents.is_checking()
+        let is_playing = self.replay.as_ref().is_some_and(Replay::is_playing);
+        self.is_running() || self.agents.is_checking() || is_playing || self.is_following()
+    }
+
+    /// Whether the recorded run that is shown goes on.
+    pub(crate) fn is_following(&self) -> bool {
+        let is_live = self.recorded.as_ref().is_some_and(|run| run.liveness == Liveness::Live);
+        self.screen == Screen::Recorded && self.replay.is_none() && is_live
+    }
+
+    /// Returns what narrows the list that is shown, if one is.
+    pub(crate) fn filter_mut(&mut self) -> Option<&mut Filter> {
+        match self.screen {
+            Screen::Home => Some(&mut self.home.filter),
+            Screen::Nodes if self.nodes.open.is_none() => Some(&mut self.nodes.filter),
+            Screen::Fleet if self.fleet.open.is_none() => Some(&mut self.fleet.filter),
+            Screen::Nodes | Screen::Fleet => None,
+            Screen::Recorded | Screen::Panel(_) => {
+                self.watched_mut().and_then(|run| run.tasks.as_mut()).map(|tasks| &mut tasks.filter)
+            }
+        }
+    }
+
+    /// Returns how many rows of a list there are, roughly: what Page Up and Page Down move by.
+    pub(crate) fn page_rows(&self) -> usize {
+        usize::from(self.size.1).saturating_sub(6).max(1)
     }
 
     /// Returns the run that is shown.
     pub(crate) fn watched_mut(&mut self) -> Option<&mut Watched> {
         match self.screen {
-            Screen::Recorded => self.recorded.as_deref_mut(),
+            Screen::Recorded => match &mut self.replay {
+                Some(replay) => Some(&mut *replay.run),
+                None => self.recorded.as_deref_mut(),
+            },
             Screen::Panel(View::Controller) => match self.controller.stage {
                 Stage::Running { .. } | Stage::After => self.controller.run.as_deref_mut(),
                 Stage::Before => None,
             },
-            Screen::Home | Screen::Panel(View::Agent) => None,
+            Screen::Home | Screen::Nodes | Screen::Fleet | Screen::Panel(View::Agent) => None,
         }
     }
 
     /// Returns the run called `key`, if it is still there.
     pub(crate) fn run_mut(&mut self, key: u64) -> Option<&mut Watched> {
-        let runs = [self.controller.run.as_deref_mut(), self.recorded.as_deref_mut()];
+        let replayed = self.replay.as_mut().map(|replay| &mut *replay.run);
+        let runs = [self.controller.run.as_deref_mut(), self.recorded.as_deref_mut(), replayed];
         runs.into_iter().flatten().find(|run| run.key == key)
     }
 

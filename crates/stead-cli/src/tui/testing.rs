@@ -2,6 +2,7 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use serde_json::{Value, json};
 use stead_model::event::{Artifact, Counts, Mode};
 use stead_model::event::{
     RoleExited, RoleReady, RoleStarted, RoleStop, RunFinished, RunKind, RunStarted, Stream, TaskResult,
@@ -81,6 +82,50 @@ impl TestScreen {
         self.send(Message::RunPlanned { key, manifest: manifest(), runs_dir: "/lab/runs".into() });
         key
     }
+}
+
+/// What a master says of a fleet with one instance that does not start, a held generation and a lost worker.
+pub(super) fn fleet_status() -> Value {
+    let commit = "2fa0982e8386c9a1b2c3d4e5f60718293a4b5c6d";
+    json!({
+        "schema": 1, "fleet": "lab", "seq": 9, "at": "2026-11-15T10:00:00Z", "state": "degraded",
+        "convergence_percent": 50, "generation": 3, "commit": commit,
+        "leader": {"name": "m1", "epoch": 1}, "store": {"kind": "file", "state": "ok"},
+        "watcher": {"ref": "refs/heads/main", "state": "ok"},
+        "groups": [{"group": "lab", "head": commit, "evaluated": null,
+            "active": {"generation": 3, "commit": commit, "since": "2026-11-15T09:00:00Z"},
+            "held": {"generation": 4, "commit": commit, "code": "held-approval", "reason": "too-many-stops",
+                "stops": 2, "running": 2, "message": "it would stop 2 of 2", "approve": "sha256:00"},
+            "suspended": false, "why": "generation 4 waits"}],
+        "counts": {"desired": 2, "converged": 1, "converging": 0, "failed": 1, "unschedulable": 0, "orphans": 0},
+        "workers": [
+            {"id": "w1", "state": "ready", "instances": 1, "since": "2026-11-15T09:00:00Z", "seen_generation": 3},
+            {"id": "w2", "state": "lost", "instances": 1, "code": "lost", "message": "look at the machine"}],
+        "instances": [
+            {"key": "web/0", "group": "lab", "worker": "w1", "state": "running", "ready": true, "drifted": false},
+            {"key": "web/1", "group": "lab", "worker": "w2", "state": "backoff", "ready": false, "attempts": 3,
+                "code": "crash-loop", "message": "it ends again and again: read its log"}],
+        "rollouts": [
+            {"vm": "cache", "state": "done", "updated": 1, "total": 1},
+            {"vm": "web", "state": "held", "updated": 1, "total": 2, "code": "crash-loop", "message": "mend it"}],
+        "brake": {"active": false}, "holds": [],
+    })
+}
+
+/// What `stead status` says of a lab with a node in a node, and one that is gone.
+pub(super) fn nodes_status() -> Value {
+    let digest = format!("sha256:{}", "ab".repeat(32));
+    let node = |name: &str, parent: Option<&str>| {
+        json!({"name": name, "parent": parent, "on": "local", "manifest": "lab", "status": "completed",
+            "type": "vm", "driver": "sandbox", "machine": "running", "agent": "none", "mode": "push",
+            "converged": true, "ip": "127.0.0.1", "ssh_port": 40001, "spec": "base", "spec_digest": digest,
+            "machine_id": format!("lab-{name}"), "last_seen": null})
+    };
+    let mut gone = node("gone", None);
+    (gone["machine"], gone["converged"]) = (json!("absent"), json!(false));
+    (gone["code"], gone["why"]) = (json!("node/gone"), json!("its machine is not there any more"));
+    (gone["mode"], gone["agent"], gone["ip"]) = (json!("pull"), json!("stale"), json!(null));
+    json!({"nodes": [node("edge", None), node("leaf", Some("edge")), gone], "problems": [], "manifests": ["lab"]})
 }
 
 /// A manifest with a server and a client.

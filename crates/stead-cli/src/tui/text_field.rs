@@ -58,6 +58,7 @@ impl TextField {
             Key::Enter
             | Key::Esc
             | Key::Tab
+            | Key::BackTab
             | Key::Up
             | Key::Down
             | Key::PageUp

@@ -51,7 +51,22 @@ impl Theme {
     pub(crate) fn run_word(self, status: &str) -> Style {
         match RunStatus::ALL.iter().find(|known| known.as_str() == status) {
             Some(status) => self.of(output::Style::of_run(*status)),
-            None => Style::new(),
+            None => self.word(status),
+        }
+    }
+
+    /// Returns the look of a state of nodes, of instances or of workers, by its word; the page in a browser says the same.
+    pub(crate) fn word(self, word: &str) -> Style {
+        match word {
+            "converged" | "completed" | "running" | "ready" | "connected" | "active" | "done" | "yes" => {
+                self.of(output::Style::Good)
+            }
+            "failed" | "degraded" | "lost" | "stale" | "foreign" | "absent" | "unreachable"
+            | "not converged" => self.of(output::Style::Bad),
+            "converging" | "pending" | "backoff" | "stopping" | "stopped" | "held" | "suspended"
+            | "suspect" | "retrying" | "unknown" | "unschedulable" => self.of(output::Style::Warn),
+            "skipped" | "destroyed" | "none" | "-" => self.of(output::Style::Dim),
+            _ => Style::new(),
         }
     }
 

@@ -6,21 +6,34 @@ use stead_model::ExitCode;
 
 use super::key::Key;
 use super::scroll::Scroll;
-use super::state::{Intent, Message, Overlay, Screen, Stage, State, View};
+use super::state::{Intent, Message, Overlay, Screen, Stage, State, Tab, View};
 use super::watched::Read;
 
 mod controller;
+mod fleet;
+mod nodes;
+mod replay;
 mod run;
+mod runs;
+mod tasks;
 
 /// Takes a message in and returns what is to be done.
 pub(crate) fn update(state: &mut State, message: Message) -> Vec<Intent> {
     match message {
         Message::Key(key) => press(state, key),
-        Message::Paste(text) => controller::paste(state, &text),
+        Message::Paste(text) => match state.filter_mut().filter(|filter| filter.is_typing()) {
+            Some(filter) => {
+                filter.paste(&text);
+                Vec::new()
+            }
+            None => controller::paste(state, &text),
+        },
         Message::Resized { columns, rows } => resize(state, columns, rows),
         Message::Tick(now) => {
             state.now = now;
-            Vec::new()
+            let mut intents = replay::tick(state);
+            intents.extend(look_again(state));
+            intents
         }
         Message::Signal => leave(state, ExitCode::Cancelled),
         Message::Notice(text) => {
@@ -28,13 +41,35 @@ pub(crate) fn update(state: &mut State, message: Message) -> Vec<Intent> {
             Vec::new()
         }
         Message::Bundles(bundles) => {
-            state.home.bundles = Some(bundles);
-            state.home.at = state.home.at.min(state.home.listed().len().saturating_sub(1));
+            state.home.take(bundles, state.now);
             Vec::new()
         }
-        Message::Recorded(Ok(run)) => open(state, run),
+        Message::Recorded(Ok(run)) => runs::open(state, run),
         Message::Recorded(Err(problem)) => {
             state.notice = Some(problem);
+            Vec::new()
+        }
+        Message::Followed { key, events, read_to, liveness } => {
+            runs::follow(state, key, &events, (read_to, liveness))
+        }
+        Message::Replayable { key, recording } => {
+            replay::begin(state, key, recording);
+            Vec::new()
+        }
+        Message::Nodes(seen) => {
+            state.nodes.take(seen, state.now);
+            Vec::new()
+        }
+        Message::NodeTold { place, told } => {
+            state.nodes.take_told(&place, told);
+            Vec::new()
+        }
+        Message::Fleet(told) => {
+            state.fleet.take(*told, state.now);
+            Vec::new()
+        }
+        Message::Explained { instance, explained } => {
+            state.fleet.take_explained(&instance, explained);
             Vec::new()
         }
         Message::Entries { directory, entries } => {
@@ -109,6 +144,12 @@ fn press(state: &mut State, key: Key) -> Vec<Intent> {
     if state.watched_mut().is_some_and(|run| run.pager.is_some()) {
         return run::press_pager(state, key);
     }
+    if let Some(filter) = state.filter_mut().filter(|filter| filter.is_typing())
+        && !matches!(key, Key::Up | Key::Down | Key::PageUp | Key::PageDown)
+    {
+        filter.press(key);
+        return tasks::look(state);
+    }
     match (key, state.screen) {
         (Key::Char('q'), _) if state.is_running() => {
             state.overlay = Some(Overlay::AskQuit);
@@ -119,14 +160,31 @@ fn press(state: &mut State, key: Key) -> Vec<Intent> {
             state.overlay = Some(Overlay::Help(Scroll::default()));
             Vec::new()
         }
-        (Key::Esc, Screen::Recorded | Screen::Panel(_)) => {
-            state.screen = Screen::Home;
-            state.recorded = None;
-            vec![Intent::ListBundles]
+        (Key::Char(digit @ '1'..='4'), screen) => {
+            let place = usize::from(digit as u8 - b'1');
+            go(state, Tab::Runs.further(place), screen.tab())
         }
+        (Key::Char('/'), _) if state.filter_mut().is_some() => {
+            if let Some(filter) = state.filter_mut() {
+                filter.begin();
+            }
+            Vec::new()
+        }
+        (Key::Esc, _) => back(state),
         (Key::Tab, Screen::Panel(view)) => switch(state, view),
-        (_, Screen::Home) => press_home(state, key),
-        (_, Screen::Recorded) => run::press(state, key),
+        (Key::Tab, screen) => go(state, screen.tab().further(1), screen.tab()),
+        (Key::BackTab, screen) => go(state, screen.tab().further(3), screen.tab()),
+        (_, Screen::Home) => runs::press(state, key),
+        (_, Screen::Recorded) if state.replay.is_some() => replay::press(state, key),
+        (_, Screen::Recorded) => runs::press_recorded(state, key),
+        (_, Screen::Nodes) => nodes::press(state, key),
+        (_, Screen::Fleet) => fleet::press(state, key),
+        // Whatever is looked at, `x` stops the run.
+        (_, Screen::Panel(View::Controller))
+            if key != Key::Char('x') && state.watched_mut().is_some_and(|run| run.tasks.is_some()) =>
+        {
+            tasks::press(state, key)
+        }
         (_, Screen::Panel(View::Controller)) => controller::press(state, key),
         (_, Screen::Panel(View::Agent)) => match state.agents.press(key) {
             names if names.is_empty() => Vec::new(),
@@ -161,33 +219,6 @@ fn press_overlay(state: &mut State, key: Key) -> Vec<Intent> {
     Vec::new()
 }
 
-fn press_home(state: &mut State, key: Key) -> Vec<Intent> {
-    let last = state.home.listed().len().saturating_sub(1);
-    let page = usize::from(state.size.1).saturating_sub(6).max(1);
-    let at = state.home.at;
-    match key {
-        Key::Up | Key::Char('k') => state.home.at = at.saturating_sub(1),
-        Key::Down | Key::Char('j') => state.home.at = (at + 1).min(last),
-        Key::PageUp => state.home.at = at.saturating_sub(page),
-        Key::PageDown => state.home.at = (at + page).min(last),
-        Key::Home => state.home.at = 0,
-        Key::End => state.home.at = last,
-        Key::Char('r') => return vec![Intent::ListBundles],
-        Key::Char('o') => {
-            state.screen = Screen::Panel(View::Controller);
-        }
-        Key::Enter => {
-            let Some(bundle) = state.home.listed().get(at) else { return Vec::new() };
-            let path = bundle.path.clone().into();
-            let key = state.next_key();
-            state.notice = Some("reading the bundle…".to_owned());
-            return vec![Intent::OpenBundle { path, key }];
-        }
-        _ => {}
-    }
-    Vec::new()
-}
-
 fn switch(state: &mut State, view: View) -> Vec<Intent> {
     match view {
         View::Controller => {
@@ -201,16 +232,57 @@ fn switch(state: &mut State, view: View) -> Vec<Intent> {
     }
 }
 
-/// Shows a bundle that was read, unless the person has gone elsewhere meanwhile.
-fn open(state: &mut State, mut run: Box<super::watched::Watched>) -> Vec<Intent> {
-    if state.screen != Screen::Home {
+/// Goes to another tab, as it was left; from a run to the list it is of.
+fn go(state: &mut State, to: Tab, from: Tab) -> Vec<Intent> {
+    state.screen = match to {
+        Tab::Runs if from != Tab::Runs && state.recorded.is_some() => Screen::Recorded,
+        Tab::Runs => {
+            runs::close(state);
+            Screen::Home
+        }
+        Tab::Nodes => Screen::Nodes,
+        Tab::Fleet => Screen::Fleet,
+        Tab::Orchestration => Screen::Panel(View::Controller),
+    };
+    look_again(state)
+}
+
+/// Goes back by one level: to the whole list, out of what is open, at last to the runs.
+fn back(state: &mut State) -> Vec<Intent> {
+    if state.filter_mut().is_some_and(|filter| filter.clear()) {
+        return tasks::look(state);
+    }
+    if let Some(run) = state.watched_mut().filter(|run| run.tasks.is_some()) {
+        run.tasks = None;
         return Vec::new();
     }
-    state.notice = None;
-    state.screen = Screen::Recorded;
-    let reads = read_output(run.key, run.read_shown());
-    state.recorded = Some(run);
-    reads
+    match state.screen {
+        Screen::Home => return Vec::new(),
+        Screen::Nodes if state.nodes.open.take().is_some() => return Vec::new(),
+        Screen::Fleet if state.fleet.open.take().is_some() => return Vec::new(),
+        Screen::Recorded if state.replay.take().is_some() => return Vec::new(),
+        Screen::Recorded | Screen::Nodes | Screen::Fleet | Screen::Panel(_) => {}
+    }
+    runs::close(state);
+    state.screen = Screen::Home;
+    runs::list(state)
+}
+
+/// Returns what it is time to ask for again, of what is on the screen.
+fn look_again(state: &mut State) -> Vec<Intent> {
+    let now = state.now;
+    match state.screen {
+        Screen::Home if state.home.pace.is_due(now) => runs::list(state),
+        Screen::Nodes if state.nodes.pace.is_due(now) => nodes::look(state),
+        Screen::Fleet if state.fleet.pace.is_due(now) => fleet::ask(state),
+        Screen::Recorded if state.is_following() && state.follow_pace.is_due(now) => {
+            let Some(run) = &state.recorded else { return Vec::new() };
+            let Some(directory) = run.directory() else { return Vec::new() };
+            state.follow_pace.ask(now);
+            vec![Intent::FollowRun { key: run.key, directory: directory.to_owned(), read_to: run.read_to }]
+        }
+        Screen::Home | Screen::Recorded | Screen::Nodes | Screen::Fleet | Screen::Panel(_) => Vec::new(),
+    }
 }
 
 fn resize(state: &mut State, columns: u16, rows: u16) -> Vec<Intent> {

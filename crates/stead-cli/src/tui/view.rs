@@ -5,16 +5,25 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-use super::scroll::{Scroll, fit, wrap_words};
-use super::state::{Overlay, Screen, Stage, State, View};
+use super::filter::Filter;
+use super::scroll::{Scroll, columns, fit, wrap_words};
+use super::state::{Overlay, Screen, Stage, State, Tab, View};
 use super::theme::Theme;
+use super::trouble::Trouble;
 use crate::output::Style;
 
 mod agent;
+mod fleet;
 mod form;
 mod help;
 mod home;
+mod nodes;
+mod replay;
 mod run;
+mod tasks;
+
+/// A screen narrower than this has room for the name of the tab that is shown, not for all.
+const WIDE_ENOUGH_FOR_TABS: u16 = 60;
 
 /// What can be pressed, for the last line: a key and what it does.
 type Hint = (&'static str, &'static str);
@@ -27,10 +36,13 @@ pub(crate) fn view(state: &State, theme: Theme, frame: &mut Frame<'_>) {
     draw_header(state, theme, frame, header);
     let hints = match state.screen {
         Screen::Home => home::draw(state, theme, frame, body),
-        Screen::Recorded => match &state.recorded {
-            Some(run) => run::draw(state, run, theme, frame, body),
-            None => Vec::new(),
+        Screen::Recorded => match (&state.replay, &state.recorded) {
+            (Some(replay), _) => replay::draw(replay, theme, frame, body),
+            (None, Some(run)) => run::draw(state, run, theme, frame, body),
+            (None, None) => Vec::new(),
         },
+        Screen::Nodes => nodes::draw(state, theme, frame, body),
+        Screen::Fleet => fleet::draw(state, theme, frame, body),
         Screen::Panel(View::Controller) => match (state.controller.stage, &state.controller.run) {
             (Stage::Running { .. } | Stage::After, Some(run)) => run::draw(state, run, theme, frame, body),
             (Stage::Before, _) | (Stage::Running { .. } | Stage::After, None) => {
@@ -48,24 +60,47 @@ pub(crate) fn view(state: &State, theme: Theme, frame: &mut Frame<'_>) {
 }
 
 fn draw_header(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rect) {
-    let mut spans = vec![Span::styled(" stead ", theme.of(Style::Strong)), Span::raw("│ ")];
+    let is_wide = area.width >= WIDE_ENOUGH_FOR_TABS;
+    let mut spans = Vec::new();
+    if is_wide {
+        spans.extend([Span::styled(" stead ", theme.of(Style::Strong)), Span::raw("│ ")]);
+    }
+    for (i, tab) in Tab::ALL.into_iter().enumerate() {
+        let number = i + 1;
+        spans.push(if tab == state.screen.tab() {
+            Span::styled(format!("[{number} {}]", tab.title()), theme.cursor())
+        } else if is_wide {
+            Span::styled(format!(" {number} {} ", tab.title()), theme.of(Style::Dim))
+        } else {
+            Span::styled(format!(" {number} "), theme.of(Style::Dim))
+        });
+    }
     match state.screen {
-        Screen::Home => spans.push(Span::styled("Runs", theme.of(Style::Strong))),
-        Screen::Recorded => spans.push(Span::styled("Recorded run", theme.of(Style::Strong))),
+        Screen::Home | Screen::Nodes | Screen::Fleet => {}
+        Screen::Recorded if state.replay.is_some() => spans.push(Span::raw(" │ Replay")),
+        Screen::Recorded => spans.push(Span::raw(" │ Recorded run")),
         Screen::Panel(view) => {
-            spans.push(Span::styled("Orchestration", theme.of(Style::Strong)));
-            spans.push(Span::raw("  "));
+            spans.push(Span::raw(" │"));
             for (name, named) in [("Controller", View::Controller), ("Agent", View::Agent)] {
-                let style = if view == named { theme.cursor() } else { theme.of(Style::Dim) };
-                spans.push(Span::styled(format!(" {name} "), style));
-                spans.push(Span::raw(" "));
+                spans.push(if view == named {
+                    Span::styled(format!("[{name}]"), theme.cursor())
+                } else {
+                    Span::styled(format!(" {name} "), theme.of(Style::Dim))
+                });
             }
         }
     }
+    let line = Line::from(spans);
+    let used = u16::try_from(line.width()).unwrap_or(u16::MAX);
+    frame.render_widget(Paragraph::new(line), area);
     if state.is_running() && state.screen != Screen::Panel(View::Controller) {
-        spans.push(Span::styled("  a run goes on", theme.of(Style::Warn)));
+        let text = [" a run goes on ", " running "]
+            .into_iter()
+            .find(|text| usize::from(area.width.saturating_sub(used)) >= columns(text));
+        let note = Line::styled(text.unwrap_or_default(), theme.of(Style::Warn)).right_aligned();
+        let rest = Rect { x: area.x + used.min(area.width), width: area.width.saturating_sub(used), ..area };
+        frame.render_widget(Paragraph::new(note), rest);
     }
-    frame.render_widget(Paragraph::new(Line::from(spans)), area);
 }
 
 fn draw_footer(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rect, hints: &[Hint]) {
@@ -76,13 +111,28 @@ fn draw_footer(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rect, h
         Line::styled(" leaving when the run has ended…", theme.of(Style::Warn))
     } else {
         let mut spans = Vec::new();
-        for (key, what) in hints {
+        for (key, what) in fitting(hints, width) {
             spans.push(Span::styled(format!(" {key}"), theme.key()));
             spans.push(Span::raw(format!(" {what} ")));
         }
         Line::from(spans)
     };
     frame.render_widget(Paragraph::new(line), area);
+}
+
+/// Returns the first hints that fit into `width`, and the last: it leads to all of them.
+fn fitting(hints: &[Hint], width: usize) -> Vec<Hint> {
+    let wide = |hint: &Hint| columns(hint.0) + columns(hint.1) + 3;
+    let Some((last, first)) = hints.split_last() else { return Vec::new() };
+    let mut left = width.saturating_sub(wide(last));
+    let mut kept = Vec::new();
+    for hint in first {
+        let Some(rest) = left.checked_sub(wide(hint)) else { continue };
+        left = rest;
+        kept.push(*hint);
+    }
+    kept.push(*last);
+    kept
 }
 
 fn draw_question(theme: Theme, frame: &mut Frame<'_>, area: Rect) {
@@ -168,4 +218,33 @@ fn labelled(
         Line::from(vec![Span::raw(format!("{head:<indent$}")), Span::styled(piece.to_owned(), style)])
     });
     lines.collect()
+}
+
+/// Returns what a filter adds to a title.
+fn filter_title(filter: &Filter) -> String {
+    let (before, after) = filter.halves();
+    match (filter.is_typing(), filter.is_empty()) {
+        (true, _) => format!("filter: {before}▏{after} "),
+        (false, true) => String::new(),
+        (false, false) => format!("filter: {before}{after} "),
+    }
+}
+
+/// Returns the hints while a filter is typed.
+fn typing_hints() -> Vec<Hint> {
+    vec![("Enter", "keep the filter"), ("Esc", "show all"), ("↑↓", "move")]
+}
+
+/// Returns that nothing fits a filter.
+fn nothing_fits(filter: &Filter, theme: Theme) -> Line<'static> {
+    Line::styled(format!("nothing fits `{}`: Esc shows all", filter.text()), theme.of(Style::Dim))
+}
+
+/// Returns why something cannot be shown, and what to do.
+fn trouble_lines(trouble: &Trouble, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let said = trouble.lines.iter().map(|line| (" ", line, theme.of(Style::Bad)));
+    let hints = trouble.hints.iter().map(|hint| (" → ", hint, ratatui::style::Style::new()));
+    said.chain(hints)
+        .flat_map(|(label, text, style)| labelled(label, text, width, columns(label), style))
+        .collect()
 }

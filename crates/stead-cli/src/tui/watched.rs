@@ -9,18 +9,20 @@ use std::sync::Arc;
 
 use stead_bundle::Unpacked;
 use stead_model::event::{RoleExited, RunKind, Stream};
+use stead_model::node::NodeChange;
 use stead_model::time::Timestamp;
 use stead_model::{Event, EventKind, RunStatus, Status};
 
 use super::pager::Pager;
 use super::scroll::Scroll;
+use super::tasks::Tasks;
 use super::transcript::{LineKind, Transcript};
 use crate::render::{one_line, plain, run};
 
 mod phase;
 mod role;
 
-pub(crate) use phase::{Phase, PhaseState};
+pub(crate) use phase::{HostRow, Phase, PhaseState};
 pub(crate) use role::{Role, RoleState};
 
 /// How much of a role's output is read when it is chosen, and the most that is read of it at once.
@@ -120,8 +122,27 @@ pub(crate) enum Verbosity {
     Verbose,
 }
 
+/// A node that a run did something to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeLine {
+    /// Its name.
+    pub(crate) name: String,
+    /// Where it stands, and its address if it has one.
+    pub(crate) words: String,
+}
+
+/// Whether more will happen in a run that is recorded elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    /// Its process is there.
+    Live,
+    /// It has ended, or its process is gone.
+    #[default]
+    Over,
+}
+
 /// A run that is watched.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Watched {
     /// Tells it from others.
     pub(crate) key: u64,
@@ -134,7 +155,11 @@ pub(crate) struct Watched {
     /// Its directory or archive, once it has one.
     pub(crate) bundle: Option<PathBuf>,
     /// Where the files of an archive can be read.
-    pub(crate) unpacked: Option<Unpacked>,
+    pub(crate) unpacked: Option<Arc<Unpacked>>,
+    /// Whether more will come of a run that somebody else records.
+    pub(crate) liveness: Liveness,
+    /// How far its journal was read: the number of the last event, and where that ends; 0 if that is not known.
+    pub(crate) read_to: (u64, u64),
     /// When it began.
     pub(crate) started: Option<Timestamp>,
     /// How it ended.
@@ -145,6 +170,8 @@ pub(crate) struct Watched {
     pub(crate) warnings: Vec<String>,
     /// What roles left.
     pub(crate) artifacts: Vec<LeftFile>,
+    /// Nodes that it did something to, in the order they came.
+    pub(crate) nodes: Vec<NodeLine>,
     /// Its phases or tasks, in plan order.
     pub(crate) phases: Vec<Phase>,
     phase_places: HashMap<String, usize>,
@@ -162,6 +189,8 @@ pub(crate) struct Watched {
     pub(crate) follows: bool,
     /// The full log, if it is open.
     pub(crate) pager: Option<Pager>,
+    /// The list of its tasks with their hosts, if it is open.
+    pub(crate) tasks: Option<Tasks>,
 }
 
 impl Watched {
@@ -175,11 +204,14 @@ impl Watched {
             run_id: None,
             bundle: None,
             unpacked: None,
+            liveness: Liveness::Over,
+            read_to: (0, 0),
             started: None,
             ended: None,
             error: None,
             warnings: Vec::new(),
             artifacts: Vec::new(),
+            nodes: Vec::new(),
             phases: Vec::new(),
             phase_places: HashMap::new(),
             roles: Vec::new(),
@@ -192,6 +224,7 @@ impl Watched {
             scroll: Scroll::default(),
             follows: true,
             pager: None,
+            tasks: None,
         }
     }
 
@@ -217,7 +250,7 @@ impl Watched {
 
     /// Returns where the files of the bundle can be read.
     pub(crate) fn directory(&self) -> Option<&Path> {
-        self.unpacked.as_ref().map(Unpacked::path).or(self.bundle.as_deref())
+        self.unpacked.as_deref().map(Unpacked::path).or(self.bundle.as_deref())
     }
 
     /// Returns the output that is shown.
@@ -271,6 +304,52 @@ impl Watched {
         self.show(if next == places - 1 { Chosen::Log } else { Chosen::Role(next) })
     }
 
+    /// Returns the place in the list of roles of what a task wrote, on `host` if one is named.
+    pub(crate) fn output_of(&self, task: &str, host: Option<&str>) -> Option<usize> {
+        if let Some(host) = host {
+            return self.role_places.get(&format!("{task}@{host}")).copied();
+        }
+        let own = self.role_places.get(task).copied();
+        let first = || {
+            let phase = self.phases.get(*self.phase_places.get(task)?)?;
+            phase.hosts.iter().find_map(|host| self.output_of(task, Some(&host.name)))
+        };
+        own.or_else(first).or_else(|| self.role_of_phase(task))
+    }
+
+    /// Shows the output of the role at `place`, because a person looks at it.
+    pub(crate) fn choose_role(&mut self, place: usize) -> Option<Read> {
+        self.choice = Choice::Person;
+        if self.chosen == Chosen::Role(place) {
+            return None;
+        }
+        self.show(Chosen::Role(place))
+    }
+
+    /// Returns the place of the role that a phase is about.
+    fn role_of_phase(&self, phase: &str) -> Option<usize> {
+        self.roles.iter().position(|role| {
+            let rest = phase.strip_prefix(&role.name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['_', '@']))
+        })
+    }
+
+    /// Takes the place of `other`, the same run at another moment: a person goes on to see the same part of it, and what
+    /// is still being read for `other` is not for this one.
+    pub(crate) fn take_place_of(&mut self, other: &Self) {
+        self.key = other.key;
+        self.reading = self.reading.max(other.reading);
+        (self.scroll, self.follows) = (other.scroll.clone(), other.follows || self.ended.is_none());
+        (self.tasks, self.pager) = (other.tasks.clone(), other.pager.clone());
+        if other.choice == Choice::Person {
+            self.choice = Choice::Person;
+            self.chosen = match other.chosen {
+                Chosen::Role(place) if place < self.roles.len() => other.chosen,
+                Chosen::Role(_) | Chosen::Log => Chosen::Log,
+            };
+        }
+    }
+
     /// Reads what is shown once more, for a run that was made from its record.
     pub(crate) fn read_shown(&mut self) -> Option<Read> {
         let chosen = self.chosen;
@@ -309,6 +388,7 @@ impl Watched {
 
     /// Takes in an event; returns the output it makes the screen want.
     pub(crate) fn apply(&mut self, event: &Event) -> Vec<Read> {
+        self.read_to.0 = event.seq;
         if let EventKind::RunStarted(started) = &event.kind {
             self.kind = started.kind;
         }
@@ -322,18 +402,32 @@ impl Watched {
                 self.bundle.get_or_insert_with(|| self.runs_dir.join(started.run_id.as_str()));
                 self.started = Some(event.t);
             }
-            EventKind::RunResumed(_) => self.ended = None,
-            EventKind::TaskStarted { task, .. } => {
-                self.phase(task.as_str()).state = PhaseState::Running { since: event.t };
+            EventKind::RunResumed(resumed) => {
+                self.ended = None;
+                let begun = self.phases.iter_mut();
+                begun
+                    .filter(|phase| matches!(phase.state, PhaseState::Running { .. }))
+                    .for_each(Phase::reset);
+                for task in resumed.reset.iter().chain(&resumed.rerun) {
+                    self.phase(task.as_str()).reset();
+                }
             }
             EventKind::TaskFinished { task, result } => {
-                self.end_phase(task.as_str(), result.status, result.duration_ms, result.error.as_deref());
+                if let (Status::Failed, Some(error)) = (result.status, &result.error) {
+                    self.error.get_or_insert_with(|| format!("{task}: {}", one_line(error)));
+                }
+                self.phase(task.as_str()).take(event.t, &event.kind);
             }
-            EventKind::TaskSkipped { task, reason, .. } => {
-                self.end_phase(task.as_str(), Status::Skipped, 0, None);
-                self.phase(task.as_str()).note = Some(one_line(reason));
-            }
-            EventKind::TaskNotRun { task, .. } => self.end_phase(task.as_str(), Status::NotRun, 0, None),
+            EventKind::TaskStarted { task, .. }
+            | EventKind::TaskSkipped { task, .. }
+            | EventKind::TaskNotRun { task, .. }
+            | EventKind::AttemptStarted { task, .. }
+            | EventKind::AttemptFailed { task, .. }
+            | EventKind::HostResult { task, .. }
+            | EventKind::UndoStarted { task, .. }
+            | EventKind::UndoFinished { task, .. }
+            | EventKind::Delegated { task, .. } => self.phase(task.as_str()).take(event.t, &event.kind),
+            EventKind::Node(change) => self.take_node(change),
             EventKind::Warning { code, text, .. } => {
                 self.warnings.push(format!("{}: {}", one_line(code), one_line(text)));
             }
@@ -376,16 +470,9 @@ impl Watched {
             EventKind::SectionStarted { .. }
             | EventKind::FactsGathered { .. }
             | EventKind::TaskReady { .. }
-            | EventKind::AttemptStarted { .. }
-            | EventKind::AttemptFailed { .. }
             | EventKind::PartFinished { .. }
-            | EventKind::HostResult { .. }
             | EventKind::Confirmed { .. }
-            | EventKind::UndoStarted { .. }
-            | EventKind::UndoFinished { .. }
             | EventKind::AgentConnected(_)
-            | EventKind::Node(_)
-            | EventKind::Delegated { .. }
             | EventKind::CancelRequested { .. } => {}
         }
         Vec::new()
@@ -428,29 +515,20 @@ impl Watched {
             }
         }
         let failed = self.phases.iter().find(|phase| phase.status() == Some(Status::Failed));
-        let of_role = |phase: &Phase| {
-            self.roles.iter().position(|role| {
-                phase
-                    .name
-                    .strip_prefix(&role.name)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with(['_', '@']))
-            })
-        };
-        match failed.and_then(of_role) {
+        match failed.and_then(|phase| self.role_of_phase(&phase.name)) {
             Some(place) => self.suggest(place),
             None => Vec::new(),
         }
     }
 
-    fn end_phase(&mut self, name: &str, status: Status, millis: u64, error: Option<&str>) {
-        if let Some(error) = error
-            && status == Status::Failed
-        {
-            self.error.get_or_insert_with(|| format!("{name}: {}", one_line(error)));
+    fn take_node(&mut self, change: &NodeChange) {
+        let name = change.name.as_str();
+        let at = change.entry.ip.as_deref().map(|ip| format!(" at {}", one_line(ip)));
+        let words = format!("{}{}", change.entry.status.word(), at.unwrap_or_default());
+        match self.nodes.iter_mut().find(|node| node.name == name) {
+            Some(node) => node.words = words,
+            None => self.nodes.push(NodeLine { name: name.to_owned(), words }),
         }
-        let phase = self.phase(name);
-        phase.state = PhaseState::Ended { status, millis };
-        phase.note = error.map(one_line);
     }
 
     fn end_role(&mut self, exited: &RoleExited) {

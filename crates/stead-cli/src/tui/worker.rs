@@ -1,29 +1,35 @@
 //! Does what the screen wants, off its thread, and answers with messages.
 //!
 //! ```text
-//!  update ── Intent ──▶ Worker ──┬─ a thread per question (bundles, manifests, agents)
+//!  update ── Intent ──▶ Worker ──┬─ a thread per question (bundles, nodes, fleet, manifests, agents)
 //!    ▲                           ├─ one reader, so that output stays in order
 //!    └────── Message ◀───────────┴─ one run at a time, told to stop through `Stops`
 //! ```
 
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
+use stead_bundle::Lister;
 use stead_drivers::run::StopWish;
+use stead_fleet::wire::Client;
 
 use super::pager::PageRead;
 use super::state::{Intent, Message};
 use super::watched::Read;
+use crate::args::TuiArgs;
 use crate::output::{Handle, Output};
 use crate::settings::Settings;
 
 mod agents;
 mod bundles;
 mod entries;
+mod fleet;
+mod nodes;
 mod notices;
 mod reading;
+mod recording;
 mod running;
 mod stops;
 
@@ -46,8 +52,21 @@ enum Wish {
 #[derive(Clone)]
 struct Surroundings {
     settings: Arc<Settings>,
+    args: Arc<TuiArgs>,
+    kept: Arc<Kept>,
     // Unbounded: a screen that cannot be drawn for a while must not hold a run up. Output is not sent, only asked for.
     messages: Sender<Message>,
+}
+
+/// What one question leaves for the next.
+#[derive(Default)]
+struct Kept {
+    /// Bundles that need not be read again.
+    lister: Mutex<Lister>,
+    /// What was said last to be wrong with bundles, so that it is said once.
+    problem: Mutex<Option<String>>,
+    /// The way to the fleet's master.
+    master: Mutex<Option<Arc<Client>>>,
 }
 
 impl Surroundings {
@@ -77,8 +96,14 @@ impl Surroundings {
 
 impl Worker {
     /// Returns a worker that answers to `messages`; its run listens to `stops`.
-    pub(super) fn new(settings: &Settings, messages: Sender<Message>, stops: Arc<Stops>) -> Self {
-        let surroundings = Surroundings { settings: Arc::new(settings.clone()), messages };
+    pub(super) fn new(
+        args: &TuiArgs,
+        settings: &Settings,
+        messages: Sender<Message>,
+        stops: Arc<Stops>,
+    ) -> Self {
+        let (settings, args) = (Arc::new(settings.clone()), Arc::new(args.clone()));
+        let surroundings = Surroundings { settings, args, kept: Arc::default(), messages };
         let (reader, wishes) = mpsc::channel();
         surroundings.later(move |surroundings| {
             wishes.into_iter().for_each(|(key, wish)| surroundings.send(reading::answer(key, wish)));
@@ -92,6 +117,16 @@ impl Worker {
         match intent {
             Intent::ListBundles => work.later(bundles::list),
             Intent::OpenBundle { path, key } => work.later(move |work| bundles::open(work, &path, key)),
+            Intent::FollowRun { key, directory, read_to } => {
+                work.later(move |work| recording::follow(work, key, &directory, read_to));
+            }
+            Intent::ReadRecording { path, key } => {
+                work.later(move |work| recording::read(work, &path, key));
+            }
+            Intent::LookAtNodes => work.later(nodes::look),
+            Intent::AskNode(place) => work.later(move |work| nodes::ask(work, place)),
+            Intent::AskFleet => work.later(fleet::ask),
+            Intent::ExplainInstance(instance) => work.later(move |work| fleet::explain(work, instance)),
             Intent::ListEntries { directory } => work.later(move |work| entries::list(work, directory)),
             Intent::Load { serial, why, request } => {
                 work.later(move |work| running::load(work, serial, why, &request));

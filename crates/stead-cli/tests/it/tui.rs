@@ -1,5 +1,7 @@
 //! `stead tui` on a real terminal, with real roles: shell scripts.
 
+mod views;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{controller, read_output};
+use super::{controller, read_output, tasks};
 use crate::tui::form::{Answer, Manifest, Problem};
 use crate::tui::key::Key;
 use crate::tui::pager::{Body, Paged, Pager};
 use crate::tui::scroll::Scroll;
 use crate::tui::state::{Intent, Overlay, RunEnd, Stage, State};
+use crate::tui::tasks::Tasks;
 use crate::tui::watched::{Chosen, Verbosity, Watched};
 
 /// Starts a run with what the fields say.
@@ -80,6 +81,10 @@ pub(super) fn press(state: &mut State, key: Key) -> Vec<Intent> {
         Key::PageDown => run.shown_mut().by(page),
         Key::Home => run.shown_mut().show_start(),
         Key::End => run.shown_mut().follow_end(),
+        Key::Char('t') => {
+            run.tasks = Some(Tasks::default());
+            return tasks::look(state);
+        }
         Key::Char('f') => (run.scroll, run.follows) = (Scroll::default(), run.ended.is_none()),
         _ => {}
     }
@@ -92,7 +97,7 @@ fn scroll(run: &mut Watched, by: isize) {
 }
 
 /// Opens the full log of the run and of its roles, the one that is shown first.
-fn open_pager(state: &mut State) -> Vec<Intent> {
+pub(super) fn open_pager(state: &mut State) -> Vec<Intent> {
     let size = state.pager_size();
     let Some(run) = state.watched_mut() else { return Vec::new() };
     let lines: Vec<String> = run.log().all().map(|(_, line)| line).collect();

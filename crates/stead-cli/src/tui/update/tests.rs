@@ -12,6 +12,7 @@ use crate::tui::state::{RunEnd, Why};
 use crate::tui::testing::*;
 
 mod snapshots;
+mod views;
 
 fn listed(run_id: &str) -> Listed {
     Listed {

@@ -11,12 +11,14 @@ use crate::tui::scroll::Scroll;
 use crate::tui::theme::Theme;
 
 /// Sections of the help page: a title, and keys with what they do.
-const PAGE: [(&str, &[(&str, &str)]); 7] = [
+const PAGE: [(&str, &[(&str, &str)]); 12] = [
     (
         "Everywhere",
         &[
+            ("1 2 3 4", "Runs, Nodes, Fleet, Orchestration"),
+            ("Tab", "the next of them; Shift-Tab the one before"),
             ("?", "this page"),
-            ("Esc", "back"),
+            ("Esc", "back by one level"),
             ("q", "quit; asks first while a run goes on"),
             ("Ctrl-C", "as SIGINT: stops a run in order, then quits"),
             ("Ctrl-L", "draw the screen again"),
@@ -26,9 +28,51 @@ const PAGE: [(&str, &[(&str, &str)]); 7] = [
         "Runs",
         &[
             ("↑↓ j k", "move; PgUp, PgDn, Home and End too"),
+            ("/", "filter by id, kind, status and name; Enter keeps it, Esc shows all"),
             ("Enter", "open the run: phases, roles and output from its record"),
             ("o", "the Orchestration panel"),
-            ("r", "look for runs again"),
+            ("r", "look for runs again, at once"),
+        ],
+    ),
+    (
+        "A recorded run",
+        &[
+            ("Enter t", "its tasks or phases, with hosts and runs below"),
+            ("p", "replay it, event by event"),
+            ("←→", "choose the role or task whose output is shown, or the run's log"),
+        ],
+    ),
+    (
+        "Tasks",
+        &[
+            ("↑↓ j k", "move; PgUp, PgDn, Home and End too"),
+            ("/", "filter by task, host, state and error"),
+            ("Enter", "the full output of the task at the cursor"),
+            ("←→", "scroll what is told of it"),
+        ],
+    ),
+    (
+        "Replay",
+        &[
+            ("Space", "play at the pace it had, or pause; at the end, from the beginning"),
+            ("←→", "one event back or on"),
+            ("+ -", "faster, slower"),
+            ("Home End", "to the beginning, to the end"),
+            ("< >", "choose the role whose output is shown"),
+        ],
+    ),
+    (
+        "Nodes",
+        &[
+            ("↑↓ j k", "move; / filters, r looks again at once"),
+            ("Enter", "what is known of the node: digests, reports, why it is not converged"),
+        ],
+    ),
+    (
+        "Fleet",
+        &[
+            ("↑↓ j k", "move; / filters, r asks again at once"),
+            ("Enter", "an instance as `stead fleet explain`, or a worker, group or rollout"),
         ],
     ),
     ("Orchestration", &[("Tab", "switch between Controller and Agent")]),
@@ -53,6 +97,7 @@ const PAGE: [(&str, &[(&str, &str)]); 7] = [
             ("PgUp PgDn", "scroll the output; End follows it again"),
             ("↑↓ j k", "scroll phases and result; f follows the run again"),
             ("l", "the full log of the run and of each role"),
+            ("t", "its phases, one by one"),
             ("Enter", "after a run: a new one"),
         ],
     ),

@@ -4,15 +4,17 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
+use stead_model::Status;
 use stead_model::duration::Short;
+use stead_model::time::Timestamp;
 
-use super::{Hint, Look, draw_frame, draw_lines, labelled};
+use super::{Hint, Look, draw_frame, draw_lines, labelled, tasks};
 use crate::output::Style;
 use crate::tui::pager::Pager;
 use crate::tui::scroll::{Scroll, fit, wrap};
 use crate::tui::state::{Screen, Stage, State};
 use crate::tui::theme::Theme;
-use crate::tui::watched::{Chosen, Watched};
+use crate::tui::watched::{Chosen, Liveness, Watched};
 
 /// How wide the names of results are.
 const LABELS: usize = 10;
@@ -25,21 +27,18 @@ pub(super) fn draw(
     frame: &mut Frame<'_>,
     area: Rect,
 ) -> Vec<Hint> {
-    if let Some(pager) = &run.pager {
-        draw_pager(pager, theme, frame, area);
-        return vec![("↑↓", "scroll"), ("g G", "ends"), ("←→", "another log"), ("Esc", "close")];
+    if let Some(hints) = draw_inside(run, state.now, theme, frame, area) {
+        return hints;
     }
-    let upper = (area.height / 2).clamp(5, 16);
-    let [head, above, below] =
-        Layout::vertical([Constraint::Length(1), Constraint::Length(upper), Constraint::Min(3)]).areas(area);
-    frame.render_widget(Paragraph::new(summary(state, run, theme)), head);
-    let [left, right] = Layout::horizontal([Constraint::Percentage(55), Constraint::Min(10)]).areas(above);
-    draw_phases(state, run, theme, frame, left);
-    draw_roles(run, theme, frame, right);
-    draw_output(run, theme, frame, below);
+    let head = vec![summary(state, run, theme)];
+    draw_parts(run, head, state.now, theme, frame, area);
     let mut hints: Vec<Hint> = Vec::new();
     match (state.screen, state.controller.stage) {
-        (Screen::Recorded, _) => {}
+        (Screen::Recorded, _) => {
+            hints.extend([("Enter", "tasks"), ("p", "replay"), ("←→", "role"), ("PgUp PgDn", "output")]);
+            hints.extend([("l", "log"), ("Esc", "back"), ("↑↓", "result"), ("?", "help")]);
+            return hints;
+        }
         (_, Stage::Running { stops: 0 }) => hints.push(("x", "stop")),
         (_, Stage::Running { stops: 1 }) => hints.push(("x", "kill")),
         (_, Stage::Running { .. } | Stage::Before) => {}
@@ -52,16 +51,55 @@ pub(super) fn draw(
         ("↑↓", above),
         ("l", "log"),
         ("Esc", "back"),
+        ("t", "tasks"),
         ("?", "help"),
     ]);
     hints
+}
+
+/// Draws what is open inside of a run: a full log, or the list of its tasks.
+pub(super) fn draw_inside(
+    run: &Watched,
+    now: Timestamp,
+    theme: Theme,
+    frame: &mut Frame<'_>,
+    area: Rect,
+) -> Option<Vec<Hint>> {
+    if let Some(pager) = &run.pager {
+        draw_pager(pager, theme, frame, area);
+        return Some(vec![("↑↓", "scroll"), ("g G", "ends"), ("←→", "another log"), ("Esc", "close")]);
+    }
+    let tasks = run.tasks.as_ref()?;
+    Some(tasks::draw(run, tasks, now, theme, frame, area))
+}
+
+/// Draws lines about a run, and its parts: phases and roles, output below.
+pub(super) fn draw_parts(
+    run: &Watched,
+    head: Vec<Line<'_>>,
+    now: Timestamp,
+    theme: Theme,
+    frame: &mut Frame<'_>,
+    area: Rect,
+) {
+    let lines = u16::try_from(head.len()).unwrap_or(1);
+    let upper = (area.height / 2).clamp(5, 16);
+    let [above, middle, below] =
+        Layout::vertical([Constraint::Length(lines), Constraint::Length(upper), Constraint::Min(3)])
+            .areas(area);
+    frame.render_widget(Paragraph::new(head), above);
+    let [left, right] = Layout::horizontal([Constraint::Percentage(55), Constraint::Min(10)]).areas(middle);
+    draw_phases(run, now, theme, frame, left);
+    draw_roles(run, theme, frame, right);
+    draw_output(run, theme, frame, below);
 }
 
 fn summary(state: &State, run: &Watched, theme: Theme) -> Line<'static> {
     let took = Short::from_millis(run.millis(state.now)).to_string();
     let (word, style) = match (&run.ended, state.screen, state.controller.stage) {
         (Some(ended), _, _) => (ended.status.as_str(), theme.run_word(ended.status.as_str())),
-        (None, Screen::Recorded, _) => ("not finished", theme.of(Style::Warn)),
+        (None, Screen::Recorded, _) if run.liveness == Liveness::Live => ("running", theme.of(Style::Strong)),
+        (None, Screen::Recorded, _) => ("lost: `stead resume` takes it up", theme.of(Style::Warn)),
         (None, _, Stage::Running { stops: 0 }) if run.run_id.is_none() => {
             ("starting", theme.of(Style::Strong))
         }
@@ -80,7 +118,7 @@ fn summary(state: &State, run: &Watched, theme: Theme) -> Line<'static> {
     ])
 }
 
-fn draw_phases(state: &State, run: &Watched, theme: Theme, frame: &mut Frame<'_>, area: Rect) {
+fn draw_phases(run: &Watched, now: Timestamp, theme: Theme, frame: &mut Frame<'_>, area: Rect) {
     let width = usize::from(area.width.saturating_sub(2));
     let (mut lines, title) = match &run.ended {
         Some(_) => (result(run, width, theme), " Result "),
@@ -94,9 +132,10 @@ fn draw_phases(state: &State, run: &Watched, theme: Theme, frame: &mut Frame<'_>
         let name = fit(&phase.name, names);
         let style = theme.phase(phase.state);
         let head = format!(" {name:<names$} ");
-        let words = format!("{:<9} {:>6}", phase.word(run.has_phases()), phase.time(state.now));
+        let words = format!("{:<9} {:>6}", phase.word(run.has_phases()), phase.time(now));
         lines.push(Line::from(vec![Span::raw(head), Span::styled(words, style)]));
-        if let Some(note) = &phase.note {
+        // Why nothing was begun any more is the same for all, and said above.
+        if let Some(note) = phase.note.as_ref().filter(|_| phase.status() != Some(Status::NotRun)) {
             lines.extend(labelled("   ", note, width, 3, theme.of(Style::Dim)));
         }
     }
@@ -130,6 +169,10 @@ fn result(run: &Watched, width: usize, theme: Theme) -> Vec<Line<'static>> {
     }
     for warning in &run.warnings {
         lines.extend(labelled(" warning", warning, width, LABELS, theme.of(Style::Warn)));
+    }
+    for node in &run.nodes {
+        let text = format!("{} {}", node.name, node.words);
+        lines.extend(labelled(" node", &text, width, LABELS, plain));
     }
     for file in &run.artifacts {
         let text = format!("{}/{} ({})", file.role, file.path, bytes(file.bytes));
@@ -169,7 +212,7 @@ fn draw_roles(run: &Watched, theme: Theme, frame: &mut Frame<'_>, area: Rect) {
     draw_lines(Line::from(title), lines, &Look::Around(&Scroll::default(), at), theme, frame, area);
 }
 
-fn draw_output(run: &Watched, theme: Theme, frame: &mut Frame<'_>, area: Rect) {
+pub(super) fn draw_output(run: &Watched, theme: Theme, frame: &mut Frame<'_>, area: Rect) {
     let name = match run.chosen() {
         Chosen::Role(place) => run.roles.get(place).map_or("", |role| role.name.as_str()),
         Chosen::Log => "the run's log",

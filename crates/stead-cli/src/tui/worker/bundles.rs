@@ -2,32 +2,52 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use stead_bundle::{EVENTS, LOGS, LoadError, PLAN, RUN_META, Source, Unpacked};
+use stead_model::RunStatus;
 use stead_runner::journal;
 
 use super::Surroundings;
-use crate::commands::bundle::run_directories;
+use crate::commands::bundle::run_directories_with;
 use crate::failure::{Failure, FailureKind};
 use crate::render::{one_line, visible};
 use crate::tui::state::Message;
-use crate::tui::watched::{Verbosity, Watched};
+use crate::tui::watched::{Liveness, Verbosity, Watched};
 
 /// Finds the bundles that `stead bundle list` finds.
 pub(super) fn list(work: &Surroundings) {
-    let found = stead_bundle::list(&run_directories(&work.settings), None, None);
+    let directories = run_directories_with(&work.args.site, &work.settings);
+    let found = lock(&work.kept.lister).list(&directories);
     let told = |error| Failure::caused_by(FailureKind::Invalid, error).message();
     work.send(Message::Bundles(match found {
-        Ok(listing) => {
-            if let Some(problem) = listing.problems.into_iter().next() {
-                let problem = Failure::caused_by(FailureKind::Invalid, problem).message();
-                work.send(Message::Notice(one_line(&problem)));
+        Ok(mut listing) => {
+            for bundle in &mut listing.bundles {
+                bundle.status = stead_web::status_of(bundle).to_owned();
             }
+            let problem = listing.problems.into_iter().next();
+            tell_once(
+                work,
+                problem.map(|problem| Failure::caused_by(FailureKind::Invalid, problem).message()),
+            );
             Ok(listing.bundles)
         }
         Err(error) => Err(told(error)),
     }));
+}
+
+/// Says what is wrong, unless that was said the last time.
+fn tell_once(work: &Surroundings, problem: Option<String>) {
+    let mut last = lock(&work.kept.problem);
+    if let Some(problem) = problem.as_ref().filter(|problem| last.as_ref() != Some(problem)) {
+        work.send(Message::Notice(one_line(problem)));
+    }
+    *last = problem;
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads the bundle at `path`; the run is called `key`.
@@ -44,17 +64,23 @@ pub(super) fn unpack(path: &Path) -> Result<Unpacked, LoadError> {
     Unpacked::of(&Source::open(path)?, needed)
 }
 
-fn read(path: &Path, key: u64) -> Result<Watched, String> {
+/// Returns the run that is recorded at `path` before anything happened in it.
+pub(super) fn unbegun(path: &Path, key: u64) -> Result<Watched, String> {
     let told = |error| one_line(&Failure::caused_by(FailureKind::Invalid, error).message());
     let unpacked = unpack(path).map_err(told)?;
-    let place = unpacked.path().to_owned();
     let mut run = Watched::new(key, path.parent().unwrap_or(path).to_owned(), Verbosity::Quiet);
-    run.bundle = Some(path.to_owned());
-    run.unpacked = Some(unpacked);
-    if let Some(plan) = fs::read(place.join(PLAN)).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok())
-    {
+    let plan = fs::read(unpacked.path().join(PLAN)).ok();
+    if let Some(plan) = plan.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
         expect(&mut run, &plan);
     }
+    run.bundle = Some(path.to_owned());
+    run.unpacked = Some(Arc::new(unpacked));
+    Ok(run)
+}
+
+fn read(path: &Path, key: u64) -> Result<Watched, String> {
+    let mut run = unbegun(path, key)?;
+    let place = run.directory().unwrap_or(path).to_owned();
     let mut events = 0_u64;
     // What would be read for each event is read once, when the run is shown.
     let read = journal::read_with(&place.join(EVENTS), |event| {
@@ -70,6 +96,8 @@ fn read(path: &Path, key: u64) -> Result<Watched, String> {
         Err(error) => run.error = Some(one_line(&Failure::caused_by(FailureKind::Invalid, error).message())),
     }
     if let Ok(meta) = stead_bundle::load_meta(&place) {
+        let goes_on = meta.status == RunStatus::Running && run.ended.is_none() && stead_web::is_held(path);
+        run.liveness = if goes_on { Liveness::Live } else { Liveness::Over };
         let whole = meta.error.map(|error| error.lines().map(visible).collect::<Vec<_>>().join("\n"));
         run.error = whole.or_else(|| run.error.take());
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use stead_engine::compile::runs::CompiledRun;
 use stead_model::{Event, Severity};
@@ -64,7 +65,7 @@ fn try_run(work: &Surroundings, key: u64, request: &Request, stops: &Stops) -> R
     let ended = reach::block_on(prepared.run()).map_err(problems)?.map_err(problems)?;
     let error = ended.meta.error.map(|error| error.lines().map(visible).collect::<Vec<_>>().join("\n"));
     let bundle = ended.report.bundle.map(PathBuf::from);
-    let unpacked = bundle.as_deref().and_then(|bundle| bundles::unpack(bundle).ok());
+    let unpacked = bundle.as_deref().and_then(|bundle| bundles::unpack(bundle).ok()).map(Arc::new);
     Ok(RunEnd { bundle, unpacked, error })
 }
 
