@@ -204,16 +204,14 @@ fn known(told: &Value) -> Vec<(String, String)> {
         if ELSEWHERE.contains(&name.as_str()) || value.is_null() {
             continue;
         }
-        let name = name.replace('_', " ");
-        match value {
-            Value::Object(parts) => {
-                let inner = parts.iter().filter(|(_, value)| !value.is_null());
-                let inner: Vec<String> =
-                    inner.map(|(key, value)| format!("{key} {}", words(value))).collect();
-                known.push((name, inner.join(", ")));
+        let text = match value.as_object() {
+            Some(parts) => {
+                let parts = parts.iter().filter(|(_, value)| !value.is_null());
+                parts.map(|(key, value)| format!("{key} {}", words(value))).collect::<Vec<_>>().join(", ")
             }
-            other => known.push((name, words(other))),
-        }
+            None => words(value),
+        };
+        known.push((name.replace('_', " "), text));
     }
     known.retain(|(_, text)| !text.is_empty());
     known

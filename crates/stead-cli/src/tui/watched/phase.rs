@@ -84,10 +84,7 @@ impl PhaseState {
 impl HostRow {
     /// Returns the word for how it stands.
     pub(crate) fn word(&self) -> &'static str {
-        match self.state {
-            PhaseState::Waiting if self.attempt > 0 => "retrying",
-            state => state.word(),
-        }
+        if self.state == PhaseState::Waiting && self.attempt > 0 { "retrying" } else { self.state.word() }
     }
 
     /// Returns how long it has been going on or took; empty if it never began.
@@ -119,10 +116,8 @@ impl Phase {
 
     /// Returns the word for how it stands; a phase of roles is done whatever it changed.
     pub(crate) fn word(&self, is_phase: bool) -> &'static str {
-        match self.state {
-            PhaseState::Ended { status: Status::Changed | Status::Unchanged, .. } if is_phase => "done",
-            state => state.word(),
-        }
+        let is_done = matches!(self.status(), Some(Status::Changed | Status::Unchanged));
+        if is_phase && is_done { "done" } else { self.state.word() }
     }
 
     /// Returns how long it has been going on or took; empty if it never began.

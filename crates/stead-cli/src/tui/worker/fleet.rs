@@ -21,7 +21,7 @@ const NO_FLEET: &str =
 
 /// Asks how the fleet is.
 pub(super) fn ask(work: &Surroundings) {
-    let told = reach::block_on(status(work)).and_then(|told| told).map_err(|failure| {
+    let told = reach::block_on(status(work)).unwrap_or_else(Err).map_err(|failure| {
         let trouble = Trouble::of(&failure);
         let is_known = fleet::is_known(&work.args.fleet(), &work.settings);
         if is_known { trouble } else { trouble.hint(NO_FLEET) }
@@ -38,7 +38,7 @@ async fn status(work: &Surroundings) -> Result<Value, Failure> {
 
 /// Asks why an instance is where it is.
 pub(super) fn explain(work: &Surroundings, instance: String) {
-    let explained = reach::block_on(explanation(work, &instance)).and_then(|explained| explained);
+    let explained = reach::block_on(explanation(work, &instance)).unwrap_or_else(Err);
     let explained = explained.map_err(|failure| Trouble::of(&failure));
     work.send(Message::Explained { instance, explained });
 }
