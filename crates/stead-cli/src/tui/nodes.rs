@@ -46,15 +46,15 @@ pub(crate) struct Node {
 
 /// What else is told of a node, and what it is called there.
 const KNOWN: [(&str, &str); 9] = [
-    ("type", "type"),
-    ("driver", "driver"),
-    ("machine id", "machine_id"),
-    ("host key", "host_key"),
+    ("agent seen", "last_seen"),
     ("spec", "spec"),
     ("spec digest", "spec_digest"),
     ("state digest", "state_digest"),
+    ("type", "type"),
+    ("driver", "driver"),
+    ("machine id", "machine_id"),
     ("made at", "created_at"),
-    ("agent seen", "last_seen"),
+    ("host key", "host_key"),
 ];
 
 impl Node {

@@ -479,14 +479,15 @@ impl Watched {
     }
 
     fn take_log(&mut self, who: &str, piece: Piece) -> Vec<Read> {
+        let is_new = !self.role_places.contains_key(who);
         let place = self.role_place(who);
         self.roles[place].wrote(piece.clone());
         let piece = piece.tail(TAIL_BYTES);
         let mut reads = Vec::new();
         if self.chosen == Chosen::Role(place) {
             reads.extend(self.read(Reader::Chosen(self.reading), vec![piece.clone()]));
-        } else if self.chosen == Chosen::Log {
-            // In a run without roles nobody says beforehand who will write.
+        } else if self.chosen == Chosen::Log || (is_new && !self.has_phases()) {
+            // In a run without roles nobody says beforehand who will write: who has just begun to is shown.
             reads.extend(self.suggest(place));
         }
         if self.verbosity == Verbosity::Verbose {

@@ -17,7 +17,7 @@ use crate::tui::state::State;
 use crate::tui::theme::Theme;
 
 /// How wide the names of what is told are.
-const LABELS: usize = 14;
+const LABELS: usize = 18;
 
 /// Draws the view.
 pub(super) fn draw(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rect) -> Vec<Hint> {
@@ -46,8 +46,8 @@ pub(super) fn draw(state: &State, theme: Theme, frame: &mut Frame<'_>, area: Rec
         ("Enter", "open"),
         ("/", "filter"),
         ("r", "ask again"),
-        ("Tab", "Orchestration"),
         ("Esc", "Runs"),
+        ("Tab", "Orchestration"),
         ("?", "help"),
     ]
 }
@@ -147,11 +147,9 @@ fn beside(item: Item<'_>) -> String {
                 0 => String::new(),
                 generation => format!("generation {generation} at {commit}"),
             };
-            [generation, item.why()]
-                .into_iter()
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join("  ")
+            // That what is active is what runs goes without saying.
+            let why = if item.word() == "active" { String::new() } else { item.why() };
+            [generation, why].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
         }
     }
 }

@@ -28,7 +28,7 @@ const PAGE: [(&str, &[(&str, &str)]); 12] = [
         "Runs",
         &[
             ("↑↓ j k", "move; PgUp, PgDn, Home and End too"),
-            ("/", "filter by id, kind, status and name; Enter keeps it, Esc shows all"),
+            ("/", "filter by id, kind, status, name; Enter keeps, Esc clears"),
             ("Enter", "open the run: phases, roles and output from its record"),
             ("o", "the Orchestration panel"),
             ("r", "look for runs again, at once"),
@@ -39,7 +39,7 @@ const PAGE: [(&str, &[(&str, &str)]); 12] = [
         &[
             ("Enter t", "its tasks or phases, with hosts and runs below"),
             ("p", "replay it, event by event"),
-            ("←→", "choose the role or task whose output is shown, or the run's log"),
+            ("←→", "choose whose output is shown, or the run's log"),
         ],
     ),
     (
@@ -54,7 +54,7 @@ const PAGE: [(&str, &[(&str, &str)]); 12] = [
     (
         "Replay",
         &[
-            ("Space", "play at the pace it had, or pause; at the end, from the beginning"),
+            ("Space", "play at the pace it had, or pause; at the end, once more"),
             ("←→", "one event back or on"),
             ("+ -", "faster, slower"),
             ("Home End", "to the beginning, to the end"),
@@ -65,14 +65,14 @@ const PAGE: [(&str, &[(&str, &str)]); 12] = [
         "Nodes",
         &[
             ("↑↓ j k", "move; / filters, r looks again at once"),
-            ("Enter", "what is known of the node: digests, reports, why it is not converged"),
+            ("Enter", "what is known of the node: digests, reports, the reason"),
         ],
     ),
     (
         "Fleet",
         &[
             ("↑↓ j k", "move; / filters, r asks again at once"),
-            ("Enter", "an instance as `stead fleet explain`, or a worker, group or rollout"),
+            ("Enter", "an instance as `stead fleet explain`; a worker or a group"),
         ],
     ),
     ("Orchestration", &[("Tab", "switch between Controller and Agent")]),

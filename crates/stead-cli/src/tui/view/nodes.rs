@@ -81,8 +81,14 @@ fn list(state: &State, width: usize, theme: Theme) -> (Vec<Line<'static>>, usize
             [] => "this site has no manifests".to_owned(),
             names => format!("manifests of this site: {}", names.join(", ")),
         };
-        let text = format!("no nodes are known: `stead create -M MANIFEST -H HOST` makes some; {manifests}");
-        lines.extend(labelled("", &text, width, 0, dim));
+        lines.extend(labelled(
+            "",
+            "no nodes are known: `stead create -M MANIFEST -H HOST` makes some",
+            width,
+            0,
+            dim,
+        ));
+        lines.extend(labelled("", &manifests, width, 0, dim));
         return (lines, 0);
     }
     let shown = nodes.shown();
@@ -151,9 +157,6 @@ fn detail(node: &Node, open: &Opened, width: usize, theme: Theme) -> Vec<Line<'s
     tell("address", node.address.as_deref().unwrap_or("not known"), plain);
     tell("host", &node.place.host, plain);
     tell("manifest", &node.place.manifest, plain);
-    for (name, text) in &node.known {
-        tell(name, text, plain);
-    }
     tell("agent", &node.agent, theme.word(&node.agent));
     match &open.told {
         None => tell("reports", "asking the server of its level…", theme.of(Style::Dim)),
@@ -167,6 +170,9 @@ fn detail(node: &Node, open: &Opened, width: usize, theme: Theme) -> Vec<Line<'s
             let text = trouble.lines.iter().chain(&trouble.hints).cloned().collect::<Vec<_>>().join("; ");
             tell("reports", &text, theme.of(Style::Bad));
         }
+    }
+    for (name, text) in &node.known {
+        tell(name, text, plain);
     }
     if let Some(known) = node.code.as_deref().and_then(|code| explain::find(code).into_iter().next()) {
         lines.push(Line::default());
@@ -189,7 +195,7 @@ fn reports(status: &NodeStatus) -> Vec<String> {
         })
         .collect();
     if lines.is_empty() {
-        lines.push("none".to_owned());
+        lines.push("none: the server of this site has heard nothing of it".to_owned());
     }
     lines
 }

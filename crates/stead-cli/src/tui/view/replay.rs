@@ -24,9 +24,9 @@ pub(super) fn draw(replay: &Replay, theme: Theme, frame: &mut Frame<'_>, area: R
         ("+ -", "speed"),
         ("Home End", "ends"),
         ("< >", "role"),
+        ("Esc", "back"),
         ("l", "log"),
         ("t", "tasks"),
-        ("Esc", "back"),
         ("?", "help"),
     ]
 }

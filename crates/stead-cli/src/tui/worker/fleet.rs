@@ -16,8 +16,7 @@ use crate::tui::state::Message;
 use crate::tui::trouble::Trouble;
 
 /// How to come by a fleet, where there is none.
-const NO_FLEET: &str =
-    "to see one on this machine: `stead init fleet lab`, then `stead fleet dev lab` in this directory";
+const NO_FLEET: &str = "for one on this machine, here: `stead init fleet lab` and `stead fleet dev lab`";
 
 /// Asks how the fleet is.
 pub(super) fn ask(work: &Surroundings) {

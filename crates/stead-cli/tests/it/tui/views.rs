@@ -87,7 +87,8 @@ fn a_run_is_filtered_drilled_into_and_replayed() {
     screen.wait_until("it runs", |shown| shown.contains("first") && shown.contains("running"));
     screen.type_text("\x1b[F");
     screen.wait_for(&format!("Event {events}/{events}"));
-    screen.wait_for("hello from first");
+    // What wrote last is shown, until a person chooses.
+    screen.wait_for("oh no");
     screen.type_text("\x1b[D");
     screen.wait_for(&format!("Event {}/{events}", events - 1));
     screen.wait_without(" status ");
@@ -170,7 +171,7 @@ fn without_site_and_fleet_it_says_what_to_do() {
     screen.wait_for("stead init nodes");
     screen.type_text("\t");
     screen.wait_for("nobody has joined a fleet here");
-    screen.wait_for("stead fleet dev lab");
+    screen.wait_for("stead init fleet lab");
     screen.resize((40, 10));
     screen.wait_for("[3 Fleet]");
     screen.type_text("\t");

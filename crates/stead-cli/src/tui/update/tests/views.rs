@@ -379,14 +379,14 @@ fn a_fleet_shows_what_is_wrong_first_and_explains_it() {
     assert!(stage.shows("asking why it is there…"), "{}", stage.draw());
     let explained = Ok(vec!["web/1 is on w2: new".to_owned()]);
     stage.send(Message::Explained { instance: "web/1".to_owned(), explained });
-    assert!(stage.shows("web/1 is on w2: new") && stage.shows("attempts     3"), "{}", stage.draw());
+    assert!(stage.shows("web/1 is on w2: new") && stage.shows("attempts         3"), "{}", stage.draw());
     assert!(stage.shows("It ends soon after every start"), "{}", stage.draw());
     stage.press(Key::Esc);
     stage.press(Key::Char('/'));
     stage.type_text("workers lost");
     stage.press(Key::Enter);
     assert!(stage.press(Key::Enter).is_empty(), "a worker is told by the status");
-    assert!(stage.shows("Worker w2") && stage.shows("has          web/1 backoff"), "{}", stage.draw());
+    assert!(stage.shows("Worker w2") && stage.shows("has              web/1 backoff"), "{}", stage.draw());
 }
 
 #[test]
