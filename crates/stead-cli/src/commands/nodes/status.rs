@@ -411,3 +411,33 @@ fn to_text(rows: &[Value]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use stead_model::explain;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_not_converged_says_why_with_a_code_that_is_explained() {
+        let told = |status: &str, machine: &str, is_current| {
+            let row = json!({"status": status, "machine": machine, "error": "no space\nleft"});
+            why_not(&row, is_current)
+        };
+        assert_eq!(told("failed", "running", true), (Some("node/failed"), "no space left".to_owned()));
+        for (status, machine, is_current, code) in [
+            ("completed", "absent", true, Some("node/gone")),
+            ("completed", "foreign", true, Some("node/conflict")),
+            ("completed", "unknown", true, Some("node/unreachable")),
+            ("completed", "running", false, Some("node/verification")),
+            ("completed", "stopped", true, None),
+            ("pending", "absent", true, None),
+            ("running", "running", true, None),
+            ("destroyed", "absent", true, None),
+        ] {
+            let (found, why) = told(status, machine, is_current);
+            assert_eq!(found, code, "{status} {machine}");
+            assert!(!why.is_empty() && found.is_none_or(|code| explain::find(code).len() == 1), "{why}");
+        }
+    }
+}
