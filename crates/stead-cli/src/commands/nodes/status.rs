@@ -424,7 +424,7 @@ mod tests {
             let row = json!({"status": status, "machine": machine, "error": "no space\nleft"});
             why_not(&row, is_current)
         };
-        assert_eq!(told("failed", "running", true), (Some("node/failed"), "no space left".to_owned()));
+        assert_eq!(told("failed", "running", true), (Some("node/failed"), "no space | left".to_owned()));
         for (status, machine, is_current, code) in [
             ("completed", "absent", true, Some("node/gone")),
             ("completed", "foreign", true, Some("node/conflict")),
