@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use stead_engine::fleet::canon::{specs_hash, vm_hash};
+use stead_engine::fleet::cluster::{Durable, Event, EventKind};
 use stead_engine::fleet::converge::{State, status};
-use stead_engine::fleet::reconcile::{ClosureState, LocalState, Step};
-use stead_model::GroupName;
+use stead_engine::fleet::reconcile::{ClosureState, LocalState, Step, StopReason};
 use stead_model::fleet::InstanceKey;
-use stead_model::fleet::state::MoveReason;
+use stead_model::fleet::state::{Assignment, MoveReason};
 use stead_model::fleet::vm::Resources;
+use stead_model::{GroupName, WorkerName};
 
 use super::world::World;
 
@@ -43,9 +44,66 @@ impl World {
         self.watermark = mark;
     }
 
+    /// Looks at what a leader has just written: it leads, and everything that changed has an event.
+    pub(super) fn check_write(&self, number: u64, before: &Durable, events: &[Event]) {
+        let holder = self.store.holder(self.now).map(|(_, holder)| holder);
+        assert_eq!(holder, Some(number), "deposed-leader-writes-nothing: {number} wrote at {}", self.now);
+        let is_told = |key: &InstanceKey, kinds: &[EventKind], worker: Option<&WorkerName>| {
+            events.iter().any(|event| {
+                event.instance.as_ref() == Some(key)
+                    && kinds.contains(&event.ev)
+                    && (worker.is_none() || event.worker.as_ref() == worker)
+            })
+        };
+        let after = &self.store.durable;
+        // What a lost state is rebuilt of has happened before.
+        let is_found = |key: &&InstanceKey| {
+            before.unclaimed.contains_key(&key.vm) || after.unclaimed.contains_key(&key.vm)
+        };
+        for (key, placement) in after.placements.iter().filter(|(key, _)| !is_found(key)) {
+            let old = before.placements.get(key);
+            let came = placement
+                .worker
+                .as_ref()
+                .filter(|worker| old.and_then(|old| old.worker.as_ref()).is_none_or(|old| old != *worker));
+            if came.is_some() {
+                let kinds = [EventKind::Placed, EventKind::Moved];
+                assert!(is_told(key, &kinds, came), "no-act-without-event: {key} went to {came:?}");
+            }
+            if old.is_some_and(|old| old.released != placement.released) {
+                let is_told = is_told(key, &[EventKind::Released], None);
+                assert!(is_told, "no-act-without-event: {key} has another spec");
+            }
+            for worker in old.iter().flat_map(|old| &old.leaving).filter(|worker| {
+                !placement.leaving.contains(*worker) && placement.worker.as_ref() != Some(*worker)
+            }) {
+                let is_told = is_told(key, &[EventKind::Replaced], Some(worker));
+                assert!(is_told, "no-act-without-event: {key} leaves {worker}");
+            }
+        }
+        let gone = before.placements.keys().filter(|key| !after.placements.contains_key(*key));
+        for key in gone.filter(|key| !is_found(key)) {
+            assert!(is_told(key, &[EventKind::Removed], None), "no-act-without-event: {key} goes");
+        }
+    }
+
+    /// Looks at what a master tells a worker to run: whoever tells it, it is stored so.
+    pub(super) fn check_answer(&self, stored: &Durable, worker: &WorkerName, assignment: &Assignment) {
+        for assigned in assignment.instances.iter().filter(|assigned| !assigned.leaving && !assigned.frozen) {
+            let placement = stored.placements.get(&assigned.instance);
+            let is_so = placement.is_some_and(|placement| {
+                placement.worker.as_ref() == Some(worker) && placement.released == assigned.vm_hash
+            });
+            assert!(is_so, "deposed-leader-writes-nothing: {assigned:?} of {worker} is not stored");
+        }
+    }
+
     fn check_singletons(&self) {
         let mut running: BTreeMap<&InstanceKey, u32> = BTreeMap::new();
-        for worker in &self.workers {
+        // Nothing runs on a machine that is suspended. One that wakes up too late has a moment to stop what it had.
+        let awake =
+            self.workers.iter().filter(|worker| worker.asleep_until.is_none() && worker.fence_by.is_none());
+        for worker in awake {
             for (key, machine) in &worker.here.machines {
                 let is_there = matches!(
                     machine.state,
@@ -62,7 +120,7 @@ impl World {
     }
 
     fn check_master(&self) {
-        let Some(master) = &self.master else { return };
+        let Some(master) = self.cluster() else { return };
         let mut used: BTreeMap<_, Resources> = BTreeMap::new();
         for (key, placement) in &master.durable.placements {
             if let (Some(worker), Some(spec)) = (&placement.worker, master.desired_spec(&key.vm)) {
@@ -112,7 +170,9 @@ impl World {
 
     /// Remembers which instances do their work before a tick may release them.
     pub(super) fn remember_available(&mut self) {
-        let Some(master) = &self.master else { return };
+        let Some(index) = self.leader() else { return };
+        let clock = self.masters[index].clock(self.now);
+        let Some(master) = self.masters[index].lead.as_ref().map(|lead| &lead.cluster) else { return };
         // What was scaled away and comes back is new.
         self.taken.retain(|key, _| master.durable.placements.contains_key(key));
         for (key, placement) in &master.durable.placements {
@@ -121,7 +181,7 @@ impl World {
             let seen = ear.and_then(|ear| ear.seen.get(key));
             let was_ready = seen.is_some_and(|seen| {
                 seen.seen.vm_hash == Some(placement.released)
-                    && seen.ready_since.is_some_and(|since| self.now >= since + 10_000)
+                    && seen.ready_since.is_some_and(|since| clock >= since + 10_000)
             });
             let is_outdated = placement.released != vm_hash(spec);
             if is_outdated && was_ready {
@@ -141,7 +201,12 @@ impl World {
                 let state = worker.here.closures.get(to).map(|closure| closure.state);
                 assert_eq!(state, Some(ClosureState::Rooted), "fetch-before-stop: {step:?} without its bits");
             }
-            Step::Stop { instance, .. } => {
+            Step::Stop { instance, why } => {
+                let is_over = worker.clock(self.now) >= worker.here.lease_until;
+                assert!(
+                    *why != StopReason::Fenced || is_over,
+                    "no-act-without-event: {instance} has its lease"
+                );
                 let assigned =
                     worker.applied.instances.iter().find(|assigned| assigned.instance == *instance);
                 let machine = worker.here.machines.get(instance);
@@ -168,7 +233,7 @@ impl World {
 
     /// Whether everything is as the newest active commit says, in truth and by the status.
     pub(super) fn is_converged(&self) -> bool {
-        let Some(master) = &self.master else { return false };
+        let Some(master) = self.cluster() else { return false };
         let mut wanted: BTreeMap<InstanceKey, _> = BTreeMap::new();
         for spec in master.desired() {
             for ordinal in 0..spec.replicas {
@@ -197,13 +262,13 @@ impl World {
     pub(super) fn settle_whole(&mut self, seconds: u64) {
         self.settle(seconds);
         for _ in 0..seconds * 2 {
-            let shown = self.master.as_ref().map(|master| status(master, false).state);
+            let shown = self.cluster().map(|master| status(master, false).state);
             if shown == Some(State::Converged) {
                 return;
             }
             self.step();
         }
-        let shown = self.master.as_ref().map(|master| status(master, false));
+        let shown = self.cluster().map(|master| status(master, false));
         let (rollouts, workers) = shown.map(|shown| (shown.rollouts, shown.workers)).unwrap_or_default();
         panic!("converges: everything runs and it is not said so: {rollouts:#?} {workers:#?}");
     }
@@ -216,7 +281,7 @@ impl World {
                 return;
             }
         }
-        let shown = self.master.as_ref().map(|master| status(master, false));
+        let shown = self.cluster().map(|master| status(master, false));
         let wrong: Vec<String> = shown
             .iter()
             .flat_map(|status| &status.instances)

@@ -37,16 +37,21 @@ pub(super) fn storm(world: &mut World) {
     let length = if world.dice.one_in(4) { 300 + world.dice.below(400) } else { 60 + world.dice.below(120) };
     for _ in 0..length {
         world.pass(1);
-        let count = world.workers.len() as u64;
-        let index = usize::try_from(world.dice.below(count)).unwrap();
+        let (workers, masters) = (world.workers.len(), world.masters.len());
+        let (index, master) = (any_of(world, workers), any_of(world, masters));
         let until = world.now + 5_000 + world.dice.below(400_000);
-        match world.dice.below(140) {
+        match world.dice.below(155) {
             0 => {
                 let specs = any_specs(world);
                 world.commit(specs);
             }
-            1 => world.workers[index].crash(until.min(world.now + 60_000)),
-            2 => world.workers[index].reboot(until),
+            1 if world.workers[index].asleep_until.is_none() => {
+                world.workers[index].crash(until.min(world.now + 60_000));
+            }
+            2 => {
+                let skew = 100_000_000 + world.dice.below(10_000_000);
+                world.workers[index].reboot(until, skew);
+            }
             3 => world.workers[index].is_mute = true,
             4 => world.workers[index].is_deaf = true,
             5 => {
@@ -55,8 +60,7 @@ pub(super) fn storm(world: &mut World) {
             }
             6 => world.workers[index].here.is_disk_low = true,
             7 => kill_one(world, index),
-            8 => world.pause_master(),
-            9 => world.crash_master(),
+            8 => world.crash_master(master),
             // Two lists at once: the first is superseded.
             10 => {
                 let specs = any_specs(world);
@@ -69,18 +73,51 @@ pub(super) fn storm(world: &mut World) {
                 worker.is_mute = false;
                 worker.is_deaf = false;
                 worker.here.is_disk_low = false;
+                world.mute.retain(|(worker, _)| *worker != index);
+                world.deaf.retain(|(worker, _)| *worker != index);
+                world.masters[master].is_cut = false;
+            }
+            // Machines that stand still, with their clocks or without, and a process that does.
+            31 | 32 => world.workers[index].suspend(until),
+            33 | 34 => {
+                let (length, clock_stands) = (world.dice.below(60_000), world.dice.one_in(2));
+                world.freeze_master(master, length, clock_stands);
+            }
+            // Somebody sets a clock.
+            35 => world.masters[master].wall = any_jump(world),
+            36 => {
+                let jump = any_jump(world);
+                world.workers[index].set_time_of_day(jump);
+            }
+            // A master and its store, or a master and a worker, do not hear each other; or one does.
+            37 => world.masters[master].is_cut = true,
+            38 => drop(world.mute.insert((index, master))),
+            39 => drop(world.deaf.insert((index, master))),
+            40 => {
+                world.mute.insert((index, master));
+                world.deaf.insert((index, master));
             }
             _ => {}
         }
     }
 }
 
+fn any_of(world: &mut World, count: usize) -> usize {
+    usize::try_from(world.dice.below(count as u64)).unwrap()
+}
+
+/// Returns how far somebody sets a clock: up to an hour ahead or back.
+fn any_jump(world: &mut World) -> i64 {
+    i64::try_from(world.dice.below(7_200_000)).unwrap() - 3_600_000
+}
+
 /// Somebody kills a machine.
 pub(super) fn kill_one(world: &mut World, index: usize) {
-    let (now, worker) = (world.now, &mut world.workers[index]);
+    let worker = &mut world.workers[index];
+    let now = worker.clock(world.now);
     let running = worker.here.machines.iter_mut().find(|(_, machine)| machine.state == LocalState::Running);
     if let Some((key, machine)) = running {
-        let ran_for = worker.started.get(key).map_or(0, |at| now - at);
+        let ran_for = worker.started.get(key).map_or(0, |at| now.saturating_sub(*at));
         machine.state = LocalState::Gone { exit: Exit::Killed, ran_for, is_counted: false };
     }
 }
@@ -93,8 +130,17 @@ pub(super) fn calm(world: &mut World) {
         worker.is_deaf = false;
         worker.here.is_disk_low = false;
         worker.back_at = worker.back_at.min(world.now + 1_000);
+        worker.asleep_until = worker.asleep_until.map(|until| until.min(world.now + 1_000));
     }
-    world.master_back_at = world.master_back_at.min(world.now + 1_000);
+    world.mute.clear();
+    world.deaf.clear();
+    for master in &mut world.masters {
+        master.is_cut = false;
+        master.back_at = master.back_at.min(world.now + 1_000);
+        if let Some(sleep) = &mut master.asleep {
+            sleep.until = sleep.until.min(world.now + 1_000);
+        }
+    }
     // A rollout that stopped in the storm goes on with the next commit.
     world.commit(vec![vm("a", 3, "final"), vm("b", 2, "final"), singleton("one", "final")]);
     world.settle_whole(600);

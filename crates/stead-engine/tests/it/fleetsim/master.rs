@@ -1,105 +1,322 @@
-//! The master's edge: it feeds the cluster, writes what it says to the store before it answers, and may die at any write.
+//! The masters' edge: each feeds its cluster, writes what that says to the store before it answers, and may die or stand still
+//! at any write.
+//!
+//! Who holds the store's lease leads. Who held it and stood still does not know that another one leads: it goes on as it was,
+//! and nothing it writes counts.
 
-use stead_engine::fleet::cluster::{Cluster, EventKind, Reply};
+use std::rc::Rc;
+
+use stead_engine::fleet::cluster::{Cluster, Durable, EventKind, Reply};
 use stead_model::fleet::Millis;
 use stead_model::fleet::state::{Heartbeat, Outcome};
 
-use super::world::{Message, World};
+use super::world::{Message, Plant, World};
+
+/// How long a leader's lease is, and how often it is renewed.
+const LEASE: Millis = 6_000;
+const RENEWAL: Millis = 2_000;
+
+/// What time of day it is when everything begins.
+const DAWN: i64 = 100_000_000;
+
+/// A master: a process on a machine with a clock of its own.
+#[derive(Default)]
+pub(super) struct Master {
+    pub(super) is_up: bool,
+    pub(super) back_at: Millis,
+    pub(super) asleep: Option<Sleep>,
+    /// Whether the store does not answer it.
+    pub(super) is_cut: bool,
+    /// How far its time of day is from the right one. It is read when its process begins, and never again.
+    pub(super) wall: i64,
+    /// How far its clock is from the time that has passed.
+    shift: i64,
+    /// What it has, if it believes to lead.
+    pub(super) lead: Option<Lead>,
+}
+
+/// A machine that is suspended, or a process that is stopped.
+#[derive(Clone, Copy)]
+pub(super) struct Sleep {
+    pub(super) since: Millis,
+    pub(super) until: Millis,
+    /// Whether its clock stands still, too: it does where the whole machine is suspended.
+    pub(super) clock_stands: bool,
+}
+
+/// What a leader has.
+pub(super) struct Lead {
+    pub(super) cluster: Cluster,
+    /// Which leader it is: what every write is compared with.
+    number: u64,
+    /// What it knows to be stored.
+    stored: Rc<Durable>,
+    /// When its lease was last renewed: by a clock that runs through suspends, and by its own.
+    renewed: (Millis, Millis),
+    next_renewal: Millis,
+    /// Whether the store did not answer, or refused it.
+    is_away: bool,
+    /// Whether it stood still when it was about to write.
+    was_writing: bool,
+}
+
+impl Master {
+    pub(super) fn new() -> Self {
+        Self { is_up: true, shift: DAWN, ..Self::default() }
+    }
+
+    /// Returns what its clock shows: the time of day when its process began, and since then a clock that nobody sets.
+    pub(super) fn clock(&self, now: Millis) -> Millis {
+        now.saturating_add_signed(self.shift)
+    }
+
+    pub(super) fn is_awake(&self) -> bool {
+        self.is_up && self.asleep.is_none()
+    }
+
+    fn begin(&mut self) {
+        self.is_up = true;
+        self.shift = DAWN + self.wall;
+    }
+
+    fn wake(&mut self) {
+        if let Some(sleep) = self.asleep.take()
+            && sleep.clock_stands
+        {
+            self.shift -= i64::try_from(sleep.until - sleep.since).unwrap();
+        }
+    }
+}
+
+impl Lead {
+    /// Goes back to what it knows to be stored, and changes nothing until the store answers.
+    fn lose_store(&mut self, clock: Millis) {
+        self.is_away = true;
+        self.was_writing = false;
+        // Somebody looks at once whether it still leads.
+        self.next_renewal = clock;
+        self.cluster.restore((*self.stored).clone(), clock);
+    }
+
+    fn find_store(&mut self, stored: &Rc<Durable>, clock: Millis) {
+        self.is_away = false;
+        self.stored = Rc::clone(stored);
+        self.cluster.restore((**stored).clone(), clock);
+    }
+}
 
 impl World {
-    /// Writes the master's state. It may die before or after; then nothing is answered.
-    fn save(&mut self) -> bool {
-        let Some(master) = &self.master else { return false };
+    /// Returns who leads: it holds the lease, and is awake.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let (index, number) = self.store.holder(self.now)?;
+        let master = &self.masters[index];
+        let is_it = master.lead.as_ref().is_some_and(|lead| lead.number == number);
+        (is_it && master.is_awake()).then_some(index)
+    }
+
+    /// Returns what the leader has.
+    pub(super) fn cluster(&self) -> Option<&Cluster> {
+        self.masters[self.leader()?].lead.as_ref().map(|lead| &lead.cluster)
+    }
+
+    /// Returns what the leader has, and what its clock shows.
+    pub(super) fn cluster_mut(&mut self) -> Option<(&mut Cluster, Millis)> {
+        let (index, now) = (self.leader()?, self.now);
+        let master = &mut self.masters[index];
+        let clock = master.clock(now);
+        master.lead.as_mut().map(|lead| (&mut lead.cluster, clock))
+    }
+
+    /// A master takes the lease, and begins with what is stored.
+    pub(super) fn elect(&mut self, index: usize) {
+        let number = self.store.take_lease(index, self.now + LEASE);
+        let stored = Rc::clone(&self.store.durable);
+        let master = &mut self.masters[index];
+        let clock = master.clock(self.now);
+        master.lead = Some(Lead {
+            cluster: Cluster::resume((*stored).clone(), number, clock),
+            number,
+            stored,
+            renewed: (self.now, clock),
+            next_renewal: clock + RENEWAL,
+            is_away: false,
+            was_writing: false,
+        });
+        self.note(&format!("master {index} leads"));
+    }
+
+    /// A master dies; what it had not written is gone.
+    pub(super) fn crash_master(&mut self, index: usize) {
+        self.note("master dies");
+        let back_at = self.now + 2_000 + self.dice.below(20_000);
+        let master = &mut self.masters[index];
+        (master.is_up, master.asleep, master.lead, master.back_at) = (false, None, None, back_at);
+    }
+
+    /// A master stands still for so long: its machine is suspended, or only its process is.
+    pub(super) fn freeze_master(&mut self, index: usize, length: Millis, clock_stands: bool) {
+        let master = &mut self.masters[index];
+        if master.is_awake() {
+            master.asleep = Some(Sleep { since: self.now, until: self.now + length, clock_stands });
+            self.note("master stands still");
+        }
+    }
+
+    /// A leader stands still when it is about to write.
+    pub(super) fn freeze_writing(&mut self, index: usize, length: Millis, clock_stands: bool) {
+        self.freeze_master(index, length, clock_stands);
+        if let Some(lead) = &mut self.masters[index].lead {
+            lead.was_writing = true;
+        }
+    }
+
+    /// Those whose time has come go on, and do not know that they stood still.
+    pub(super) fn wake_masters(&mut self) {
+        for index in 0..self.masters.len() {
+            let master = &mut self.masters[index];
+            if master.asleep.is_some_and(|sleep| sleep.until <= self.now) {
+                master.wake();
+                self.note("master goes on");
+                // What it was about to write is on its way before it looks at anything.
+                if self.masters[index].lead.as_ref().is_some_and(|lead| lead.was_writing) {
+                    self.write(index);
+                }
+            }
+        }
+    }
+
+    pub(super) fn act_master(&mut self, index: usize) {
+        let now = self.now;
+        let master = &mut self.masters[index];
+        if master.asleep.is_some() || (!master.is_up && now < master.back_at) {
+            return;
+        }
+        if !master.is_up {
+            master.begin();
+        }
+        self.campaign(index);
+        if !now.is_multiple_of(1_000) {
+            return;
+        }
+        let may_write = |lead: &Lead| !lead.is_away;
+        if !self.masters[index].lead.as_ref().is_some_and(may_write) {
+            return;
+        }
+        if self.leader() == Some(index) {
+            self.remember_available();
+        }
+        let master = &mut self.masters[index];
+        let clock = master.clock(now);
+        if let Some(lead) = &mut master.lead {
+            lead.cluster.tick(clock);
+        }
+        self.save(index);
+    }
+
+    /// Renews the lease, finds that it is gone, or takes it where nobody has it.
+    fn campaign(&mut self, index: usize) {
+        let now = self.now;
+        let master = &mut self.masters[index];
+        let clock = master.clock(now);
+        let Some(lead) = &mut master.lead else {
+            // Several look at once, and one of them is faster.
+            if !self.masters[index].is_cut && self.store.holder(now).is_none() && self.dice.one_in(2) {
+                self.elect(index);
+            }
+            return;
+        };
+        if clock < lead.next_renewal {
+            return;
+        }
+        lead.next_renewal = clock + RENEWAL;
+        if master.is_cut {
+            if !lead.is_away {
+                lead.lose_store(clock);
+            }
+        } else if self.store.renew(lead.number, now, now + LEASE) {
+            lead.renewed = (now, clock);
+            if lead.is_away {
+                lead.find_store(&self.store.durable, clock);
+            }
+        } else {
+            master.lead = None;
+            self.note(&format!("master {index} leads no more"));
+        }
+    }
+
+    /// Writes what a leader decided. It may die before or after, or stand still before; then nothing is answered.
+    fn save(&mut self, index: usize) -> bool {
         if self.dice.one_in(self.odds.crash) {
-            self.crash_master();
+            self.crash_master(index);
             return false;
         }
-        let master_epoch = master.epoch;
-        let durable = master.durable.clone();
-        if !self.store.write(master_epoch, &durable) {
-            self.master = None;
+        if self.dice.one_in(self.odds.crash) {
+            let (length, clock_stands) = (500 + self.dice.below(20_000), self.dice.one_in(2));
+            self.freeze_writing(index, length, clock_stands);
             return false;
         }
-        if self.dice.one_in(self.odds.crash) {
-            self.crash_master();
+        self.write(index)
+    }
+
+    /// Writes what a leader decided, and returns whether it knows that this is stored.
+    fn write(&mut self, index: usize) -> bool {
+        let is_found_out = self.plant != Some(Plant::NoFence);
+        let (now, master) = (self.now, &mut self.masters[index]);
+        let (clock, is_cut) = (master.clock(now), master.is_cut);
+        let Some(lead) = &mut master.lead else { return false };
+        lead.was_writing = false;
+        let (number, events) = (lead.number, lead.cluster.take_events());
+        let is_refused = is_found_out && !self.store.leads(number, now);
+        self.store.refused += u64::from(is_refused);
+        if is_cut || is_refused {
+            lead.lose_store(clock);
             return false;
+        }
+        let durable = Rc::new(lead.cluster.durable.clone());
+        let before = self.store.put(Rc::clone(&durable));
+        self.check_write(number, &before, &events);
+        if self.dice.one_in(self.odds.crash) {
+            self.crash_master(index);
+            return false;
+        }
+        let is_answer_lost = self.dice.one_in(self.odds.crash);
+        let Some(lead) = &mut self.masters[index].lead else { return false };
+        if is_answer_lost {
+            // It is stored, and nobody knows.
+            lead.lose_store(clock);
+            return false;
+        }
+        lead.stored = durable;
+        for event in events {
+            self.moved += u64::from(event.ev == EventKind::Moved);
+            self.note(&format!("{event:?}"));
+            self.events.push(event);
         }
         true
     }
 
-    /// The master dies; what it had not written is gone.
-    pub(super) fn crash_master(&mut self) {
-        self.note("master dies");
-        self.master = None;
-        self.master_back_at = self.now + 2_000 + self.dice.below(20_000);
-    }
-
-    /// Another leader takes over; the old one stands still and goes on later.
-    pub(super) fn pause_master(&mut self) {
-        if let Some(master) = self.master.take() {
-            self.note("master pauses");
-            self.paused = Some(master);
-            self.master_back_at = self.now + 8_000;
-        }
-    }
-
-    pub(super) fn act_master(&mut self) {
-        if self.master.is_none() && self.now >= self.master_back_at {
-            self.store.epoch += 1;
-            let durable = self.store.durable.clone();
-            self.master = Some(Cluster::resume(durable, self.store.epoch, self.now));
-            self.note("master begins");
-            // The one that was paused wakes up and finds that it is not the leader any more.
-            if let Some(mut old) = self.paused.take() {
-                old.tick(self.now);
-                assert!(!self.store.write(old.epoch, &old.durable), "deposed-leader-writes-nothing");
-            }
-        }
-        if !self.now.is_multiple_of(1_000) {
-            return;
-        }
-        self.publish();
-        let now = self.now;
-        if self.master.is_none() {
-            return;
-        }
-        self.remember_available();
-        if let Some(master) = &mut self.master {
-            master.tick(now);
-        }
-        if self.save() {
-            self.take_events();
-        }
-    }
-
-    fn take_events(&mut self) {
-        let Some(master) = &mut self.master else { return };
-        for event in master.take_events() {
-            let text = format!("{event:?}");
-            if event.ev == EventKind::Moved {
-                self.moved += 1;
-            }
-            self.events.push(event);
-            for byte in text.bytes() {
-                self.trace = (self.trace ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-            }
-        }
-    }
-
     /// The publisher: the newest commit, `fleet` first, tried until it is there.
-    fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         let Some((commit, fleet_done)) = self.publishing else { return };
+        let leads = |index: &usize| {
+            let master = &self.masters[*index];
+            master.is_awake() && master.lead.as_ref().is_some_and(|lead| !lead.is_away)
+        };
+        // Whoever believes to lead may be asked.
+        let believers: Vec<usize> = (0..self.masters.len()).filter(leads).collect();
+        let chosen = self.dice.below(believers.len() as u64) as usize;
+        let Some(index) = believers.get(chosen).copied() else { return };
         let id = self.commits[commit].id.clone();
-        let Some(master) = &mut self.master else { return };
-        let generation = master.reserve(&id);
-        if !self.save() {
+        let clock = self.masters[index].clock(self.now);
+        let Some(lead) = &mut self.masters[index].lead else { return };
+        let generation = lead.cluster.reserve(&id);
+        if !self.save(index) {
             return;
         }
         let message = self.publication(commit, !fleet_done, generation);
-        let now = self.now;
-        let Some(master) = &mut self.master else { return };
-        let verdict = master.publish(&message, now);
-        if !self.save() || self.dice.one_in(self.odds.loss) {
+        let Some(lead) = &mut self.masters[index].lead else { return };
+        let verdict = lead.cluster.publish(&message, clock);
+        if !self.save(index) || self.dice.one_in(self.odds.loss) {
             return;
         }
         self.note(&format!("{:?}", verdict.outcome));
@@ -112,32 +329,46 @@ impl World {
         }
     }
 
-    pub(super) fn take_heartbeat(&mut self, heartbeat: &Heartbeat, sent_at: Millis) {
-        let now = self.now;
-        let Some(master) = &mut self.master else { return };
-        let reply = master.heartbeat(heartbeat, now);
-        let facts_are_new = heartbeat.facts.is_some();
-        if facts_are_new && !self.save() {
+    pub(super) fn take_heartbeat(&mut self, index: usize, heartbeat: &Heartbeat, sent_at: Millis) {
+        let Some(to) = self.workers.iter().position(|worker| worker.name == heartbeat.worker) else { return };
+        let (now, by_own_clock) = (self.now, self.plant == Some(Plant::LeaseByStandingClock));
+        let master = &mut self.masters[index];
+        let clock = master.clock(now);
+        let Some(lead) = &mut master.lead else { return self.send_on(index, to) };
+        let Reply { lease, needs_full, .. } = lead.cluster.heartbeat(heartbeat, clock);
+        // Whoever may have been deposed lets no singleton run on.
+        let age = if by_own_clock { clock - lead.renewed.1 } else { now - lead.renewed.0 };
+        let lease = lease.filter(|_| age < LEASE);
+        if lead.is_away && age >= LEASE {
+            // Nor does it keep workers from who leads by now.
             return;
         }
-        let to = self.workers.iter().position(|worker| worker.name == heartbeat.worker);
-        if let Some(to) = to
-            && !self.workers[to].is_deaf
-        {
-            let Reply { lease, needs_full, .. } = reply;
-            self.send(Message::Reply { to, sent_at, lease, needs_full });
+        let is_news = heartbeat.facts.is_some() && !lead.is_away;
+        if is_news && !self.save(index) {
+            return;
+        }
+        let session = heartbeat.session;
+        self.send(Message::Reply { from: index, to, session, sent_at, lease, needs_full });
+    }
+
+    pub(super) fn take_question(&mut self, index: usize, from: usize, generation: u64, revision: u64) {
+        let Some(lead) = &self.masters[index].lead else { return self.send_on(index, from) };
+        let name = &self.workers[from].name;
+        if lead.cluster.is_current(name, generation, revision) {
+            return;
+        }
+        // Only what is stored is handed out: a tick that was not written died with its master, or was taken back.
+        if let Some(assignment) = lead.cluster.assignment(name) {
+            self.check_answer(&lead.stored, name, &assignment);
+            self.send(Message::Answer { from: index, to: from, assignment });
         }
     }
 
-    pub(super) fn take_question(&mut self, from: usize, generation: u64, revision: u64) {
-        let Some(master) = &self.master else { return };
-        let name = self.workers[from].name.clone();
-        if master.is_current(&name, generation, revision) || self.workers[from].is_deaf {
-            return;
-        }
-        // Only what is stored is handed out: a tick that was not written died with its master.
-        if let Some(assignment) = master.assignment(&name) {
-            self.send(Message::Answer { to: from, assignment });
+    /// A master that does not lead says who does.
+    fn send_on(&mut self, index: usize, to: usize) {
+        let holder = self.store.holder(self.now).filter(|_| !self.masters[index].is_cut);
+        if let Some((leader, _)) = holder.filter(|(leader, _)| *leader != index) {
+            self.send(Message::Elsewhere { from: index, to, leader });
         }
     }
 }

@@ -1,26 +1,33 @@
 //! The failures of the contract, each as a script.
 
-use stead_engine::fleet::cluster::{Cluster, Durable, EventKind};
+use std::rc::Rc;
+
+use stead_engine::fleet::cluster::{Durable, EventKind};
 use stead_engine::fleet::converge::{State, status};
 use stead_model::fleet::state::WorkerState;
 use stead_model::fleet::{Code, FleetFile, InstanceKey};
 
 use super::faults::kill_one;
-use super::world::{World, singleton, vm};
+use super::world::{Plant, World, singleton, vm};
 
 /// Returns a fleet of so many workers that runs `a` ×3 and the singleton `one`.
-fn settled(workers: usize) -> World {
-    let mut world = World::new(7, workers, None);
+pub(super) fn settled(workers: usize) -> World {
+    several(1, workers, None)
+}
+
+/// The same with so many masters.
+pub(super) fn several(masters: usize, workers: usize, plant: Option<Plant>) -> World {
+    let mut world = World::new(7, (masters, workers), plant);
     world.commit(vec![vm("a", 3, "v1"), singleton("one", "v1")]);
     world.settle(120);
     world
 }
 
-fn starts(world: &World) -> u64 {
+pub(super) fn starts(world: &World) -> u64 {
     world.workers.iter().map(|worker| worker.starts).sum()
 }
 
-fn stops(world: &World) -> u64 {
+pub(super) fn stops(world: &World) -> u64 {
     world.workers.iter().map(|worker| worker.stops).sum()
 }
 
@@ -30,7 +37,7 @@ fn code_of(world: &World, key: &str) -> Option<Code> {
 }
 
 /// The index of the worker that has an instance.
-fn place(world: &World, key: &str) -> usize {
+pub(super) fn place(world: &World, key: &str) -> usize {
     let key = InstanceKey::parse(key).unwrap();
     world.workers.iter().position(|worker| worker.runs(&key)).expect("it runs")
 }
@@ -62,7 +69,7 @@ fn f2_a_worker_reboots() {
     let index = place(&world, "a/0");
     let others: Vec<(u64, u64)> = world.workers.iter().map(|worker| (worker.starts, worker.stops)).collect();
     let back_at = world.now + 30_000;
-    world.workers[index].reboot(back_at);
+    world.workers[index].reboot(back_at, 200_000_000);
     world.pass(30);
     world.settle(120);
     for (at, worker) in world.workers.iter().enumerate().filter(|(at, _)| *at != index) {
@@ -150,13 +157,15 @@ fn f8_the_master_is_away() {
     let mut world = settled(2);
     world.commit(vec![vm("a", 3, "v1"), vm("b", 1, "v1")]);
     world.settle(120);
-    world.crash_master();
-    world.master_back_at = world.now + 600_000;
+    world.crash_master(0);
+    world.masters[0].back_at = world.now + 600_000;
     world.pass(60);
     let index = place(&world, "a/0");
     kill_one(&mut world, index);
     world.pass(60);
-    assert!(world.master.is_none() && ["a/0", "a/1", "a/2", "b/0"].iter().all(|key| place(&world, key) < 2));
+    assert!(
+        world.cluster().is_none() && ["a/0", "a/1", "a/2", "b/0"].iter().all(|key| place(&world, key) < 2)
+    );
     world.pass(500);
     world.settle(120);
     assert_eq!(world.moved, 0);
@@ -170,13 +179,12 @@ fn f14_the_newer_of_two_commits_stays() {
     let second = world.commit(vec![vm("a", 2, "v3")]);
     let (low, high) = {
         let ids = [world.commits[first].id.clone(), world.commits[second].id.clone()];
-        let master = world.master.as_mut().unwrap();
+        let (master, _) = world.cluster_mut().unwrap();
         (master.reserve(&ids[0]), master.reserve(&ids[1]))
     };
-    let now = world.now;
     let newer = world.publication(second, false, high);
     let older = world.publication(first, false, low);
-    let master = world.master.as_mut().unwrap();
+    let (master, now) = world.cluster_mut().unwrap();
     assert_eq!(format!("{:?}", master.publish(&newer, now).outcome), "Accepted");
     assert_eq!(format!("{:?}", master.publish(&older, now).outcome), "Stale");
 }
@@ -324,15 +332,11 @@ fn f9_f26_a_lost_state_is_taken_from_reports() {
     let mut world = settled(3);
     let before = (starts(&world), stops(&world));
     let workers = world.store.durable.workers.keys().map(|name| (name.clone(), None)).collect();
-    world.store = super::world::Store {
-        durable: Durable { workers, ..Durable::default() },
-        epoch: world.store.epoch + 1,
-        refused: 0,
-    };
+    world.store.durable = Rc::new(Durable { workers, ..Durable::default() });
     world.watermark = (0, 0);
-    let mut master = Cluster::resume(world.store.durable.clone(), world.store.epoch, world.now);
-    master.begin_rebuild(world.now);
-    world.master = Some(master);
+    world.elect(0);
+    let (master, now) = world.cluster_mut().unwrap();
+    master.begin_rebuild(now);
     world.pass(150);
     assert_eq!((starts(&world), stops(&world)), before, "leases are renewed, and nothing is known");
     assert_eq!(code_of(&world, "a/0"), Some(Code::Rebuilding));

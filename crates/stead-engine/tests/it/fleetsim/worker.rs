@@ -15,15 +15,31 @@ use stead_model::{GroupName, WorkerName};
 
 use super::world::{Message, Plant, World};
 
+/// How long an agent may take to stop what has no lease any more.
+pub(super) const FENCE: Millis = 5_000;
+
 pub(super) struct Worker {
     pub(super) name: WorkerName,
     /// Whether the agent runs; machines run without it.
     pub(super) is_up: bool,
     pub(super) back_at: Millis,
+    /// Until when the whole machine is suspended.
+    pub(super) asleep_until: Option<Millis>,
+    /// How far its clock is from the time that has passed: it counts from when the machine was started, suspends included.
+    pub(super) skew: Millis,
+    /// How far its time of day is from the right one.
+    wall: i64,
+    pub(super) reads_time_of_day: bool,
+    /// It woke up after its lease had ended: by then its agent has stopped what must not run twice.
+    pub(super) fence_by: Option<Millis>,
+    /// The master it talks to, and how many heartbeats that did not answer.
+    master: usize,
+    unanswered: u32,
     /// Whether nothing it sends arrives, and whether nothing reaches it.
     pub(super) is_mute: bool,
     pub(super) is_deaf: bool,
     pub(super) session: u64,
+    boots: u64,
     seq: u64,
     pub(super) applied: Assignment,
     pub(super) here: Here,
@@ -54,9 +70,17 @@ impl Worker {
             name,
             is_up: true,
             back_at: 0,
+            asleep_until: None,
+            skew: 0,
+            wall: 0,
+            reads_time_of_day: false,
+            fence_by: None,
+            master: 0,
+            unanswered: 0,
             is_mute: false,
             is_deaf: false,
             session: 1,
+            boots: 1,
             seq: 0,
             applied: Assignment::default(),
             here,
@@ -76,6 +100,19 @@ impl Worker {
         }
     }
 
+    /// Returns what its clock shows.
+    pub(super) fn clock(&self, now: Millis) -> Millis {
+        now + self.skew
+    }
+
+    /// Somebody sets its time of day, which nobody reads unless that is the fault that is planted.
+    pub(super) fn set_time_of_day(&mut self, wall: i64) {
+        let ahead = wall - std::mem::replace(&mut self.wall, wall);
+        if self.reads_time_of_day {
+            self.here.lease_until = self.here.lease_until.saturating_add_signed(-ahead);
+        }
+    }
+
     /// Whether a process of the instance is there.
     pub(super) fn runs(&self, key: &InstanceKey) -> bool {
         self.here.machines.get(key).is_some_and(|machine| {
@@ -89,22 +126,42 @@ impl Worker {
         is_running && self.started.get(key).is_some_and(|at| now >= at + 2_000)
     }
 
+    /// Returns what it says is wrong.
+    pub(super) fn codes(&self) -> impl Iterator<Item = Code> + '_ {
+        self.codes.values().copied()
+    }
+
+    /// The whole machine is suspended; its clock goes on.
+    pub(super) fn suspend(&mut self, until: Millis) {
+        self.asleep_until = Some(until);
+    }
+
     /// The agent dies; machines go on, what was being fetched is not there.
     pub(super) fn crash(&mut self, back_at: Millis) {
         self.is_up = false;
         self.back_at = back_at;
+        // Nobody else fences what it has.
+        self.fence_by = self.fence_by.map(|_| back_at + FENCE);
         self.fetch_due.clear();
         self.replaced.clear();
         self.here.closures.retain(|_, closure| closure.state != ClosureState::Fetching);
     }
 
-    /// The machine it runs on starts anew: every process is gone.
-    pub(super) fn reboot(&mut self, back_at: Millis) {
+    /// The machine it runs on starts anew: every process is gone, and its clock counts from there.
+    pub(super) fn reboot(&mut self, back_at: Millis, skew: Millis) {
         self.crash(back_at);
+        self.boots += 1;
+        self.skew = skew;
+        self.asleep_until = None;
+        self.fence_by = None;
+        self.started.clear();
+        self.here.closures.values_mut().for_each(|closure| closure.next_retry = 0);
         for (key, machine) in &mut self.here.machines {
             if matches!(machine.state, LocalState::Stopping | LocalState::Running | LocalState::Starting) {
                 machine.state = LocalState::Remains;
             }
+            // Its record is of another boot.
+            machine.next_retry = 0;
             self.due.remove(key);
         }
         // The lease is of this boot: nobody knows how long the machine was off.
@@ -123,7 +180,7 @@ impl Worker {
                 LocalState::Remains => InstanceState::Absent,
             },
             ready: self.is_ready(key, now),
-            uptime_ms: self.started.get(key).map_or(0, |at| now - at),
+            uptime_ms: self.started.get(key).map_or(0, |at| now.saturating_sub(*at)),
             attempts: machine.attempts,
             code: self.codes.get(key).copied(),
             detail: String::new(),
@@ -147,8 +204,26 @@ impl Worker {
 }
 
 impl World {
+    /// Machines whose time has come go on: what ran on them runs again, until their agents look at the clock.
+    pub(super) fn wake_workers(&mut self) {
+        let now = self.now;
+        for worker in &mut self.workers {
+            if worker.asleep_until.is_some_and(|until| until <= now) {
+                worker.asleep_until = None;
+                if worker.clock(now) >= worker.here.lease_until {
+                    let agent_at = if worker.is_up { now } else { worker.back_at.max(now) };
+                    worker.fence_by = Some(agent_at + FENCE);
+                }
+            }
+            worker.fence_by = worker.fence_by.filter(|by| now <= *by);
+        }
+    }
+
     pub(super) fn act_worker(&mut self, index: usize) {
         let now = self.now;
+        if self.workers[index].asleep_until.is_some() {
+            return;
+        }
         self.run_machines(index);
         let worker = &mut self.workers[index];
         if !worker.is_up {
@@ -165,25 +240,32 @@ impl World {
         if (now + offset).is_multiple_of(5_000) {
             self.beat(index);
         }
-        if (now + offset).is_multiple_of(1_000) && !self.workers[index].is_mute {
-            let (generation, revision) =
-                (self.workers[index].applied.generation, self.workers[index].applied.revision);
+        if (now + offset).is_multiple_of(1_000) {
+            let worker = &self.workers[index];
+            let (generation, revision) = (worker.applied.generation, worker.applied.revision);
             // A new leader counts anew: a worker of an older epoch asks for everything.
-            self.send(Message::Ask { from: index, generation, revision });
+            self.send(Message::Ask { from: index, to: worker.master, generation, revision });
         }
         self.reconcile_worker(index);
     }
 
     fn beat(&mut self, index: usize) {
-        let now = self.now;
+        let masters = self.masters.len();
         let worker = &mut self.workers[index];
+        let now = worker.clock(self.now);
+        if worker.unanswered >= 2 {
+            // The next one, in turn.
+            worker.master = (worker.master + 1) % masters;
+            worker.unanswered = 0;
+        }
+        worker.unanswered += 1;
         worker.seq += 1;
         worker.beats += 1;
         let full = worker.needs_full || worker.beats.is_multiple_of(12);
         let capacity = Allocatable { cpu_milli: 8_000, mem_mib: 8_192, disk_mib: None };
         let heartbeat = Heartbeat {
             worker: worker.name.clone(),
-            boot_id: "boot".to_owned(),
+            boot_id: format!("boot {}", worker.boots),
             session: worker.session,
             process: String::new(),
             seq: worker.seq,
@@ -205,15 +287,39 @@ impl World {
             }),
         };
         worker.needs_full = worker.needs_full && worker.is_deaf;
-        if !worker.is_mute {
-            self.send(Message::Beat { heartbeat: Box::new(heartbeat), sent_at: now });
+        let to = worker.master;
+        self.send(Message::Beat { from: index, to, heartbeat: Box::new(heartbeat), sent_at: now });
+    }
+
+    /// Whether a worker hears what a master says.
+    fn hears(&self, (from, to): (usize, usize)) -> bool {
+        let worker = &self.workers[to];
+        worker.is_up && !worker.is_deaf && !self.deaf.contains(&(to, from))
+    }
+
+    /// Another master leads.
+    pub(super) fn take_hint(&mut self, way: (usize, usize), leader: usize) {
+        if self.hears(way) && self.workers[way.1].master == way.0 {
+            self.workers[way.1].master = leader;
+            self.workers[way.1].unanswered = 0;
         }
     }
 
-    pub(super) fn take_reply(&mut self, to: usize, sent_at: Millis, lease: Option<Millis>, needs_full: bool) {
-        let worker = &mut self.workers[to];
-        if worker.is_up && !worker.is_deaf {
-            // A reply to an earlier life of the machine says nothing of this one.
+    pub(super) fn take_reply(
+        &mut self,
+        way: (usize, usize),
+        session: u64,
+        sent_at: Millis,
+        lease: Option<Millis>,
+        needs_full: bool,
+    ) {
+        let hears = self.hears(way);
+        let worker = &mut self.workers[way.1];
+        // A reply to an earlier life of the agent says nothing of this one.
+        if hears && worker.session == session {
+            if worker.master == way.0 {
+                worker.unanswered = 0;
+            }
             if let Some(lease) = lease {
                 let until = stead_engine::fleet::liveness::lease_until(sent_at, lease);
                 worker.here.lease_until = worker.here.lease_until.max(until);
@@ -222,17 +328,18 @@ impl World {
         }
     }
 
-    pub(super) fn take_answer(&mut self, to: usize, assignment: Assignment) {
-        let worker = &mut self.workers[to];
-        if worker.is_up && !worker.is_deaf && is_newer(&worker.applied, &assignment) {
+    pub(super) fn take_answer(&mut self, way: (usize, usize), assignment: Assignment) {
+        let hears = self.hears(way);
+        let worker = &mut self.workers[way.1];
+        if hears && is_newer(&worker.applied, &assignment) {
             worker.applied = assignment;
         }
     }
 
     /// Lets time pass for machines and fetches.
     fn run_machines(&mut self, index: usize) {
-        let now = self.now;
         let worker = &mut self.workers[index];
+        let now = worker.clock(self.now);
         let due: Vec<InstanceKey> =
             worker.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
         for key in due {
@@ -277,8 +384,8 @@ impl World {
     }
 
     fn reconcile_worker(&mut self, index: usize) {
-        let now = self.now;
         let worker = &self.workers[index];
+        let now = worker.clock(self.now);
         let mut found = reconcile(&worker.applied, &worker.here, now);
         if self.plant == Some(Plant::StopBeforeFetch) {
             // The planted fault: the old one goes as soon as a new one is wanted.
@@ -299,7 +406,7 @@ impl World {
         for step in found.steps {
             // The agent may die before any act, or right after it.
             if self.dice.one_in(self.odds.crash) {
-                let back_at = now + 1_000 + self.dice.below(10_000);
+                let back_at = self.now + 1_000 + self.dice.below(10_000);
                 self.workers[index].crash(back_at);
                 return;
             }
@@ -310,8 +417,8 @@ impl World {
     }
 
     fn take_step(&mut self, index: usize, step: Step, wait: Millis) {
-        let now = self.now;
         let worker = &mut self.workers[index];
+        let now = worker.clock(self.now);
         worker.acts.push(format!("{step:?}"));
         match step {
             Step::Adopt(key) => {

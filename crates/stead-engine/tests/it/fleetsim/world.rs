@@ -1,6 +1,7 @@
-//! What there is: a repository, a store, a master, workers, and messages on their way.
+//! What there is: a repository, a store, masters, workers, and messages on their way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use stead_engine::fleet::canon::{intent_hash, policy_hash, specs_hash};
@@ -11,12 +12,21 @@ use stead_model::fleet::{CommitId, FleetFile, InstanceKey, Millis};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
+use super::master::Master;
+use super::store::Store;
 use super::worker::Worker;
 
 /// A fault that is planted to see that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Plant {
+    /// A worker stops the old one as soon as a new one is wanted.
     StopBeforeFetch,
+    /// A leader writes without comparing who leads.
+    NoFence,
+    /// A leader measures its lease with a clock that stands still while its machine is suspended.
+    LeaseByStandingClock,
+    /// Workers measure their lease with the time of day.
+    LeaseByTimeOfDay,
 }
 
 /// A generator of numbers.
@@ -40,30 +50,38 @@ impl Dice {
 /// Something on its way.
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    Beat { heartbeat: Box<Heartbeat>, sent_at: Millis },
-    Reply { to: usize, sent_at: Millis, lease: Option<Millis>, needs_full: bool },
-    Ask { from: usize, generation: u64, revision: u64 },
-    Answer { to: usize, assignment: Assignment },
-}
-
-/// A store that outlives masters; the epoch guards every write.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Store {
-    pub(super) durable: Durable,
-    pub(super) epoch: u64,
-    pub(super) refused: u64,
-}
-
-impl Store {
-    /// Writes everything, unless another leader has taken over.
-    pub(super) fn write(&mut self, epoch: u64, durable: &Durable) -> bool {
-        if epoch != self.epoch {
-            self.refused += 1;
-            return false;
-        }
-        self.durable = durable.clone();
-        true
-    }
+    /// From a worker to a master. When it was sent is by the worker's clock.
+    Beat {
+        from: usize,
+        to: usize,
+        heartbeat: Box<Heartbeat>,
+        sent_at: Millis,
+    },
+    Ask {
+        from: usize,
+        to: usize,
+        generation: u64,
+        revision: u64,
+    },
+    /// From a master to a worker.
+    Reply {
+        from: usize,
+        to: usize,
+        session: u64,
+        sent_at: Millis,
+        lease: Option<Millis>,
+        needs_full: bool,
+    },
+    Answer {
+        from: usize,
+        to: usize,
+        assignment: Assignment,
+    },
+    Elsewhere {
+        from: usize,
+        to: usize,
+        leader: usize,
+    },
 }
 
 /// A commit of the repository.
@@ -89,11 +107,11 @@ pub(super) struct World {
     pub(super) odds: Odds,
     pub(super) plant: Option<Plant>,
     pub(super) store: Store,
-    pub(super) master: Option<Cluster>,
-    pub(super) master_back_at: Millis,
-    /// A leader that was paused while another took over.
-    pub(super) paused: Option<Cluster>,
+    pub(super) masters: Vec<Master>,
     pub(super) workers: Vec<Worker>,
+    /// Workers of which nothing reaches a master, and workers that nothing of a master reaches.
+    pub(super) mute: BTreeSet<(usize, usize)>,
+    pub(super) deaf: BTreeSet<(usize, usize)>,
     pub(super) post: BTreeMap<(Millis, u64), Message>,
     sent: u64,
     pub(super) commits: Vec<Commit>,
@@ -141,17 +159,17 @@ pub(super) fn singleton(id: &str, version: &str) -> VmSpec {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, workers: usize, plant: Option<Plant>) -> Self {
+    pub(super) fn new(seed: u64, (masters, workers): (usize, usize), plant: Option<Plant>) -> Self {
         let mut world = Self {
             now: 1_000,
             dice: Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x1234_5678),
             odds: Odds::default(),
             plant,
-            store: Store { epoch: 1, ..Store::default() },
-            master: None,
-            master_back_at: 0,
-            paused: None,
+            store: Store::default(),
+            masters: (0..masters).map(|_| Master::new()).collect(),
             workers: Vec::new(),
+            mute: BTreeSet::new(),
+            deaf: BTreeSet::new(),
             post: BTreeMap::new(),
             sent: 0,
             commits: Vec::new(),
@@ -162,12 +180,17 @@ impl World {
             watermark: (0, 0),
             taken: BTreeMap::new(),
         };
+        let mut durable = Durable::default();
         for index in 0..workers {
             let name = WorkerName::parse(&format!("w{index}")).unwrap();
-            world.store.durable.workers.insert(name.clone(), None);
-            world.workers.push(Worker::new(name));
+            durable.workers.insert(name.clone(), None);
+            let mut worker = Worker::new(name);
+            worker.skew = 100_000_000 + world.dice.below(10_000_000);
+            worker.reads_time_of_day = plant == Some(Plant::LeaseByTimeOfDay);
+            world.workers.push(worker);
         }
-        world.master = Some(Cluster::resume(world.store.durable.clone(), 1, world.now));
+        world.store.durable = Rc::new(durable);
+        world.elect(0);
         world
     }
 
@@ -202,6 +225,19 @@ impl World {
 
     /// Puts a message on its way, or loses it, or sends it twice.
     pub(super) fn send(&mut self, message: Message) {
+        let is_cut = match &message {
+            Message::Beat { from, to, .. } | Message::Ask { from, to, .. } => {
+                self.workers[*from].is_mute || self.mute.contains(&(*from, *to))
+            }
+            Message::Reply { from, to, .. }
+            | Message::Answer { from, to, .. }
+            | Message::Elsewhere { from, to, .. } => {
+                self.workers[*to].is_deaf || self.deaf.contains(&(*to, *from))
+            }
+        };
+        if is_cut {
+            return;
+        }
         let copies = if self.dice.one_in(self.odds.twice) { 2 } else { 1 };
         for _ in 0..copies {
             if self.dice.one_in(self.odds.loss) {
@@ -217,8 +253,15 @@ impl World {
     /// Goes on by one step of half a second.
     pub(super) fn step(&mut self) {
         self.now += 500;
+        self.wake_masters();
+        self.wake_workers();
         self.deliver();
-        self.act_master();
+        if self.now.is_multiple_of(1_000) {
+            self.publish();
+        }
+        for index in 0..self.masters.len() {
+            self.act_master(index);
+        }
         for index in 0..self.workers.len() {
             self.act_worker(index);
         }
@@ -234,16 +277,40 @@ impl World {
 
     fn deliver(&mut self) {
         while let Some(entry) = self.post.first_entry() {
-            if entry.key().0 > self.now {
+            let (due, number) = *entry.key();
+            if due > self.now {
                 break;
             }
-            match entry.remove() {
-                Message::Beat { heartbeat, sent_at } => self.take_heartbeat(&heartbeat, sent_at),
-                Message::Reply { to, sent_at, lease, needs_full } => {
-                    self.take_reply(to, sent_at, lease, needs_full);
+            let message = entry.remove();
+            if let Some(until) = self.sleeps_until(&message) {
+                // What reaches a machine that stands still is there when it goes on, or was given up by then.
+                if self.dice.one_in(2) {
+                    self.post.insert((until, number), message);
                 }
-                Message::Ask { from, generation, revision } => self.take_question(from, generation, revision),
-                Message::Answer { to, assignment } => self.take_answer(to, assignment),
+                continue;
+            }
+            match message {
+                Message::Beat { to, heartbeat, sent_at, .. } => self.take_heartbeat(to, &heartbeat, sent_at),
+                Message::Ask { from, to, generation, revision } => {
+                    self.take_question(to, from, generation, revision);
+                }
+                Message::Reply { from, to, session, sent_at, lease, needs_full } => {
+                    self.take_reply((from, to), session, sent_at, lease, needs_full);
+                }
+                Message::Answer { from, to, assignment } => self.take_answer((from, to), assignment),
+                Message::Elsewhere { from, to, leader } => self.take_hint((from, to), leader),
+            }
+        }
+    }
+
+    /// Returns until when whoever gets a message stands still.
+    fn sleeps_until(&self, message: &Message) -> Option<Millis> {
+        match message {
+            Message::Beat { to, .. } | Message::Ask { to, .. } => {
+                self.masters[*to].asleep.map(|sleep| sleep.until)
+            }
+            Message::Reply { to, .. } | Message::Answer { to, .. } | Message::Elsewhere { to, .. } => {
+                self.workers[*to].asleep_until
             }
         }
     }
@@ -261,7 +328,8 @@ impl World {
         self.events.iter().filter(|event| event.ev == kind).count()
     }
 
+    /// Returns what the leader has.
     pub(super) fn master(&self) -> &Cluster {
-        self.master.as_ref().expect("there is a master")
+        self.cluster().expect("there is a leader")
     }
 }
