@@ -12,7 +12,7 @@ use stead_model::fleet::state::{Allocatable, WorkerView};
 use stead_model::fleet::vm::{Arch, Driver, Resources};
 
 use super::filter::{short_of, unfit};
-use super::hrw::mix;
+use super::hrw::{UPPER, draft, fold, mix, weight};
 use super::table::Scheduler;
 
 /// Loads go from 0 to 10.
@@ -48,7 +48,7 @@ pub(super) fn load(allocatable: &Allocatable, used: Resources, need: Resources) 
     tenths(total.cpu_milli, allocatable.cpu_milli).max(tenths(total.mem_mib, allocatable.mem_mib)).max(disk)
 }
 
-/// Workers of one load. Their hashes lie side by side: choosing reads all of them, and little else.
+/// Workers of one load. Their hashes, folded, lie side by side: choosing reads all of them, and little else.
 #[derive(Clone, Debug, Default)]
 struct Level {
     hashes: Vec<u64>,
@@ -59,17 +59,21 @@ impl Level {
     /// Returns the worker of the highest weight among those that `may` take it, with the weight. Of two with one weight
     /// the first by name.
     fn heaviest(&self, scheduler: &Scheduler, key: u64, may: impl Fn(u32) -> bool) -> Option<(u64, u32)> {
+        let key = fold(key);
         let mut best: Option<(u64, u32)> = None;
-        let mut most = 0;
+        // Invariant: what is drafted below this weighs less than the best so far. Nearly everything is, and goes no further.
+        let mut floor = 0;
         for (hash, slot) in self.hashes.iter().zip(&self.slots) {
-            let weight = mix(key, *hash);
-            if weight >= most && may(*slot) {
-                let is_better = best.is_none_or(|(most, other)| {
-                    weight > most || (weight == most && scheduler.is_before(*slot, other))
-                });
-                if is_better {
-                    (most, best) = (weight, Some((weight, *slot)));
-                }
+            let draft = draft(key, *hash);
+            if draft < floor {
+                continue;
+            }
+            let weight = weight(draft);
+            let is_better = best.is_none_or(|(most, other)| {
+                weight > most || (weight == most && scheduler.is_before(*slot, other))
+            });
+            if is_better && may(*slot) {
+                (floor, best) = (weight & UPPER, Some((weight, *slot)));
             }
         }
         best
@@ -191,7 +195,7 @@ impl Index {
         let level = u8::try_from(level).unwrap_or(u8::MAX).min(10);
         let seated = &mut self.parts[seat.part as usize].levels[usize::from(level)];
         seat.at = Some((level, u32::try_from(seated.slots.len()).unwrap_or(u32::MAX)));
-        seated.hashes.push(slot.hash);
+        seated.hashes.push(fold(slot.hash));
         seated.slots.push(slot_index);
     }
 

@@ -224,22 +224,31 @@ impl Scheduler {
 
     /// Returns what is elsewhere than it was.
     fn moves(&self, reasons: &Reasons) -> Vec<Move> {
-        let mut moves = Vec::new();
-        let to = |slot: u32| self.slot(slot).view.id.clone();
+        let mut found: Vec<((u32, u32), Option<u32>, u32, MoveReason)> = Vec::new();
         for (key, before) in &self.before {
             let Some((slot, _)) = self.row(key.0).places.get(&key.1) else { continue };
             let Some(before) = before.filter(|before| before != slot) else { continue };
             let reason = reasons.get(key).copied().unwrap_or(MoveReason::WorkerLost);
-            let instance = self.key(key.0, key.1);
-            moves.push(Move { instance, from: Some(to(before)), to: to(*slot), reason });
+            found.push((*key, Some(before), *slot, reason));
         }
-        moves.extend(self.new_places.iter().filter_map(|(row, ordinal)| {
-            let (slot, _) = self.row(*row).places.get(ordinal)?;
-            let is_new = self.before.get(&(*row, *ordinal)).is_none_or(Option::is_none);
-            let instance = self.key(*row, *ordinal);
-            is_new.then(|| Move { instance, from: None, to: to(*slot), reason: MoveReason::New })
+        found.extend(self.new_places.iter().filter_map(|key| {
+            let (slot, _) = self.row(key.0).places.get(&key.1)?;
+            let is_new = self.before.get(key).is_none_or(Option::is_none);
+            is_new.then_some((*key, None, *slot, MoveReason::New))
         }));
-        moves.sort();
-        moves
+        if found.is_empty() {
+            return Vec::new();
+        }
+        // An instance moves once, so its place among all of them is the whole order; numbers are compared faster than names.
+        let ranks = self.ranks();
+        found.sort_unstable_by_key(|(key, ..)| (ranks[key.0 as usize], key.1));
+        let name = |slot: u32| self.slot(slot).view.id.clone();
+        let moves = found.into_iter().map(|(key, from, to, reason)| Move {
+            instance: self.key(key.0, key.1),
+            from: from.map(name),
+            to: name(to),
+            reason,
+        });
+        moves.collect()
     }
 }

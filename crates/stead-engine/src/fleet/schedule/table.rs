@@ -449,6 +449,15 @@ impl Scheduler {
         InstanceKey::new(&self.row(row).spec.id, ordinal)
     }
 
+    /// Returns which place each row has by the name of its VM.
+    pub(super) fn ranks(&self) -> Vec<u32> {
+        let mut ranks = vec![0; self.rows.len()];
+        for (rank, index) in (0_u32..).zip(self.row_of.values()) {
+            ranks[*index as usize] = rank;
+        }
+        ranks
+    }
+
     /// Whether nothing of a VM may be placed, moved or removed.
     pub fn is_frozen(&self, vm: &VmId) -> bool {
         self.policy.is_frozen(vm)
@@ -456,6 +465,9 @@ impl Scheduler {
 
     /// Whether an instance stays on a draining worker because it has no other place.
     pub fn is_drain_blocked(&self, instance: &InstanceKey) -> bool {
+        if self.blocked.is_empty() {
+            return false;
+        }
         let row = self.row_of.get(&instance.vm);
         row.is_some_and(|row| self.blocked.contains(&(*row, instance.ordinal)))
     }
@@ -469,11 +481,16 @@ impl Scheduler {
     /// Returns everything that was decided; `moves` are those of the last settling.
     pub fn schedule(&self, moves: Vec<Move>) -> Schedule {
         let mut schedule = Schedule { moves, ..Schedule::default() };
-        for row in &self.rows {
+        // By name, so that the whole map is built at once.
+        let rows = || self.row_of.values().map(|index| self.row(*index));
+        let places = rows().flat_map(|row| {
+            row.places
+                .iter()
+                .map(move |(ordinal, (slot, _))| (InstanceKey::new(&row.spec.id, *ordinal), *slot))
+        });
+        schedule.assign = places.map(|(key, slot)| (key, self.slot(slot).view.id.clone())).collect();
+        for row in rows() {
             let id = &row.spec.id;
-            for (ordinal, (slot, _)) in &row.places {
-                schedule.assign.insert(InstanceKey::new(id, *ordinal), self.slot(*slot).view.id.clone());
-            }
             if !row.is_wanted || self.policy.is_frozen(id) {
                 continue;
             }
