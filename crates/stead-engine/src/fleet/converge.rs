@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stead_model::fleet::state::{InstanceState, Outcome, WorkerState};
+use stead_model::fleet::state::{InstanceState, Outcome, Placement, WorkerState};
 use stead_model::fleet::vm::Resources;
 use stead_model::fleet::{Code, CommitId, InstanceKey, Millis};
 use stead_model::plan::Digest;
-use stead_model::{GroupName, WorkerName};
+use stead_model::{GroupName, VmId, WorkerName};
 
-use super::cluster::{Cluster, Sighting};
+use super::cluster::{Cluster, Ear, Sighting};
 use super::rollout::Phase;
 use super::schedule::Filter;
 
@@ -33,11 +33,12 @@ pub fn percent(converged: u32, desired: u32, orphans: u32) -> u32 {
 
 /// Returns the status of a cluster. `head_failed` is whether the newest commit failed or was refused before the master.
 pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
-    let mut instances = wanted(cluster);
+    let faces = faces(cluster);
+    let mut instances = wanted(cluster, &faces);
     instances.extend(unwanted(cluster));
     let counts = Counts::of(&instances);
     instances.sort_by(|a, b| (&a.key, a.leaving, &a.worker).cmp(&(&b.key, b.leaving, &b.worker)));
-    let workers = workers(cluster);
+    let workers = workers(cluster, &faces);
     let groups = groups(cluster);
     let rollouts = rollouts(cluster);
     let brake = BrakeStatus {
@@ -158,26 +159,72 @@ fn is_failure(code: Code) -> bool {
     }
 }
 
+/// What is known of a worker: looked up once for everything that is asked about an instance on it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Face<'a> {
+    ear: Option<&'a Ear>,
+    state: Option<WorkerState>,
+}
+
+impl<'a> Face<'a> {
+    fn of(cluster: &'a Cluster, worker: &WorkerName) -> Self {
+        Self { ear: cluster.ears.get(worker), state: cluster.presence.states.get(worker).copied() }
+    }
+
+    fn sighting(&self, key: &InstanceKey) -> Option<&'a Sighting> {
+        self.ear.and_then(|ear| ear.seen.get(key))
+    }
+}
+
+fn faces(cluster: &Cluster) -> BTreeMap<&WorkerName, Face<'_>> {
+    cluster.ears.keys().map(|name| (name, Face::of(cluster, name))).collect()
+}
+
+/// Where an instance is, and who has it.
+#[derive(Clone, Copy, Debug)]
+struct Spot<'a> {
+    key: &'a InstanceKey,
+    placement: Option<&'a Placement>,
+    face: Face<'a>,
+    sighting: Option<&'a Sighting>,
+}
+
+impl<'a> Spot<'a> {
+    fn new(key: &'a InstanceKey, placement: Option<&'a Placement>, face: Face<'a>) -> Self {
+        Self { key, placement, face, sighting: face.sighting(key) }
+    }
+
+    fn worker(&self) -> Option<&'a WorkerName> {
+        self.placement.and_then(|placement| placement.worker.as_ref())
+    }
+}
+
 /// Returns the instances that should be.
-fn wanted(cluster: &Cluster) -> Vec<InstanceStatus> {
-    let mut found = Vec::new();
+fn wanted(cluster: &Cluster, faces: &BTreeMap<&WorkerName, Face<'_>>) -> Vec<InstanceStatus> {
+    let count: usize = cluster.desired().map(|spec| spec.replicas as usize).sum();
+    let mut found = Vec::with_capacity(count);
     for spec in cluster.desired() {
         let Some(desired) = cluster.target(&spec.id) else { continue };
+        // Placements lie side by side in the order of ordinals.
+        let first = InstanceKey::new(&spec.id, 0);
+        let placed = cluster.durable.placements.range(first..).take_while(|(key, _)| key.vm == spec.id);
+        let mut placed = placed.peekable();
         for ordinal in 0..spec.replicas {
             let key = InstanceKey::new(&spec.id, ordinal);
-            let placement = cluster.durable.placements.get(&key);
-            let worker = placement.and_then(|placement| placement.worker.clone());
-            let sighting = worker.as_ref().and_then(|worker| cluster.ears.get(worker)?.seen.get(&key));
-            let why = code_of(cluster, &key, desired, worker.as_ref(), sighting);
+            let placement = placed.next_if(|(key, _)| key.ordinal == ordinal).map(|(_, placement)| placement);
+            let worker = placement.and_then(|placement| placement.worker.as_ref());
+            let face = worker.and_then(|worker| faces.get(worker)).copied().unwrap_or_default();
+            let spot = Spot::new(&key, placement, face);
+            let why = code_at(cluster, &spot, desired);
             found.push(InstanceStatus {
                 group: Some(spec.group.clone()),
                 desired_hash: Some(desired),
                 generation: placement.map_or(0, |placement| placement.generation),
                 driver: Some(spec.runtime.driver),
-                drifted: is_drifted(cluster, &key, worker.as_ref(), sighting),
+                drifted: is_drifted(&spot),
                 code: why.as_ref().map(|(code, _)| *code),
                 message: why.map(|(_, message)| message),
-                ..shown(cluster, &key, worker, sighting)
+                ..shown(cluster, &key, worker.cloned(), face, spot.sighting)
             });
         }
     }
@@ -185,12 +232,12 @@ fn wanted(cluster: &Cluster) -> Vec<InstanceStatus> {
 }
 
 /// Returns how long an instance has been running: its worker says so once, and time goes on while it is heard.
-fn uptime(cluster: &Cluster, worker: &WorkerName, sighting: &Sighting) -> Millis {
+fn uptime(cluster: &Cluster, face: Face<'_>, sighting: &Sighting) -> Millis {
     if sighting.seen.uptime_ms == 0 {
         return 0;
     }
-    let is_present = cluster.presence.states.get(worker).is_some_and(|state| state.is_present());
-    let heard = cluster.ears.get(worker).and_then(|ear| ear.heard.at);
+    let is_present = face.state.is_some_and(|state| state.is_present());
+    let heard = face.ear.and_then(|ear| ear.heard.at);
     let until = if is_present { cluster.now } else { heard.unwrap_or_default() };
     sighting.seen.uptime_ms + until.saturating_sub(sighting.at)
 }
@@ -199,9 +246,10 @@ fn shown(
     cluster: &Cluster,
     key: &InstanceKey,
     worker: Option<WorkerName>,
+    face: Face<'_>,
     sighting: Option<&Sighting>,
 ) -> InstanceStatus {
-    let uptime_ms = worker.as_ref().zip(sighting).map(|(worker, sighting)| uptime(cluster, worker, sighting));
+    let uptime_ms = sighting.map(|sighting| uptime(cluster, face, sighting));
     let seen = sighting.map(|sighting| &sighting.seen);
     InstanceStatus {
         key: key.clone(),
@@ -223,16 +271,10 @@ fn shown(
 }
 
 /// Whether a worker that has its newest assignment sees something else than it is to run.
-fn is_drifted(
-    cluster: &Cluster,
-    key: &InstanceKey,
-    worker: Option<&WorkerName>,
-    sighting: Option<&Sighting>,
-) -> bool {
-    let Some(ear) = worker.and_then(|worker| cluster.ears.get(worker)) else { return false };
-    let Some(placement) = cluster.durable.placements.get(key) else { return false };
+fn is_drifted(spot: &Spot<'_>) -> bool {
+    let (Some(ear), Some(placement)) = (spot.face.ear, spot.placement) else { return false };
     let has_applied = ear.is_complete && ear.revision > 0 && ear.seen_revision == ear.revision;
-    let is_as_assigned = sighting.is_some_and(|sighting| {
+    let is_as_assigned = spot.sighting.is_some_and(|sighting| {
         sighting.seen.state.is_live() && sighting.seen.vm_hash == Some(placement.released)
     });
     has_applied && !is_as_assigned
@@ -243,26 +285,32 @@ pub(super) fn code_of(
     cluster: &Cluster,
     key: &InstanceKey,
     desired: Digest,
-    worker: Option<&WorkerName>,
-    sighting: Option<&Sighting>,
+    placement: Option<&Placement>,
 ) -> Option<(Code, String)> {
-    let say = |code: Code, more: String| {
-        let more = if more.is_empty() { String::new() } else { format!(" ({more})") };
-        Some((code, format!("{}{more}", code.advice())))
+    let worker = placement.and_then(|placement| placement.worker.as_ref());
+    let face = worker.map(|worker| Face::of(cluster, worker)).unwrap_or_default();
+    code_at(cluster, &Spot::new(key, placement, face), desired)
+}
+
+fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code, String)> {
+    let say = |code: Code, more: &str| {
+        let advice = code.advice();
+        Some((code, if more.is_empty() { advice.to_owned() } else { [advice, " (", more, ")"].concat() }))
     };
+    let key = spot.key;
     let frozen = cluster.scheduler().is_frozen(&key.vm);
-    let Some(worker) = worker else {
+    let Some(worker) = spot.worker() else {
         if frozen {
-            return say(Code::Suspended, String::new());
+            return say(Code::Suspended, "");
         }
         let refusals = cluster.refusals(key).unwrap_or_default();
         let only_volume = refusals.filters.get(&Filter::Volume).is_some_and(|count| *count > 0)
             && refusals.filters.keys().all(|filter| *filter == Filter::Volume || *filter == Filter::State);
-        return say(if only_volume { Code::VolumeLocal } else { Code::NoFit }, refusals.text);
+        return say(if only_volume { Code::VolumeLocal } else { Code::NoFit }, &refusals.text);
     };
-    match cluster.presence.states.get(worker) {
-        Some(WorkerState::Unknown) | None => return say(Code::WorkerUnknown, worker.to_string()),
-        Some(WorkerState::Lost) => return say(Code::WorkerLost, worker.to_string()),
+    match spot.face.state {
+        Some(WorkerState::Unknown) | None => return say(Code::WorkerUnknown, worker.as_str()),
+        Some(WorkerState::Lost) => return say(Code::WorkerLost, worker.as_str()),
         Some(
             WorkerState::Ready
             | WorkerState::Late
@@ -271,14 +319,14 @@ pub(super) fn code_of(
             | WorkerState::Suspended,
         ) => {}
     }
-    let released = cluster.durable.placements.get(key).map(|placement| placement.released);
-    let seen = sighting.map(|sighting| &sighting.seen);
+    let released = spot.placement.map(|placement| placement.released);
+    let seen = spot.sighting.map(|sighting| &sighting.seen);
     let is_right = seen.is_some_and(|seen| seen.vm_hash == Some(desired) && seen.ready);
     if is_right {
         let is_blocked = cluster.scheduler().is_drain_blocked(key);
-        return if is_blocked { say(Code::DrainBlocked, worker.to_string()) } else { None };
+        return if is_blocked { say(Code::DrainBlocked, worker.as_str()) } else { None };
     }
-    if let Some((code, detail)) = seen.and_then(|seen| Some((seen.code?, seen.detail.clone()))) {
+    if let Some((code, detail)) = seen.and_then(|seen| Some((seen.code?, &seen.detail))) {
         return say(code, detail);
     }
     if released != Some(desired) {
@@ -288,33 +336,40 @@ pub(super) fn code_of(
             Some(Phase::Held) => {
                 let hold = row.and_then(|row| row.memory.hold.as_ref());
                 let more = hold.map(|hold| format!("{}: {}", hold.instance, hold.code)).unwrap_or_default();
-                say(Code::RolloutHeld, more)
+                say(Code::RolloutHeld, &more)
             }
-            Some(Phase::Paused) if frozen => say(Code::Suspended, String::new()),
-            Some(Phase::Paused) => say(Code::RolloutPaused, String::new()),
-            Some(Phase::Running | Phase::Done) | None => say(Code::WaitingForRollout, String::new()),
+            Some(Phase::Paused) if frozen => say(Code::Suspended, ""),
+            Some(Phase::Paused) => say(Code::RolloutPaused, ""),
+            Some(Phase::Running | Phase::Done) | None => say(Code::WaitingForRollout, ""),
         };
     }
     match seen.map(|seen| seen.state) {
-        None | Some(InstanceState::Absent) => say(Code::WaitingForAssignment, worker.to_string()),
-        Some(InstanceState::Fetching | InstanceState::Fetched) => say(Code::Fetching, String::new()),
-        Some(InstanceState::Starting) => say(Code::Starting, String::new()),
+        None | Some(InstanceState::Absent) => say(Code::WaitingForAssignment, worker.as_str()),
+        Some(InstanceState::Fetching | InstanceState::Fetched) => say(Code::Fetching, ""),
+        Some(InstanceState::Starting) => say(Code::Starting, ""),
         Some(InstanceState::Running) if seen.is_some_and(|seen| seen.vm_hash == Some(desired)) => {
-            say(Code::NotReady, String::new())
+            say(Code::NotReady, "")
         }
         Some(InstanceState::Running | InstanceState::Stopping | InstanceState::Orphan) => {
-            say(Code::WaitingForAssignment, worker.to_string())
+            say(Code::WaitingForAssignment, worker.as_str())
         }
-        Some(InstanceState::Failed) => say(Code::ProcessGone, String::new()),
+        Some(InstanceState::Failed) => say(Code::ProcessGone, ""),
     }
+}
+
+/// Returns what an instance of a VM asks for.
+fn asked_for(cluster: &Cluster, vm: &VmId) -> Resources {
+    let asks = cluster.desired_spec(vm).map(|spec| spec.resources);
+    asks.or_else(|| cluster.durable.unclaimed.get(vm).map(|one| one.takes)).unwrap_or_default()
 }
 
 /// Returns the instances that are seen and should not be, and copies that leave.
 fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
     let mut found = Vec::new();
     for (worker, ear) in &cluster.ears {
+        let face = Face::of(cluster, worker);
         // What a worker had that is lost, nobody sees and nobody can remove.
-        let is_lost = cluster.presence.states.get(worker) == Some(&WorkerState::Lost);
+        let is_lost = face.state == Some(WorkerState::Lost);
         if is_lost || cluster.is_dismissed(worker) {
             continue;
         }
@@ -334,7 +389,7 @@ fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
                     generation: placement.map_or(0, |placement| placement.generation),
                     code: Some(Code::Rebuilding),
                     message: Some(format!("it runs on as it is; {} ({of})", Code::Rebuilding.advice())),
-                    ..shown(cluster, key, Some(worker.clone()), Some(sighting))
+                    ..shown(cluster, key, Some(worker.clone()), face, Some(sighting))
                 });
                 continue;
             }
@@ -345,24 +400,29 @@ fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
                 leaving,
                 code,
                 message: code.map(|code| code.advice().to_owned()),
-                ..shown(cluster, key, Some(worker.clone()), Some(sighting))
+                ..shown(cluster, key, Some(worker.clone()), face, Some(sighting))
             });
         }
     }
     found
 }
 
-fn workers(cluster: &Cluster) -> Vec<WorkerStatus> {
+fn workers(cluster: &Cluster, faces: &BTreeMap<&WorkerName, Face<'_>>) -> Vec<WorkerStatus> {
     let mut allocated: BTreeMap<&WorkerName, (u32, Resources)> = BTreeMap::new();
+    // Instances of a VM lie side by side: what it asks for is looked up once.
+    let mut last: Option<(&VmId, Resources, Option<Digest>)> = None;
     for (key, placement) in &cluster.durable.placements {
         if let Some(worker) = &placement.worker {
             let entry = allocated.entry(worker).or_default();
             entry.0 += 1;
-            let asks = cluster.desired_spec(&key.vm).map(|spec| spec.resources);
-            let asks = asks.or_else(|| cluster.durable.unclaimed.get(&key.vm).map(|one| one.takes));
-            let asks = asks.unwrap_or_default();
-            let holds = cluster.holds_of(key, placement).unwrap_or_default();
-            entry.1 = entry.1.plus(asks.larger(holds));
+            let (_, asks, target) = match last.filter(|(vm, _, _)| **vm == key.vm) {
+                Some(known) => known,
+                None => *last.insert((&key.vm, asked_for(cluster, &key.vm), cluster.target(&key.vm))),
+            };
+            let face = faces.get(worker).copied().unwrap_or_default();
+            let holds = target
+                .and_then(|target| cluster.holds_beside(key, placement.released, target, face.sighting(key)));
+            entry.1 = entry.1.plus(asks.larger(holds.unwrap_or_default()));
         }
     }
     let mut found: Vec<WorkerStatus> = cluster

@@ -94,9 +94,8 @@ pub fn explain(cluster: &Cluster, key: &InstanceKey) -> Result<Explanation, Unkn
     }
     let desired = spec.and_then(|spec| cluster.target(&spec.id));
     let worker = placement.and_then(|placement| placement.worker.clone());
-    let sighting = worker.as_ref().and_then(|worker| cluster.ears.get(worker)?.seen.get(key));
     let why_not_yet = desired
-        .and_then(|desired| code_of(cluster, key, desired, worker.as_ref(), sighting))
+        .and_then(|desired| code_of(cluster, key, desired, placement))
         .or_else(|| {
             cluster.is_unclaimed(&key.vm).then(|| (Code::Rebuilding, Code::Rebuilding.advice().to_owned()))
         })

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use stead_model::fleet::state::{HoldTarget, InstanceState, MoveReason, Placement, WorkerState, WorkerView};
 use stead_model::fleet::vm::Resources;
 use stead_model::fleet::{InstanceKey, Millis, VmSpec};
+use stead_model::plan::Digest;
 use stead_model::{VmId, WorkerName};
 
 use super::super::rollout::{Handover, handover};
 use super::super::schedule::{Move, Previous, SchedulePolicy, Scheduler};
-use super::{Cluster, Event, EventKind};
+use super::{Cluster, Event, EventKind, Sighting};
 
 /// How long a worker may take to kill what has no lease any more.
 pub(super) const FENCE: Millis = 5_000;
@@ -87,9 +88,20 @@ impl Cluster {
     pub fn holds_of(&self, key: &InstanceKey, placement: &Placement) -> Option<Resources> {
         let target = self.target(&key.vm)?;
         let sighting = placement.worker.as_ref().and_then(|worker| self.ears.get(worker)?.seen.get(key));
+        self.holds_beside(key, placement.released, target, sighting)
+    }
+
+    /// The same with what was looked up already.
+    pub(in crate::fleet) fn holds_beside(
+        &self,
+        key: &InstanceKey,
+        released: Digest,
+        target: Digest,
+        sighting: Option<&Sighting>,
+    ) -> Option<Resources> {
         let running = sighting.filter(|sighting| sighting.seen.state.is_live());
         let running = running.and_then(|sighting| sighting.seen.vm_hash);
-        let others = [Some(placement.released), running].into_iter().flatten().filter(|hash| *hash != target);
+        let others = [Some(released), running].into_iter().flatten().filter(|hash| *hash != target);
         let held = others.filter_map(|hash| self.durable.specs.get(&(key.vm.clone(), hash)));
         held.map(|spec| spec.resources).reduce(Resources::larger)
     }
