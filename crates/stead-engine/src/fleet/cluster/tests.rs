@@ -6,7 +6,7 @@ use stead_model::fleet::vm::Driver;
 use super::*;
 use crate::fleet::canon::{intent_hash, policy_hash, specs_hash};
 use crate::fleet::converge::{State, status};
-use crate::fleet::testing::{vm, worker_name};
+use crate::fleet::testing::{requires, vm, worker_name};
 
 pub(in crate::fleet) fn commit(number: u64) -> CommitId {
     CommitId::parse(&format!("{number:040x}")).unwrap()
@@ -412,6 +412,40 @@ fn what_a_worker_says_is_bounded() {
 fn numbers_are_issued_once() {
     let mut cluster = Cluster::resume(Durable::default(), 1, 0);
     assert_eq!([1, 1, 2, 1].map(|number| cluster.reserve(&commit(number))), [1, 1, 2, 3]);
+}
+
+/// Section 2: what a worker says of itself counts only where that is trusted; what `fleet.yaml` says of it always does, and
+/// so do the labels that nobody gives.
+#[test]
+fn labels_of_workers_count_where_they_are_trusted() {
+    let mut tied = vm("tied", 1, 500, 512);
+    tied.selector = vec![requires("disk", "ssd")];
+    let mut named = vm("named", 1, 500, 512);
+    named.selector = vec![requires("stead/worker", "w1")];
+    let mut cluster = cluster_with(&[tied, named], &[("w1", "ssd")]);
+    let place = |cluster: &Cluster, key: &str| {
+        let placement = &cluster.durable.placements[&InstanceKey::parse(key).unwrap()];
+        placement.worker.as_ref().map(ToString::to_string)
+    };
+    assert_eq!(place(&cluster, "tied/0").as_deref(), Some("w1"));
+    beat(&mut cluster, "w2", 1, "ssd", vec![], 0);
+    let mut fleet = FleetFile::default();
+    fleet.policy.trust_worker_labels = false;
+    let publish = |cluster: &mut Cluster, number: u64, fleet: &FleetFile| {
+        let message = policy(cluster, number, fleet.clone());
+        assert_eq!(cluster.publish(&message, 0).outcome, Outcome::Accepted);
+        cluster.tick(0);
+        status(cluster, false).workers.into_iter().map(|worker| worker.labels.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(publish(&mut cluster, 2, &fleet), [0, 0]);
+    assert_eq!(place(&cluster, "tied/0"), None, "nobody says that any worker has such a disk");
+    assert_eq!(place(&cluster, "named/0").as_deref(), Some("w1"));
+    let labels = &mut fleet.workers.entry(worker_name("w2")).or_default().labels;
+    labels.insert("disk".to_owned(), "ssd".to_owned());
+    assert_eq!(publish(&mut cluster, 3, &fleet), [0, 1]);
+    assert_eq!(place(&cluster, "tied/0").as_deref(), Some("w2"));
+    assert_eq!(publish(&mut cluster, 4, &FleetFile::default()), [1, 1]);
+    assert_eq!(place(&cluster, "tied/0").as_deref(), Some("w2"), "nothing moves back");
 }
 
 /// Case 20: holds freeze and end by themselves.

@@ -97,6 +97,34 @@ fn what_fits_nowhere_says_why() {
     assert_eq!(moved(&joined), ["big/0 >s9 New", "big/1 >s9 New"]);
 }
 
+/// Sections 7, 12: a worker whose agent does not know the form of a spec gets none of it. It counts under that filter, after
+/// driver and arch and before labels.
+#[test]
+fn what_a_worker_is_too_old_for_goes_elsewhere() {
+    let mut tied = vm("tied", 2, 500, 512);
+    tied.selector = vec![requires("disk", "ssd")];
+    let vms = [Arc::new(tied)];
+    let mut old = worker("w1", 4000, 4096, &[("disk", "ssd")]);
+    old.spec_version = 0;
+    let mut other = worker("w2", 4000, 4096, &[]);
+    (other.spec_version, other.arch) = (0, stead_model::fleet::vm::Arch::Arm);
+    let mut plain = worker("w3", 4000, 4096, &[]);
+    plain.spec_version = 0;
+    let found = run(&vms, &[old.clone(), other, plain], &Places::new());
+    let refusals = found.unschedulable.values().next().unwrap();
+    assert_eq!(refusals.filters, [(Filter::Arch, 1), (Filter::SpecVersion, 2)].into());
+    assert_eq!(refusals.text, "3 workers: 1 not x86_64, 2 too old for its spec");
+    let new = worker("w4", 4000, 4096, &[("disk", "ssd")]);
+    let found = run(&vms, &[old.clone(), new.clone()], &Places::new());
+    assert_eq!(shown(&found), ["tied/0 w4", "tied/1 w4"]);
+    // Its agent was brought up to date: it takes its part of what is new, and what runs stays.
+    old.spec_version = new.spec_version;
+    let mut more = (*vms[0]).clone();
+    more.replicas = 3;
+    let found = run(&[Arc::new(more)], &[old, new], &places(&found));
+    assert_eq!(moved(&found), ["tied/2 >w1 New"]);
+}
+
 /// Case 10: drained instances leave, one that fits nowhere stays; cordon adds nothing; both undone move nothing.
 #[test]
 fn drains_and_cordons_are_kept_and_undone() {
