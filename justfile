@@ -37,3 +37,11 @@ book:
 # The first plan.
 first:
     cargo run --release -- plan run examples/first.yaml
+
+# Readers with hostile input, guided by coverage, a minute for each.
+fuzz:
+    ci/fuzz
+
+# Pushes, kills and cuts for an hour.
+soak:
+    ci/soak

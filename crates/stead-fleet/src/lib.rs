@@ -21,6 +21,8 @@
 
 pub mod api;
 pub mod events;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod identity;
 mod job;
 pub mod master;

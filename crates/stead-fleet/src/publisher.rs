@@ -27,6 +27,7 @@ use crate::events::Events;
 mod artifacts;
 mod cache;
 mod failure;
+pub(crate) mod fuzzing;
 mod git;
 mod hook;
 mod kept;

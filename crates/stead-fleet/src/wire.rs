@@ -25,6 +25,7 @@ mod convert;
 #[rustfmt::skip]
 pub mod fleet_capnp;
 mod flow;
+pub(crate) mod fuzzing;
 mod link;
 mod request;
 mod serve;

@@ -31,6 +31,8 @@ mod audit;
 mod certificate;
 mod connection;
 mod daemon;
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod keys;
 mod lock;

@@ -38,6 +38,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use agents::Agents;
 use armed::Armed;
 pub(crate) use fire::Fired;
+pub(crate) use hook::{is_signed as hook_is_signed, payload_of};
 pub use kept::{PlanEnd, PlanHead, TakenPlan};
 use ledger::Ledger;
 

@@ -42,15 +42,26 @@ impl Hook {
 
     /// Whether a body was signed with the hook's secret.
     pub(crate) fn has_signed(&self, signature: &str, body: &[u8]) -> bool {
-        let signature = signature.strip_prefix("sha256=").and_then(stead_model::plan::Digest::parse);
-        signature.is_some_and(|signature| {
-            let mac = Hmac::<Sha256>::new_from_slice(self.secret.as_bytes());
-            mac.is_ok_and(|mut mac| {
-                mac.update(body);
-                mac.verify_slice(&signature.0).is_ok()
-            })
-        })
+        is_signed(&self.secret, signature, body)
     }
+}
+
+/// Whether `signature` is `sha256=` and the HMAC of `body` by `secret`.
+pub(crate) fn is_signed(secret: &str, signature: &str, body: &[u8]) -> bool {
+    let signature = signature.strip_prefix("sha256=").and_then(stead_model::plan::Digest::parse);
+    signature.is_some_and(|signature| {
+        let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes());
+        mac.is_ok_and(|mut mac| {
+            mac.update(body);
+            mac.verify_slice(&signature.0).is_ok()
+        })
+    })
+}
+
+/// Returns what a body says: JSON, or the text it is.
+pub(crate) fn payload_of(body: &[u8]) -> Value {
+    serde_json::from_slice(body)
+        .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(body).into_owned()))
 }
 
 /// Room for bodies that nobody answers for yet.
@@ -117,10 +128,7 @@ impl Plans {
         delivery: Option<&str>,
         body: &[u8],
     ) -> Result<Fired, WireError> {
-        let mut payload = match serde_json::from_slice::<Value>(body) {
-            Ok(payload) => payload,
-            Err(_) => Value::from(String::from_utf8_lossy(body).into_owned()),
-        };
+        let mut payload = payload_of(body);
         let secrets = self.read_secrets(&hook.looking, hook.submission.plan.secrets.clone()).await?;
         let unmasked =
             |_| WireError::new(WireCode::E500, "the secrets of this plan are too long to be masked");
