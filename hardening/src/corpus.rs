@@ -94,7 +94,18 @@ impl Mutations {
                 bytes.splice(to, other[from].iter().copied());
             }
             8 => {
-                let number = ["0", "-1", "1", "255", "65536", "4294967296", "9223372036854775807", "18446744073709551616", "1e999", "0.1"];
+                let number = [
+                    "0",
+                    "-1",
+                    "1",
+                    "255",
+                    "65536",
+                    "4294967296",
+                    "9223372036854775807",
+                    "18446744073709551616",
+                    "1e999",
+                    "0.1",
+                ];
                 let number = number[self.below(number.len())];
                 let digits = bytes.iter().position(u8::is_ascii_digit);
                 let start = digits.unwrap_or_else(|| self.place(bytes));
@@ -104,7 +115,8 @@ impl Mutations {
             _ => {
                 let at = self.place(bytes);
                 let count = self.below(4);
-                let random: Vec<u8> = (0..=count).map(|_| u8::try_from(self.below(256)).unwrap_or(0)).collect();
+                let random: Vec<u8> =
+                    (0..=count).map(|_| u8::try_from(self.below(256)).unwrap_or(0)).collect();
                 bytes.splice(at..at, random);
             }
         }

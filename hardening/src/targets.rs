@@ -104,7 +104,7 @@ fn tell(diagnostics: &Diagnostics) -> String {
         assert!(span.start <= span.end && span.end <= source.text.len(), "{diagnostic:?}");
         assert!(source.text.is_char_boundary(span.start), "{diagnostic:?}");
         assert!(source.text.is_char_boundary(span.end), "{diagnostic:?}");
-        let line = source.text[..span.start].matches('\n').count() + 1;
+        let line = source.text[..span.start].matches(['\n', '\r']).count() + 1;
         assert!(usize::try_from(span.line).is_ok_and(|found| found <= line), "{diagnostic:?}: line {line}");
     }
     let colored = diagnostics.render(true);

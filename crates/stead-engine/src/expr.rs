@@ -198,6 +198,10 @@ pub fn render(template: &str, scope: &Scope) -> Result<Value, ExprError> {
     if let Some(offset) = statement(template) {
         return Err(ExprError::Statement { offset });
     }
+    // Text is what it is, whatever characters it holds.
+    if !template.contains("{{") {
+        return Ok(Value::String(template.to_owned()));
+    }
     bounds::check_template(template, &syntax(Dialect::Outputs))?;
     match only_output(template)? {
         Some(expression) => evaluate_text(expression, scope),
@@ -276,8 +280,10 @@ fn syntax(dialect: Dialect) -> SyntaxConfig {
         let mut builder = SyntaxConfig::builder();
         builder.keep_trailing_newline(true);
         let file = builder.build().expect("the default delimiters are valid");
-        // Control characters no plan file can hold: statements and comments cannot be written.
-        builder.block_delimiters("\u{1}%", "%\u{1}").comment_delimiters("\u{1}#", "#\u{1}");
+        // Statements and comments cannot be written: nobody has these characters in a text, though YAML could spell them.
+        builder
+            .block_delimiters("\u{1}\u{2}\u{1}%", "%\u{1}\u{2}\u{1}")
+            .comment_delimiters("\u{1}\u{2}\u{1}#", "#\u{1}\u{2}\u{1}");
         [builder.build().expect("these delimiters differ"), file]
     });
     match dialect {

@@ -65,7 +65,8 @@ fn searched(directories: &[PathBuf]) -> Result<Search, Box<dyn Error>> {
     for entry in directories.iter().flat_map(walkdir::WalkDir::new) {
         let entry = entry?;
         if entry.file_type().is_file() {
-            let bytes = fs::read(entry.path()).map_err(|error| format!("{}: {error}", entry.path().display()))?;
+            let bytes =
+                fs::read(entry.path()).map_err(|error| format!("{}: {error}", entry.path().display()))?;
             search.look(entry.path(), bytes);
         }
     }
@@ -74,7 +75,8 @@ fn searched(directories: &[PathBuf]) -> Result<Search, Box<dyn Error>> {
 
 /// Looks at what is written below `directory`, until it is said that it is enough.
 pub(crate) fn watch(directory: &Path) -> ExitCode {
-    let watch = Watch::new(directory).map_err(|error| format!("files that are written cannot be seen: {error}; are you root?"));
+    let watch = Watch::new(directory)
+        .map_err(|error| format!("files that are written cannot be seen: {error}; are you root?"));
     let begun = Search::new().map_err(Box::<dyn Error>::from).and_then(|search| Ok((search, watch?)));
     let (mut search, watch) = match begun {
         Ok(begun) => begun,

@@ -61,8 +61,16 @@ impl Finder {
     }
 
     fn look(&self, path: &Path, bytes: Vec<u8>, depth: usize, leaks: &mut Vec<Leak>) {
+        // A program knows how keys begin, and is no place for what a run was given.
+        if bytes.starts_with(b"\x7fELF") {
+            return;
+        }
         for found in self.automaton.find_overlapping_iter(&bytes) {
             let (mark, form) = self.patterns[found.pattern().as_usize()];
+            // A file that is a private key is where that key belongs; inside of anything else it is a leak.
+            if mark.starts_with("-----BEGIN") && found.start() == 0 && depth == 0 {
+                continue;
+            }
             let around = &bytes[found.start().saturating_sub(40)..(found.end() + 20).min(bytes.len())];
             let around = String::from_utf8_lossy(around).replace(|c: char| c.is_control(), " ");
             leaks.push(Leak { path: path.to_owned(), mark, form, around });
@@ -143,8 +151,20 @@ mod tests {
         assert_eq!(marks(b"68756e74657232".to_vec()), [("f".to_owned(), "hunter2", "in hex")]);
         for before in ["", "u", "u:", "ann"] {
             let coded = stead_model::base64::encode(format!("{before}hunter2x").as_bytes());
-            assert_eq!(marks(coded.clone().into_bytes()), [("f".to_owned(), "hunter2", "in base64")], "{coded}");
+            assert_eq!(
+                marks(coded.clone().into_bytes()),
+                [("f".to_owned(), "hunter2", "in base64")],
+                "{coded}"
+            );
         }
+    }
+
+    #[test]
+    fn a_key_may_be_a_file_and_nothing_else() {
+        let key = b"-----BEGIN PRIVATE KEY-----\nabc\n".to_vec();
+        assert_eq!(marks(key.clone()), []);
+        let logged = [b"read ".as_slice(), &key].concat();
+        assert_eq!(marks(logged), [("f".to_owned(), "-----BEGIN PRIVATE KEY-----", "as it is")]);
     }
 
     #[test]

@@ -26,7 +26,8 @@ impl Watch {
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let directory = fs::canonicalize(directory)?;
         let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_UNLIMITED_QUEUE;
-        let events = Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC | EventFFlags::O_LARGEFILE)?;
+        let events =
+            Fanotify::init(flags, EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC | EventFFlags::O_LARGEFILE)?;
         // The whole filesystem: a directory alone would not tell of those below it.
         let marks = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
         events.mark(marks, MaskFlags::FAN_CLOSE_WRITE, rustix::fs::CWD, Some(&directory))?;

@@ -145,8 +145,10 @@ impl Census {
     pub(super) fn left(world: &World) -> Vec<String> {
         let began = Instant::now();
         loop {
-            let mut left: Vec<String> =
-                processes_of(world.path()).iter().map(|process| format!("process {}: {}", process.pid, process.words)).collect();
+            let mut left: Vec<String> = processes_of(world.path())
+                .iter()
+                .map(|process| format!("process {}: {}", process.pid, process.words))
+                .collect();
             let place = world.path().display().to_string();
             let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
             left.extend(mounts.lines().filter(|line| line.contains(&place)).map(str::to_owned));
@@ -191,7 +193,8 @@ fn entries(directory: &Path) -> u64 {
 
 /// Returns the files that are not the record of a run or of a job, of which there is one for each.
 fn files(directory: &Path) -> BTreeSet<PathBuf> {
-    let is_record = |name: &str| name == "runs" || (name.starts_with("server-") && name.ends_with(".outputs"));
+    let is_record =
+        |name: &str| name == "runs" || (name.starts_with("server-") && name.ends_with(".outputs"));
     let walk = walkdir::WalkDir::new(directory).into_iter();
     let walk = walk.filter_entry(|entry| !entry.file_name().to_str().is_some_and(is_record));
     let files = walk.flatten().filter(|entry| !entry.file_type().is_dir());

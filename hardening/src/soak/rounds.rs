@@ -111,7 +111,8 @@ impl Round {
                 world.expect(world.site("comes", &["server", "start"]))?;
                 let document = world.expect(world.site("comes", &["server", "status", "--json"]))?;
                 let document: serde_json::Value = serde_json::from_slice(&document.stdout)?;
-                let pid = document["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+                let pid =
+                    document["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
                 kill_process(pid.ok_or("a server has a process")?, Signal::KILL)?;
                 world.expect(world.site("comes", &["server", "start"]))?;
                 world.expect(world.site("comes", &["server", "stop"])).map(drop)
@@ -134,7 +135,8 @@ fn destroy(world: &World) -> Result<(), Box<dyn Error>> {
 /// Goes on with a run until it has succeeded; one that has needs nothing.
 fn resume(world: &World, run: &str) -> Result<(), Box<dyn Error>> {
     let meta = world.path().join("state/runs").join(run).join("run_meta.json");
-    let is_done = fs::read(meta).ok().and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
+    let is_done =
+        fs::read(meta).ok().and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
     if is_done.is_some_and(|meta| meta["status"] == "success") {
         return Ok(());
     }
@@ -157,7 +159,8 @@ fn check(world: &World, number: u64) -> Result<(), Box<dyn Error>> {
 
 fn wait_for_events(world: &World, run: &str, count: u64, child: &mut Child) -> Result<(), Box<dyn Error>> {
     let events = world.path().join("state/runs").join(run).join("events.jsonl");
-    let lines = || fs::read(&events).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count() as u64);
+    let lines =
+        || fs::read(&events).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count() as u64);
     wait_until(child, || lines() >= count)
 }
 

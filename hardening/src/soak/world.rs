@@ -59,8 +59,12 @@ impl World {
             let (place, workdir) = (host.sshd.path().display(), host.sshd.workdir());
             let user = host.sshd.user();
             let way = format!("ssh://{user}@127.0.0.1:{}", host.relay.port);
-            let way = format!("{way}?key={place}/id&known_hosts={place}/known_hosts&agent=false&ssh_config=none");
-            inventory.push_str(&format!("  h{number}: {{transport: \"{way}\", workdir: \"{}\"}}\n", workdir.display()));
+            let way =
+                format!("{way}?key={place}/id&known_hosts={place}/known_hosts&agent=false&ssh_config=none");
+            inventory.push_str(&format!(
+                "  h{number}: {{transport: \"{way}\", workdir: \"{}\"}}\n",
+                workdir.display()
+            ));
         }
         world.write("inventory.yaml", &inventory)?;
         fs::create_dir(world.path().join("tmp"))?;
@@ -73,11 +77,22 @@ impl World {
 
     fn make_site(&self, name: &str) -> std::io::Result<()> {
         let write = |path: &str, text: &str| self.write(&format!("{name}/{path}"), text);
-        write("site.yaml", &format!("name: {name}\nserver: {{port: 0, bind: 127.0.0.1}}\ndefaults: {{domain: lab.example}}\n"))?;
+        write(
+            "site.yaml",
+            &format!(
+                "name: {name}\nserver: {{port: 0, bind: 127.0.0.1}}\ndefaults: {{domain: lab.example}}\n"
+            ),
+        )?;
         let byte = if name == "stays" { "ab" } else { "cd" };
-        write("secrets.yaml", &format!("ssh_keys:\n  ann@desk: {KEY}\nauth:\n  signing_key: '{}'\n", byte.repeat(32)))?;
+        write(
+            "secrets.yaml",
+            &format!("ssh_keys:\n  ann@desk: {KEY}\nauth:\n  signing_key: '{}'\n", byte.repeat(32)),
+        )?;
         write("postures/local.yaml", "sudo: {nopasswd: true}\n")?;
-        write("specs/base.yaml", "schema_version: 1\naccess:\n  posture: local\n  users: [{name: ops, sudo: true}]\n")?;
+        write(
+            "specs/base.yaml",
+            "schema_version: 1\naccess:\n  posture: local\n  users: [{name: ops, sudo: true}]\n",
+        )?;
         let nodes = "schema_version: 2\nname: lab\npattern: flat\nnodes:\n  - {name: quay, type: vm, spec: base}\n  - {name: buoy, \
                      type: ct, spec: base, execution: {mode: hybrid}}\n  - {name: gull, type: ct, spec: base, execution: {mode: pull}}\n";
         write("manifests/lab.yaml", nodes)
@@ -107,7 +122,8 @@ impl World {
     /// Returns a command about a site.
     pub(super) fn site(&self, name: &str, words: &[&str]) -> Command {
         let site = self.path().join(name);
-        let (before, after) = words.split_at(words.iter().position(|word| *word == "--").unwrap_or(words.len()));
+        let (before, after) =
+            words.split_at(words.iter().position(|word| *word == "--").unwrap_or(words.len()));
         let mut command = self.stead(before);
         command.arg("--site").arg(&site).args(after).env("STEAD_DIR", site.join(".stead"));
         command

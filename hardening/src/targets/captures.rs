@@ -16,7 +16,16 @@ pub(super) const CIP: Target = Target {
     name: "cip",
     about: "EtherNet/IP in good packets: pieces of a length byte, a direction byte and that many bytes",
     run: cip,
-    words: &["\u{6f}\u{0}", "\u{70}\u{0}", "\u{65}\u{0}", "\u{63}\u{0}", "\u{b2}\u{0}", "\u{b1}\u{0}", "\u{a1}\u{0}", "\u{0}\u{0}\u{0}\u{0}"],
+    words: &[
+        "\u{6f}\u{0}",
+        "\u{70}\u{0}",
+        "\u{65}\u{0}",
+        "\u{63}\u{0}",
+        "\u{b2}\u{0}",
+        "\u{b1}\u{0}",
+        "\u{a1}\u{0}",
+        "\u{0}\u{0}\u{0}\u{0}",
+    ],
 };
 
 fn capture(bytes: &[u8]) {
@@ -41,7 +50,8 @@ fn check(bytes: &[u8]) {
 }
 
 fn cip(bytes: &[u8]) {
-    let mut packets = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
+    let mut packets =
+        vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0, 0];
     let (mut sequences, mut time, mut rest) = ([1_u32; 2], 0_u32, bytes);
     while let [length, way, tail @ ..] = rest {
         let (body, tail) = tail.split_at(usize::from(*length).min(tail.len()));
@@ -60,7 +70,8 @@ fn cip(bytes: &[u8]) {
 
 /// Returns the packet of one piece: Ethernet, IPv4, TCP or UDP.
 fn packet(is_server: bool, is_udp: bool, sequence: u32, body: &[u8]) -> Vec<u8> {
-    let (client, server) = (([10, 0, 0, 1], 50_000_u16), ([10, 0, 0, 2], if is_udp { 2222_u16 } else { 44818 }));
+    let (client, server) =
+        (([10, 0, 0, 1], 50_000_u16), ([10, 0, 0, 2], if is_udp { 2222_u16 } else { 44818 }));
     let (from, to) = if is_server { (server, client) } else { (client, server) };
     let mut segment = [from.1.to_be_bytes(), to.1.to_be_bytes()].concat();
     if is_udp {

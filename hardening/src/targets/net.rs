@@ -23,8 +23,20 @@ pub(super) const MESSAGES: Target = Target {
     about: "messages of the executor, both ways",
     run: messages,
     words: &[
-        "{\"m\":\"hello\"", "{\"m\":\"op\"", "{\"m\":\"exec\"", "{\"m\":\"put\"", "{\"m\":\"result\"", "{\"m\":\"role\"", "{\"m\":\"site\"",
-        "\"protocol\":1", "\"operation\":\"file.present\"", "\"params\":{", "\"secrets\":[", "\"argv\":[", "\"id\":1", "\"path\":\"/x\"",
+        "{\"m\":\"hello\"",
+        "{\"m\":\"op\"",
+        "{\"m\":\"exec\"",
+        "{\"m\":\"put\"",
+        "{\"m\":\"result\"",
+        "{\"m\":\"role\"",
+        "{\"m\":\"site\"",
+        "\"protocol\":1",
+        "\"operation\":\"file.present\"",
+        "\"params\":{",
+        "\"secrets\":[",
+        "\"argv\":[",
+        "\"id\":1",
+        "\"path\":\"/x\"",
     ],
 };
 
@@ -33,8 +45,27 @@ pub(super) const ROUTE: Target = Target {
     about: "the path and query of a request to a server",
     run: route,
     words: &[
-        "/health", "/specs", "/spec/", "/v1/nodes/", "/next", "?wait=5", "&after=s3", "/reports", "/v1/jobs/", "/v1/plans/", "/events",
-        "/v1/hooks/", "/ui/data/", "/v1/artifacts/sha256/", ".git/", "%2e", "%2f", "..", "%00", "/input", "/v1/server/reload",
+        "/health",
+        "/specs",
+        "/spec/",
+        "/v1/nodes/",
+        "/next",
+        "?wait=5",
+        "&after=s3",
+        "/reports",
+        "/v1/jobs/",
+        "/v1/plans/",
+        "/events",
+        "/v1/hooks/",
+        "/ui/data/",
+        "/v1/artifacts/sha256/",
+        ".git/",
+        "%2e",
+        "%2f",
+        "..",
+        "%00",
+        "/input",
+        "/v1/server/reload",
     ],
 };
 
@@ -42,7 +73,20 @@ pub(super) const PAGE: Target = Target {
     name: "page",
     about: "what the page asks for",
     run: page,
-    words: &["about", "runs/", "/events", "?after=3", "/log", "file=", "&from=", "/verify", "diff?from=", "&to=", "%2e%2e", "%2f"],
+    words: &[
+        "about",
+        "runs/",
+        "/events",
+        "?after=3",
+        "/log",
+        "file=",
+        "&from=",
+        "/verify",
+        "diff?from=",
+        "&to=",
+        "%2e%2e",
+        "%2f",
+    ],
 };
 
 pub(super) const WIRE: Target = Target {
@@ -57,8 +101,17 @@ pub(super) const WIRE_BODIES: Target = Target {
     about: "bodies of requests to a server, and its answers",
     run: wire_bodies,
     words: &[
-        "{\"kind\":\"converge\"", "\"payload\":{", "\"argv\":[\"true\"]", "\"node\":\"edge\"", "\"status\":\"ok\"", "\"plan\":{",
-        "\"plan_hash\":\"", "\"idempotency_key\":\"k\"", "\"error\":{\"code\":\"E100\"", "\"input\":\"", "\"timeout\":",
+        "{\"kind\":\"converge\"",
+        "\"payload\":{",
+        "\"argv\":[\"true\"]",
+        "\"node\":\"edge\"",
+        "\"status\":\"ok\"",
+        "\"plan\":{",
+        "\"plan_hash\":\"",
+        "\"idempotency_key\":\"k\"",
+        "\"error\":{\"code\":\"E100\"",
+        "\"input\":\"",
+        "\"timeout\":",
     ],
 };
 
@@ -66,7 +119,11 @@ pub(super) const HOOK: Target = Target {
     name: "hook",
     about: "hooks: the header in the first line, the body behind it",
     run: hook,
-    words: &["sha256=", "d63fd8813bffaa25c0628456e58cf73409501acf93c857de82029409be3ea833", "{\"ref\":\"refs/heads/main\"}"],
+    words: &[
+        "sha256=",
+        "d63fd8813bffaa25c0628456e58cf73409501acf93c857de82029409be3ea833",
+        "{\"ref\":\"refs/heads/main\"}",
+    ],
 };
 
 pub(super) const SSH_CONFIG: Target = Target {
@@ -74,8 +131,31 @@ pub(super) const SSH_CONFIG: Target = Target {
     about: "ssh_config of a user",
     run: ssh_config,
     words: &[
-        "Host ", "Match ", "all", "canonical", "final", "exec \"", "host ", "originalhost ", "user ", "localuser ", "HostName ", "%h", "%%",
-        "Port ", "User ", "ProxyJump ", "ProxyCommand ", "IdentityFile ", "Include ", "!", "*", "?", "\"", "=", "#",
+        "Host ",
+        "Match ",
+        "all",
+        "canonical",
+        "final",
+        "exec \"",
+        "host ",
+        "originalhost ",
+        "user ",
+        "localuser ",
+        "HostName ",
+        "%h",
+        "%%",
+        "Port ",
+        "User ",
+        "ProxyJump ",
+        "ProxyCommand ",
+        "IdentityFile ",
+        "Include ",
+        "!",
+        "*",
+        "?",
+        "\"",
+        "=",
+        "#",
     ],
 };
 
@@ -83,7 +163,17 @@ pub(super) const KNOWN_HOSTS: Target = Target {
     name: "known-hosts",
     about: "known_hosts",
     run: known_hosts,
-    words: &["@cert-authority ", "@revoked ", "|1|", "[h]:22 ", "ssh-ed25519 ", "AAAAC3NzaC1lZDI1NTE5AAAA", "*", "!h", ","],
+    words: &[
+        "@cert-authority ",
+        "@revoked ",
+        "|1|",
+        "[h]:22 ",
+        "ssh-ed25519 ",
+        "AAAAC3NzaC1lZDI1NTE5AAAA",
+        "*",
+        "!h",
+        ",",
+    ],
 };
 
 fn frames(bytes: &[u8]) {
@@ -139,7 +229,9 @@ fn route(bytes: &[u8]) {
     if let Some(text) = text(bytes) {
         // What becomes the name of a file is one name.
         let names = server::route(text);
-        let is_one = |name: &String| !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0']);
+        let is_one = |name: &String| {
+            !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', '\0'])
+        };
         assert!(names.iter().all(is_one), "{text}: {names:?}");
     }
 }
@@ -150,7 +242,9 @@ fn page(bytes: &[u8]) {
     let Some(asked) = stead_web::Asked::parse(path, query) else { return };
     use stead_web::Asked;
     let names: Vec<&String> = match &asked {
-        Asked::Run(run) | Asked::Verify(run) | Asked::Events { run, .. } | Asked::Log { run, .. } => vec![run],
+        Asked::Run(run) | Asked::Verify(run) | Asked::Events { run, .. } | Asked::Log { run, .. } => {
+            vec![run]
+        }
         Asked::Diff { from, to } => vec![from, to],
         Asked::About | Asked::Runs | Asked::Nodes | Asked::Jobs | Asked::Fleet => vec![],
     };
@@ -191,7 +285,9 @@ fn hook(bytes: &[u8]) {
     let payload = server::payload("s3cret-hook-key", body).expect("a short secret");
     let mut open = vec![&payload];
     while let Some(value) = open.pop() {
-        let shows = |text: &str| assert!(!text.contains("s3cret-hook-key"), "a trigger gets the hook's secret: {text}");
+        let shows = |text: &str| {
+            assert!(!text.contains("s3cret-hook-key"), "a trigger gets the hook's secret: {text}")
+        };
         match value {
             Value::Object(fields) => {
                 fields.keys().for_each(|key| shows(key));
@@ -206,13 +302,22 @@ fn hook(bytes: &[u8]) {
 
 fn ssh_config(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
-    let file = |path: &str, text: &str| ConfigText { path: path.to_owned(), base: "/home/u/.ssh".to_owned(), text: text.to_owned() };
+    let file = |path: &str, text: &str| ConfigText {
+        path: path.to_owned(),
+        base: "/home/u/.ssh".to_owned(),
+        text: text.to_owned(),
+    };
     let query = Query { host: "web1", user: Some("u"), port: Some(22), local_user: "u", home: "/home/u" };
     let resolved = || {
         // A file that includes itself ends, too.
-        let mut include = |pattern: &str| if pattern.contains("self") { vec![file("self", text)] } else { Vec::new() };
+        let mut include =
+            |pattern: &str| if pattern.contains("self") { vec![file("self", text)] } else { Vec::new() };
         let mut exec = |command: &str| command.len() % 2 == 0;
-        SshConfig::resolve(&[file("config", text)], &query, &mut Outside { include: &mut include, exec: &mut exec })
+        SshConfig::resolve(
+            &[file("config", text)],
+            &query,
+            &mut Outside { include: &mut include, exec: &mut exec },
+        )
     };
     match resolved() {
         Ok(config) => assert_eq!(resolved(), Ok(config)),

@@ -16,9 +16,20 @@ pub(super) const JOURNAL: Target = Target {
     about: "an event log: `s` and lines that get their checksums, else the bytes themselves",
     run: journal,
     words: &[
-        "{\"seq\":1,\"t\":\"2026-01-02T03:04:05.678901Z\",", "\"ev\":\"task_ready\"", "\"ev\":\"run_started\"", "\"ev\":\"host_result\"",
-        "\"ev\":\"log\"", "\"ev\":\"warning\"", "\"ev\":\"node\"", "\"ev\":\"delegated\"", "\"task\":\"a\"", "\"host\":\"local\"",
-        "\"attempt\":1", "\"result\":{\"status\":\"ok\"}", ",\"crc\":\"015ca1b4\"}", "\n",
+        "{\"seq\":1,\"t\":\"2026-01-02T03:04:05.678901Z\",",
+        "\"ev\":\"task_ready\"",
+        "\"ev\":\"run_started\"",
+        "\"ev\":\"host_result\"",
+        "\"ev\":\"log\"",
+        "\"ev\":\"warning\"",
+        "\"ev\":\"node\"",
+        "\"ev\":\"delegated\"",
+        "\"task\":\"a\"",
+        "\"host\":\"local\"",
+        "\"attempt\":1",
+        "\"result\":{\"status\":\"ok\"}",
+        ",\"crc\":\"015ca1b4\"}",
+        "\n",
     ],
 };
 
@@ -26,21 +37,46 @@ pub(super) const HASHES: Target = Target {
     name: "hashes",
     about: "hashes.txt of a bundle",
     run: hashes,
-    words: &["sha256:", "  ", " *", "\\\\", "\\n", "../", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"],
+    words: &[
+        "sha256:",
+        "  ",
+        " *",
+        "\\\\",
+        "\\n",
+        "../",
+        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    ],
 };
 
 pub(super) const SIGNERS: Target = Target {
     name: "signers",
     about: "a file of allowed signers",
     run: signers,
-    words: &["namespaces=\"", "valid-before=\"", "valid-after=\"", "cert-authority", "ssh-ed25519 ", "ann@desk", "20260101"],
+    words: &[
+        "namespaces=\"",
+        "valid-before=\"",
+        "valid-after=\"",
+        "cert-authority",
+        "ssh-ed25519 ",
+        "ann@desk",
+        "20260101",
+    ],
 };
 
 pub(super) const ARCHIVE: Target = Target {
     name: "archive",
     about: "an archive to verify: ZIP and Zstandard as they are, everything else as a TAR that is packed first",
     run: archive,
-    words: &["PK\u{3}\u{4}", "PK\u{1}\u{2}", "PK\u{5}\u{6}", "ustar", "r1/", "r1/run_meta.json", "r1/hashes.txt", "../"],
+    words: &[
+        "PK\u{3}\u{4}",
+        "PK\u{1}\u{2}",
+        "PK\u{5}\u{6}",
+        "ustar",
+        "r1/",
+        "r1/run_meta.json",
+        "r1/hashes.txt",
+        "../",
+    ],
 };
 
 /// Lends a file that holds `bytes`.

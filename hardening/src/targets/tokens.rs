@@ -10,14 +10,33 @@ pub(super) const TOKEN: Target = Target {
     name: "token",
     about: "tokens of nodes and operators: `s` and a payload that is signed, else the token itself",
     run: token,
-    words: &["{\"v\":1,", "{\"v\":2,", "\"n\":\"edge\"", "\"s\":\"base\"", "\"iat\":", "\"exp\":", "\"kid\":\"", "\"aud\":\"node\"", "\"jti\":\""],
+    words: &[
+        "{\"v\":1,",
+        "{\"v\":2,",
+        "\"n\":\"edge\"",
+        "\"s\":\"base\"",
+        "\"iat\":",
+        "\"exp\":",
+        "\"kid\":\"",
+        "\"aud\":\"node\"",
+        "\"jti\":\"",
+    ],
 };
 
 pub(super) const JOIN: Target = Target {
     name: "token-join",
     about: "join tokens: `s` and a payload that is signed, else the token itself",
     run: join_token,
-    words: &["sj1.", "{\"v\":1,", "\"r\":\"worker\"", "\"n\":\"w1\"", "\"iat\":", "\"exp\":", "\"jti\":\"", "\"ca\":\""],
+    words: &[
+        "sj1.",
+        "{\"v\":1,",
+        "\"r\":\"worker\"",
+        "\"n\":\"w1\"",
+        "\"iat\":",
+        "\"exp\":",
+        "\"jti\":\"",
+        "\"ca\":\"",
+    ],
 };
 
 /// The time of these tests, in seconds since 1970.

@@ -20,7 +20,23 @@ pub(super) const TARGET: Target = Target {
     name: "target",
     about: "a target expression, resolved among four hosts",
     run: target,
-    words: &["all", "@role=web", "!", ",", "&", "~", "*", "web1", "local", "ssh://u@h", "[0:1]", "%50", "@zone!=a", "(", ")"],
+    words: &[
+        "all",
+        "@role=web",
+        "!",
+        ",",
+        "&",
+        "~",
+        "*",
+        "web1",
+        "local",
+        "ssh://u@h",
+        "[0:1]",
+        "%50",
+        "@zone!=a",
+        "(",
+        ")",
+    ],
 };
 
 pub(super) const TRANSPORT: Target = Target {
@@ -28,8 +44,28 @@ pub(super) const TRANSPORT: Target = Target {
     about: "a transport as text",
     run: transport,
     words: &[
-        "ssh://", "local", "@", ":22", "?", "&", "key=", "password=", "passphrase=", "become=sudo", "become_password=", "jump=",
-        "host_key=", "insecure=true", "agent=false", "connect_timeout=5s", "ssh_config=none", "env:X", "file:/x", "%40", "[::1]", "os=linux",
+        "ssh://",
+        "local",
+        "@",
+        ":22",
+        "?",
+        "&",
+        "key=",
+        "password=",
+        "passphrase=",
+        "become=sudo",
+        "become_password=",
+        "jump=",
+        "host_key=",
+        "insecure=true",
+        "agent=false",
+        "connect_timeout=5s",
+        "ssh_config=none",
+        "env:X",
+        "file:/x",
+        "%40",
+        "[::1]",
+        "os=linux",
     ],
 };
 
@@ -45,8 +81,31 @@ pub(super) const EXPRESSION: Target = Target {
     about: "an expression, a template and the template of a file",
     run: expression,
     words: &[
-        "{{ ", " }}", "vars.n", "vars.list", "env.HOME", "secrets.key", " | default(", " | quote", " | json", "{% for i in ", "{% endfor %}",
-        "{% if ", "{% endif %}", "{#", "#}", "range(", " ~ ", " in ", " and ", "not ", "[0]", "'a'", "1 / 0", " if ", " else ",
+        "{{ ",
+        " }}",
+        "vars.n",
+        "vars.list",
+        "env.HOME",
+        "secrets.key",
+        " | default(",
+        " | quote",
+        " | json",
+        "{% for i in ",
+        "{% endfor %}",
+        "{% if ",
+        "{% endif %}",
+        "{#",
+        "#}",
+        "range(",
+        " ~ ",
+        " in ",
+        " and ",
+        "not ",
+        "[0]",
+        "'a'",
+        "1 / 0",
+        " if ",
+        " else ",
     ],
 };
 
@@ -54,14 +113,31 @@ pub(super) const LINES: Target = Target {
     name: "lines",
     about: "what steps say by lines",
     run: lines,
-    words: &["::check ok ", "::check fail ", "::suggest ", "::changed true", "::output key=value", "::", "\t"],
+    words: &[
+        "::check ok ",
+        "::check fail ",
+        "::suggest ",
+        "::changed true",
+        "::output key=value",
+        "::",
+        "\t",
+    ],
 };
 
 pub(super) const ADDRESS: Target = Target {
     name: "address",
     about: "addresses, prefixes, durations and times",
     run: address,
-    words: &["10.0.0.1/24", "fd00::1/64", "[::1]:80", "a.b:1", "1h30m", "500ms", "2026-01-02T03:04:05Z", "+02:00"],
+    words: &[
+        "10.0.0.1/24",
+        "fd00::1/64",
+        "[::1]:80",
+        "a.b:1",
+        "1h30m",
+        "500ms",
+        "2026-01-02T03:04:05Z",
+        "+02:00",
+    ],
 };
 
 pub(super) const THRESHOLD: Target = Target {
@@ -91,9 +167,8 @@ fn target(bytes: &[u8]) {
     let again = TargetExpr::parse(&written).unwrap_or_else(|why| panic!("{why}: {written}"));
     assert_eq!(again.to_string(), written, "an expression has one form");
     let labels = |role: &str| BTreeMap::from([("role".to_owned(), role.to_owned())]);
-    let hosts = ["web1", "web2", "db1", "db2"].map(|name| {
-        (HostName::parse(name).expect("a name"), labels(&name[..name.len() - 1]))
-    });
+    let hosts = ["web1", "web2", "db1", "db2"]
+        .map(|name| (HostName::parse(name).expect("a name"), labels(&name[..name.len() - 1])));
     let hosts = HostSet::new(hosts);
     drop((expr.unknown_hosts(&hosts), expr.unmatched(&hosts), expr.beyond_names()));
     let (one, two) = (resolve(&[expr], &hosts, "seed"), resolve(&[again], &hosts, "seed"));
@@ -142,7 +217,8 @@ fn cron(bytes: &[u8]) {
 
 fn expression(bytes: &[u8]) {
     let Some(text) = text(bytes) else { return };
-    let vars = BTreeMap::from([("n".to_owned(), json!(3)), ("list".to_owned(), json!([1, "a", {"b": null}]))]);
+    let vars =
+        BTreeMap::from([("n".to_owned(), json!(3)), ("list".to_owned(), json!([1, "a", {"b": null}]))]);
     let env = BTreeMap::from([("HOME".to_owned(), "/root".to_owned())]);
     let scope = Scope::before_run(&vars, &env);
     let told = [

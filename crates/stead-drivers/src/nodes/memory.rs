@@ -9,6 +9,9 @@ use stead_model::node::{NodesState, StateError};
 use stead_model::site::manifest::Mode;
 use stead_runner::operation::OpError;
 
+/// How names of files begin that are being written, before the process that writes them.
+const TEMPORARY: &str = ".state.";
+
 /// Returns how the node called `node` is kept what it is, if it is remembered under any manifest and host.
 pub fn known_mode(state_dir: &Path, node: &NodeName) -> Option<Mode> {
     let below = |directory: PathBuf| {
@@ -131,11 +134,28 @@ impl Memory {
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or_else(|| io::Error::other("it is in no directory"))?;
     std::fs::create_dir_all(directory)?;
-    let mut file = tempfile::Builder::new().prefix(".state.").tempfile_in(directory)?;
+    // The name says who writes it.
+    let prefix = format!("{TEMPORARY}{}.", std::process::id());
+    let mut file = tempfile::Builder::new().prefix(&prefix).tempfile_in(directory)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
+    sweep(directory);
     std::fs::File::open(directory)?.sync_all()
+}
+
+/// Removes what processes left in `directory` that were killed while they wrote; never what one writes that lives. Best effort:
+/// what cannot be removed is in nobody's way.
+fn sweep(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let writer =
+            name.to_str().and_then(|name| name.strip_prefix(TEMPORARY)?.split('.').next()?.parse().ok());
+        let writer = writer.and_then(rustix::process::Pid::from_raw);
+        if writer.is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH)) {
+            drop(std::fs::remove_file(entry.path()));
+        }
+    }
 }
 
 /// Removes the file, and the directories above it that are empty then.
@@ -144,6 +164,7 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
+    path.parent().into_iter().for_each(sweep);
     // Others may be using them: then they stay.
     for directory in path.ancestors().skip(1).take(3) {
         if std::fs::remove_dir(directory).is_err() {
@@ -184,6 +205,28 @@ mod tests {
         assert!(again.look(|state| state.nodes.contains_key(&name)));
         again.change(|state| state.nodes.clear());
         again.flush().await.unwrap();
+        assert!(!dir.path().join("nodes").exists(), "nothing is left of nothing");
+    }
+    /// A soak found it: each kill at the wrong moment left a file, and a directory that no destroy took away.
+    #[tokio::test]
+    async fn what_a_killed_run_was_writing_goes_with_the_next_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("nodes/local/lab/state.json");
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let left = path.with_file_name(format!(".state.{}.abcdef", child.id()));
+        let living = path.with_file_name(format!(".state.{}.abcdef", std::process::id()));
+        let memory = Memory::open(path.clone(), "lab", "local").unwrap();
+        memory.change(|state| state.nodes.insert(NodeName::parse("edge").unwrap(), entry()));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&left, "{").unwrap();
+        std::fs::write(&living, "{").unwrap();
+        memory.flush().await.unwrap();
+        assert!(!left.exists() && living.exists(), "only what nobody writes any more is removed");
+        std::fs::remove_file(living).unwrap();
+        std::fs::write(&left, "{").unwrap();
+        memory.change(|state| state.nodes.clear());
+        memory.flush().await.unwrap();
         assert!(!dir.path().join("nodes").exists(), "nothing is left of nothing");
     }
 }

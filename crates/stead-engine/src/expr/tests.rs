@@ -609,3 +609,13 @@ fn names_that_travelled_as_data_render_as_at_home() {
     }
     assert!(matches!(render_text("{{ results.x }}", own, &away), Err(ExprError::Undefined { .. })));
 }
+
+/// Found by the fuzzer: a control character before `#` or `%` began a comment or a statement.
+#[test]
+fn control_characters_are_text() {
+    let scope = Scope::before_run(&BTreeMap::from([("n".to_owned(), json!(3))]), &BTreeMap::new());
+    for text in ["a \u{1}# b", "\u{1}% if", "x\u{1}#\u{1}"] {
+        assert_eq!(render(text, &scope).unwrap(), json!(text));
+        assert_eq!(render(&format!("{text} {{{{ vars.n }}}}"), &scope).unwrap(), json!(format!("{text} 3")));
+    }
+}

@@ -4,8 +4,8 @@ use capnp::message::{Builder, HeapAllocator};
 use capnp::serialize;
 
 use super::convert::{
-    read_assignment, read_desired, read_hello, read_observed, read_publication, read_verdict, write_assignment,
-    write_desired, write_hello, write_observed, write_verdict,
+    read_assignment, read_desired, read_hello, read_observed, read_publication, read_verdict,
+    write_assignment, write_desired, write_hello, write_observed, write_verdict,
 };
 use super::fleet_capnp::{assignment, desired, hello, observed, verdict};
 use super::{MAX_WORKER_MESSAGE, reader_options};
@@ -15,26 +15,46 @@ use super::{MAX_WORKER_MESSAGE, reader_options};
 pub fn messages(bytes: &[u8]) -> bool {
     let Some((kind, bytes)) = bytes.split_first() else { return true };
     match kind {
-        b'h' => survives(bytes, |from| read_hello(from.get_root::<hello::Reader<'_>>()?), |to, message| {
-            write_hello(to.init_root::<hello::Builder<'_>>(), message);
-        }),
-        b'd' => survives(bytes, |from| read_desired(from.get_root::<desired::Reader<'_>>()?), |to, message| {
-            // What is wrong with it is told, whatever it is.
-            drop(read_publication(message));
-            write_desired(to.init_root::<desired::Builder<'_>>(), message);
-        }),
-        b'a' => survives(bytes, |from| read_assignment(from.get_root::<assignment::Reader<'_>>()?), |to, message| {
-            drop(message.clone().into_assignment());
-            write_assignment(to.init_root::<assignment::Builder<'_>>(), message);
-        }),
-        b'o' => survives(bytes, |from| read_observed(from.get_root::<observed::Reader<'_>>()?), |to, message| {
-            write_observed(to.init_root::<observed::Builder<'_>>(), message);
-        }),
-        b'v' => survives(bytes, |from| read_verdict(from.get_root::<verdict::Reader<'_>>()?), |to, message| {
-            if let Ok(message) = message {
-                write_verdict(to.init_root::<verdict::Builder<'_>>(), message);
-            }
-        }),
+        b'h' => survives(
+            bytes,
+            |from| read_hello(from.get_root::<hello::Reader<'_>>()?),
+            |to, message| {
+                write_hello(to.init_root::<hello::Builder<'_>>(), message);
+            },
+        ),
+        b'd' => survives(
+            bytes,
+            |from| read_desired(from.get_root::<desired::Reader<'_>>()?),
+            |to, message| {
+                // What is wrong with it is told, whatever it is.
+                drop(read_publication(message));
+                write_desired(to.init_root::<desired::Builder<'_>>(), message);
+            },
+        ),
+        b'a' => survives(
+            bytes,
+            |from| read_assignment(from.get_root::<assignment::Reader<'_>>()?),
+            |to, message| {
+                drop(message.clone().into_assignment());
+                write_assignment(to.init_root::<assignment::Builder<'_>>(), message);
+            },
+        ),
+        b'o' => survives(
+            bytes,
+            |from| read_observed(from.get_root::<observed::Reader<'_>>()?),
+            |to, message| {
+                write_observed(to.init_root::<observed::Builder<'_>>(), message);
+            },
+        ),
+        b'v' => survives(
+            bytes,
+            |from| read_verdict(from.get_root::<verdict::Reader<'_>>()?),
+            |to, message| {
+                if let Ok(message) = message {
+                    write_verdict(to.init_root::<verdict::Builder<'_>>(), message);
+                }
+            },
+        ),
         _ => true,
     }
 }

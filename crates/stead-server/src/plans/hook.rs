@@ -60,8 +60,7 @@ pub(crate) fn is_signed(secret: &str, signature: &str, body: &[u8]) -> bool {
 
 /// Returns what a body says: JSON, or the text it is.
 pub(crate) fn payload_of(body: &[u8]) -> Value {
-    serde_json::from_slice(body)
-        .unwrap_or_else(|_| Value::from(String::from_utf8_lossy(body).into_owned()))
+    serde_json::from_slice(body).unwrap_or_else(|_| Value::from(String::from_utf8_lossy(body).into_owned()))
 }
 
 /// Room for bodies that nobody answers for yet.
