@@ -312,7 +312,7 @@ fn ssh_config(bytes: &[u8]) {
         // A file that includes itself ends, too.
         let mut include =
             |pattern: &str| if pattern.contains("self") { vec![file("self", text)] } else { Vec::new() };
-        let mut exec = |command: &str| command.len() % 2 == 0;
+        let mut exec = |command: &str| command.len().is_multiple_of(2);
         SshConfig::resolve(
             &[file("config", text)],
             &query,
