@@ -293,6 +293,7 @@ fn heartbeat(worker: &WorkerName, index: usize) -> Heartbeat {
             spec_version: SPEC_VERSION,
             disk_pressure: false,
             nix_version: None,
+            notes: Vec::new(),
         }),
     }
 }

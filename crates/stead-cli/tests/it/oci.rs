@@ -3,4 +3,5 @@
 mod contract;
 mod failing;
 mod making;
+mod reached;
 pub(crate) mod yard;

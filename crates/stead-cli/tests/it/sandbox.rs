@@ -2,6 +2,7 @@
 
 mod contract;
 mod faulty;
+mod limited;
 mod login;
 mod pushing;
 mod sweep;

@@ -72,7 +72,7 @@ impl CloudHypervisorSettings {
     }
 
     fn networks(&self) -> Networks<'_> {
-        Networks { default: self.bridge.as_deref(), has_user: false, subnet: self.subnet }
+        Networks { default: self.bridge.as_deref(), subnet: self.subnet, ..Networks::default() }
     }
 }
 

@@ -13,11 +13,13 @@
 mod bundle;
 mod cgroup;
 mod control;
+mod execute;
 mod init;
 mod keeper;
 mod mounts;
 mod network;
 mod plant;
+mod ports;
 mod refusal;
 mod runtime;
 mod storage;
@@ -41,6 +43,8 @@ use stead_runner::machine::{
     Capabilities, Changed, ConsoleStream, Ensured, MachineDriver, MachineError, Need, Stopped,
 };
 
+pub(super) use cgroup::end as end_groups;
+pub use execute::execute;
 pub(crate) use init::boot_id;
 pub use init::{init, look_again, power_off, restart};
 pub use keeper::keep;
@@ -167,8 +171,7 @@ impl OciDriver {
             ServerKey::parse(key.expose()).map_err(MachineError::Invalid)?;
         }
         let home = Home::new(&KIND, &self.settings.root_dir, &spec.owner.uuid());
-        let networks = Networks { default: Some(&self.settings.bridge), has_user: false, subnet: None };
-        network::check(&plan(&home, spec, &networks)?)?;
+        network::check(&plan(&home, spec, &networks(&self.settings.bridge))?)?;
         Template::of(spec.boot.as_ref(), &self.settings.image_dir)?;
         spec.files.iter().try_for_each(|file| check_path(&file.path).map(drop))
     }
@@ -215,8 +218,18 @@ pub fn try_namespaces() -> Result<(), String> {
     if missing.is_empty() { Ok(()) } else { Err(format!("this process has no {}", missing.join(", no "))) }
 }
 
-/// Returns the runtime's name for a machine. Machines of one owner may be kept at several places.
+/// Returns what containers are plugged into: bridges alone, and their keepers pass ports on.
+fn networks(bridge: &str) -> Networks<'_> {
+    Networks { default: Some(bridge), passes_ports: true, ..Networks::default() }
+}
+
+/// Returns the runtime's name for a machine.
 fn container_id(home: &Home) -> String {
+    group_name(home)
+}
+
+/// Returns the name of a machine's control group. Machines of one owner may be kept at several places.
+pub(super) fn group_name(home: &Home) -> String {
     let directory = home.directory();
     let uuid = directory.file_name().unwrap_or_default().to_string_lossy();
     let digest = Sha256::digest(directory.as_os_str().as_encoded_bytes());

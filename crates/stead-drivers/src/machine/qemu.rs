@@ -86,7 +86,7 @@ impl QemuSettings {
 
     fn networks(&self) -> Networks<'_> {
         let default = self.bridge.as_deref().unwrap_or(network::USER);
-        Networks { default: Some(default), has_user: true, subnet: self.subnet }
+        Networks { default: Some(default), has_user: true, passes_ports: false, subnet: self.subnet }
     }
 }
 

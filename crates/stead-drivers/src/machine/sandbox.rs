@@ -19,6 +19,7 @@ mod make;
 mod names;
 mod planted;
 mod program;
+mod quota;
 mod supervisor;
 
 use std::path::{Path, PathBuf};
@@ -184,6 +185,16 @@ impl Local for SandboxDriver {
         control::suffer(&Home::from(home), Phase::Destroy).await
     }
 
+    fn release(&self, home: &AnyHome) -> Result<(), MachineError> {
+        match quota::release(&Home::from(home)) {
+            true => Ok(()),
+            false => {
+                let place = home.directory().display();
+                Err(MachineError::failed(format!("the control group of the sandbox in {place} stays")))
+            }
+        }
+    }
+
     fn run(&self, home: &AnyHome, record: &Record, mark: &ProcessMark) -> Run {
         home::run(home, record, mark)
     }
@@ -236,6 +247,14 @@ impl MachineDriver for SandboxDriver {
     async fn wait(&self, id: &MachineId) -> Result<MachineExit, MachineError> {
         local::wait(self, &*self.home(id)?).await
     }
+}
+
+/// Tries whether sandboxes that this process makes can be limited to a part of the processors. Leaves nothing.
+///
+/// # Errors
+/// With why they cannot.
+pub fn try_quota() -> Result<(), String> {
+    quota::attempt()
 }
 
 /// Strikes with the fault of the sandbox whose root this is, if it has one for `phase`, and counts it.

@@ -452,7 +452,11 @@ fn workers(cluster: &Cluster, faces: &BTreeMap<&WorkerName, Face<'_>>) -> Vec<Wo
                 labels: cluster.worker_view(name, state).map(|view| view.labels).unwrap_or_default(),
                 drivers: facts.as_ref().map(|facts| facts.drivers.clone()).unwrap_or_default(),
                 code,
-                message: code.map(|code| code.advice().to_owned()),
+                message: code.map_or_else(
+                    // Nothing is wrong with it, and still it does without something.
+                    || facts.as_ref().map(|facts| facts.notes.join("; ")).filter(|notes| !notes.is_empty()),
+                    |code| Some(code.advice().to_owned()),
+                ),
             }
         })
         .collect();

@@ -268,6 +268,10 @@ impl Agent {
             }
             Done::FoundOut(abilities) => {
                 self.needs_full |= abilities != self.abilities;
+                if let Some(events) = &self.settings.events {
+                    // Once in each life of an agent; the status goes on saying it.
+                    abilities.notes.iter().for_each(|note| events.say(note));
+                }
                 self.abilities = abilities;
             }
         }

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use stead_drivers::doctor::{self, CheckStatus, MachineDriverName, Programs};
+use stead_drivers::machine::sandbox;
 use stead_model::fleet::services::WorkerFile;
 use stead_model::fleet::state::{Allocatable, WorkerFacts};
 use stead_model::fleet::vm::{Arch, Driver, Resources, SPEC_VERSION};
@@ -18,6 +19,8 @@ use super::fetch::nix_version;
 pub(super) struct Abilities {
     drivers: BTreeSet<Driver>,
     nix_version: Option<String>,
+    /// What machines here do without.
+    pub(super) notes: Vec<String>,
 }
 
 impl Abilities {
@@ -25,7 +28,7 @@ impl Abilities {
     pub(super) fn at_first(machines: &Machines) -> Self {
         let found =
             machines.all().map(|(driver, _)| driver).filter(|driver| *driver == Driver::Sandbox).collect();
-        Self { drivers: with_mapped(found, machines), nix_version: None }
+        Self { drivers: with_mapped(found, machines), ..Self::default() }
     }
 
     /// Finds out which drivers really work here. Takes its time: a guest may be booted to see.
@@ -43,8 +46,19 @@ impl Abilities {
             }
         }
         let nix_version = nix_version(&nix_binary, search_path.as_ref()).await;
-        Self { drivers: with_mapped(found, &machines), nix_version }
+        let notes = match found.contains(&Driver::Sandbox) {
+            true => sandbox::try_quota().err().map(|why| unlimited(&why)).into_iter().collect(),
+            false => Vec::new(),
+        };
+        Self { drivers: with_mapped(found, &machines), nix_version, notes }
     }
+}
+
+/// Returns what is said of sandboxes that no control group can be made for.
+fn unlimited(why: &str) -> String {
+    format!(
+        "sandboxes here may use more than their cpuMilli, for no control group can be made ({why}): run the agent as root, or in a unit with `Delegate=cpu` and `DelegateSubgroup=agent`"
+    )
 }
 
 fn doctor_name(driver: Driver) -> MachineDriverName {
@@ -87,6 +101,7 @@ pub(super) fn facts(
         spec_version: SPEC_VERSION,
         disk_pressure: is_disk_low(file, directory),
         nix_version: abilities.nix_version.clone(),
+        notes: abilities.notes.clone(),
     }
 }
 

@@ -100,7 +100,10 @@ impl Asked<'_> {
         let size = self.spec.resources;
         machine.memory_mb = Some(size.mem_mib);
         match self.driver {
-            Driver::Sandbox => machine.program = self.program(self.volumes),
+            Driver::Sandbox => {
+                machine.cpu_milli = Some(size.cpu_milli);
+                machine.program = self.program(self.volumes);
+            }
             Driver::Oci => {
                 machine.cpu_milli = Some(size.cpu_milli);
                 let rootfs = self.spec.runtime.rootfs.as_ref();
@@ -336,7 +339,9 @@ mod tests {
             }
             spec(&json!({"volumes": [{"name": "data", "sizeMiB": 8}], "runtime": runtime}))
         };
-        let program = asked(&spec("sandbox"), Driver::Sandbox, false).program.unwrap();
+        let machine = asked(&spec("sandbox"), Driver::Sandbox, false);
+        assert_eq!((machine.cpu_milli, machine.cpus), (Some(1500), None), "a quota, no processors");
+        let program = machine.program.unwrap();
         assert_eq!(program.argv, [format!("/srv/nix{STORE}/bin/serve"), "--here".to_owned()]);
         assert_eq!((program.env["STEAD_VOLUMES"].as_str(), program.cwd.as_deref()), ("/v", Some("/srv")));
         let machine = asked(&spec("oci"), Driver::Oci, true);

@@ -1,13 +1,14 @@
 //! Whether an instance is ready: looked at from outside, again and again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
-use stead_drivers::machine::sandbox;
+use stead_drivers::machine::{oci, sandbox};
 use stead_model::fleet::Millis;
 use stead_model::fleet::vm::{Driver, Ready, ReadyKind, VmSpec};
 use stead_model::machine::{Machine, MachineId, MachineProgram};
@@ -35,7 +36,7 @@ impl Probe {
     pub(super) async fn until_changed(self, was: Option<String>) -> Option<String> {
         let ready = &self.spec.ready;
         let interval = Duration::from_secs(ready.interval_seconds.max(1).into());
-        let patience = Duration::from_secs(ready.timeout_seconds.max(1).into());
+        let patience = patience(ready);
         let mut first = true;
         loop {
             if !std::mem::take(&mut first) {
@@ -128,15 +129,50 @@ impl Probe {
     }
 
     async fn execute(&self, ready: &Ready) -> Result<(), String> {
-        let Some(root_dir) = self.root_dir.as_deref().filter(|_| self.kind == Driver::Sandbox) else {
-            return Err(format!("the driver `{}` executes nothing in its machines", self.kind.word()));
-        };
+        let root_dir = self.root_dir.as_deref().ok_or("nothing says where the machine is")?;
+        match self.kind {
+            Driver::Sandbox => self.execute_in_sandbox(ready, root_dir).await,
+            Driver::Oci => self.execute_in_container(ready, root_dir).await,
+            Driver::Qemu | Driver::CloudHypervisor => Err(format!(
+                "nothing can be executed in a machine of `{}` from outside: use `tcp`, `http` or `serial` in `ready`",
+                self.kind.word()
+            )),
+        }
+    }
+
+    async fn execute_in_container(&self, ready: &Ready, root_dir: &Path) -> Result<(), String> {
+        let (root_dir, id, argv) = (root_dir.to_owned(), self.machine.id.clone(), ready.argv.clone());
+        let patience = patience(ready);
+        let over = Over::default();
+        let is_over = Arc::clone(&over.0);
+        let work = move || oci::execute(&root_dir, &id, &argv, patience, &is_over);
+        let ended = tokio::task::spawn_blocking(work).await;
+        drop(over);
+        ended.map_err(|error| error.to_string())?
+    }
+
+    async fn execute_in_sandbox(&self, ready: &Ready, root_dir: &Path) -> Result<(), String> {
         let program = MachineProgram { argv: ready.argv.clone(), ..MachineProgram::default() };
         let command = sandbox::command_in(root_dir, &self.machine.id, &program);
         let mut command = command.map_err(|error| error.to_string())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
         let status = command.status().await.map_err(|error| error.to_string())?;
         if status.success() { Ok(()) } else { Err(status.to_string()) }
+    }
+}
+
+/// How long one look may take.
+fn patience(ready: &Ready) -> Duration {
+    Duration::from_secs(ready.timeout_seconds.max(1).into())
+}
+
+/// Says that nobody waits any more, however the wait ends.
+#[derive(Default)]
+struct Over(Arc<AtomicBool>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -208,6 +208,9 @@ pub struct WorkerFacts {
     /// The version of its Nix.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nix_version: Option<String>,
+    /// What its machines do without, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 impl WorkerFacts {

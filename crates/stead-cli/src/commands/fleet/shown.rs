@@ -126,10 +126,14 @@ fn group_lines(group: &Value, paint: Paint) -> String {
 }
 
 fn workers(status: &Value) -> String {
+    let count = list(status, "workers").count();
     let rows: Vec<[String; 4]> = list(status, "workers")
         .map(|worker| {
             let instances = format!("{} instances", number(worker, "instances"));
-            [text(worker, "id").to_owned(), text(worker, "state").to_owned(), instances, why(worker)]
+            // What one does without is told to who asks for that one; of many it would hide what is wrong.
+            let is_told = count == 1 || worker.get("code").is_some();
+            let why = if is_told { why(worker) } else { String::new() };
+            [text(worker, "id").to_owned(), text(worker, "state").to_owned(), instances, why]
         })
         .collect();
     table::to_text(&rows)

@@ -31,9 +31,14 @@ fn all_below(group: &Path) -> Vec<PathBuf> {
 
 /// Ends everything that runs in the groups called `id`, and removes them. Returns whether nothing is left.
 pub(super) fn remove(id: &str) -> bool {
+    end(|| groups(id))
+}
+
+/// Ends everything that runs in the groups that `there_are`, and removes them. Returns whether nothing is left.
+pub(in crate::machine) fn end(there_are: impl Fn() -> Vec<PathBuf>) -> bool {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let groups = groups(id);
+        let groups = there_are();
         if groups.is_empty() {
             return true;
         }

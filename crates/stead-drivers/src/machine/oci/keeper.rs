@@ -28,15 +28,16 @@ use stead_runner::clock;
 use stead_runner::machine::MachineError;
 
 use super::bundle::{self, Bundle, VOLUME};
+use super::ports::Passing;
 use super::refusal::Refusal;
 use super::runtime::{CONSOLE_SOCKET, HALF_PID_FILE, PID_FILE, Runtime};
 use super::storage::Storage;
-use super::{KIND, container_id, init, mounts, network};
+use super::{KIND, container_id, init, mounts, network, networks};
 use crate::machine::console::Console;
 use crate::machine::home::{self, Found, Home, read, write, write_text};
 use crate::machine::local::LOOK_AGAIN;
 use crate::machine::process::{ProcessMark, Stat};
-use crate::machine::vm::network::{Networks, plan};
+use crate::machine::vm::network::plan;
 use crate::machine::vm::run;
 
 /// How long the first process may take until it can be told something.
@@ -185,14 +186,19 @@ fn live_once(
     init::give_program(&home.file("volume"), spec.program.as_ref()).map_err(failed)?;
     let made = make(home, console, runtime, order, spec, storage);
     let (init, output) = made.inspect_err(|_| drop(runtime.delete()))?;
-    if let Err(error) = come_up(home, runtime, order, spec, init) {
-        // What it said before it died says why.
-        drop(runtime.kill("KILL"));
-        drop(follow(console, output, None));
-        drop(runtime.delete());
-        return Err(error);
-    }
-    watch(console, init, output).map_err(failed)
+    let passing = match come_up(home, runtime, order, spec, init) {
+        Ok(passing) => passing,
+        Err(error) => {
+            // What it said before it died says why.
+            drop(runtime.kill("KILL"));
+            drop(follow(console, output, None));
+            drop(runtime.delete());
+            return Err(error);
+        }
+    };
+    let ended = watch(console, init, output).map_err(failed);
+    drop(passing);
+    ended
 }
 
 /// Removes the places of programs that were only mounted there. The machine may have put links in their way: none is
@@ -335,18 +341,19 @@ fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
     first.ok_or_else(|| io::Error::other("nothing came"))
 }
 
-/// Plugs the machine in, starts its program and waits until that can be told something.
+/// Plugs the machine in, starts its program and waits until that can be told something. Returns its open ports.
 fn come_up(
     home: &Home,
     runtime: &Runtime,
     order: &Order,
     spec: &MachineSpec,
     init: u32,
-) -> Result<(), MachineError> {
+) -> Result<Option<Passing>, MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
     let subnet = Cidr::parse(&order.subnet).map_err(|error| MachineError::Invalid(error.to_string()))?;
-    let networks = Networks { default: Some(&order.bridge), has_user: false, subnet: None };
-    let addresses = network::plug(home, &plan(home, spec, &networks)?, subnet, init)?;
+    let cards = plan(home, spec, &networks(&order.bridge))?;
+    let addresses = network::plug(home, &cards, subnet, init)?;
+    let passing = Passing::open(&cards, &addresses)?;
     runtime.start()?;
     let deadline = Instant::now() + BIRTH;
     while !is_called(init, init::NAME) && !is_called(init, init::LAST_NAME) {
@@ -370,7 +377,8 @@ fn come_up(
     let mark = ProcessMark::of(own).ok_or_else(|| failed(io::Error::other("/proc does not show it")))?;
     let addresses = addresses.iter().map(ToString::to_string).collect();
     write(&home.file(DOOR), &Door { process: mark.clone(), init, addresses }).map_err(failed)?;
-    home.set_pid(&mark, clock::now()).map_err(failed)
+    home.set_pid(&mark, clock::now()).map_err(failed)?;
+    Ok(passing)
 }
 
 /// Writes what the machine says until its first process has ended; returns how.

@@ -151,6 +151,25 @@ impl Runtime {
         self.run(&["delete".into(), "--force".into(), self.id.clone().into()], None).map(drop)
     }
 
+    /// Returns the command that runs a program in the container, and writes its number and what is wrong with it.
+    pub(super) fn exec(&self, argv: &[String], pid_file: &Path, log: &Path) -> Command {
+        let mut command = self.command();
+        command.arg("--log").arg(log).args(["exec", "--cwd", "/", "--pid-file"]).arg(pid_file);
+        command.arg(&self.id).args(argv);
+        command
+    }
+
+    /// Returns the command of the runtime, without a word of what it is to do.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(self.home.join(STATE));
+        command.current_dir(&self.home).stdin(Stdio::null());
+        command.env_clear().env("PATH", SYSTEM_PATH).env(super::MARK, &self.home);
+        // Where it copies itself to: killed meanwhile it leaves a file there.
+        command.env("_LIBCONTAINER_STATEDIR", &self.home);
+        command
+    }
+
     /// Runs the runtime to its end and returns what it said. What it complains of is in [`LOG`].
     fn run(&self, arguments: &[OsString], output: Option<File>) -> Result<String, MachineError> {
         let verb = arguments.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -160,12 +179,8 @@ impl Runtime {
         let mut log =
             File::options().create(true).append(true).read(true).open(self.home.join(LOG)).map_err(failed)?;
         let from = log.seek(SeekFrom::End(0)).map_err(failed)?;
-        let mut command = Command::new(&self.program);
-        command.arg("--root").arg(self.home.join(STATE)).args(arguments);
-        command.current_dir(&self.home).stdin(Stdio::null());
-        command.env_clear().env("PATH", SYSTEM_PATH).env(super::MARK, &self.home);
-        // Where it copies itself to: killed meanwhile it leaves a file there.
-        command.env("_LIBCONTAINER_STATEDIR", &self.home);
+        let mut command = self.command();
+        command.args(arguments);
         // A container without a terminal writes where its runtime does.
         let output = output.map_or_else(|| log.try_clone(), Ok).map_err(failed)?;
         command.stdout(output.try_clone().map_err(failed)?).stderr(output);

@@ -26,6 +26,7 @@ use super::home::{Door, Home, Sheet};
 use super::keeper::Keeper;
 use super::process::{Handle, ProcessMark, Stat};
 use super::program::Program;
+use super::quota::Quota;
 use super::tree;
 use crate::machine::console::Console;
 use crate::transport::ssh::server::{ServerKey, SshHost, SshServer};
@@ -82,8 +83,11 @@ fn live(home: &Home, console: &Arc<Console>) -> io::Result<()> {
     let reason = runtime.block_on(async {
         // From the moment others can find this process it hears their signals.
         let house = House::new(home, sheet, console, mark.clone(), key)?;
+        let quota = house.quota.clone();
         home.set_pid(&mark, clock::now())?;
-        house.run(parent).await
+        let reason = house.run(parent).await;
+        quota.iter().for_each(Quota::remove);
+        reason
     });
     runtime.shutdown_background();
     let exit = reason?;
@@ -126,6 +130,7 @@ struct House<'a> {
     public_key: String,
     server: Arc<SshServer>,
     guest: Arc<Guest>,
+    quota: Option<Quota>,
     terminate: Signals,
     hang_up: Signals,
     look_again: Signals,
@@ -146,7 +151,13 @@ impl<'a> House<'a> {
             console: Arc::clone(console),
             awaited: Awaited::default(),
         });
+        // A machine that cannot be limited runs all the same, and says so.
+        let quota = Quota::of(home).unwrap_or_else(|error| {
+            console.say(&format!("no quota of processor time: {error}"));
+            None
+        });
         Ok(Self {
+            quota,
             public_key: key.public()?,
             server: Arc::new(SshServer::new(key, Arc::clone(&guest) as Arc<dyn SshHost>)),
             terminate: signal(SignalKind::terminate())?,
@@ -177,9 +188,11 @@ impl<'a> House<'a> {
             self.console.say(&format!("boot {boot} of {}", self.sheet.node));
             self.prepare()?;
             let end = tokio::select! {
-                end = self.boot(&mut listener) => end?,
-                () = &mut orphaned => End::Orphaned,
+                end = self.boot(&mut listener) => end,
+                () = &mut orphaned => Ok(End::Orphaned),
             };
+            self.quota.iter().for_each(Quota::leave);
+            let end = end?;
             match end {
                 End::Stop => {
                     // What a driver sees of it while it goes down.
@@ -244,6 +257,10 @@ impl<'a> House<'a> {
                     match up {
                         Ok(()) => {
                             self.open(listener).await?;
+                            // From here on it starts what is limited; coming up is not.
+                            if let Some(Err(error)) = self.quota.as_ref().map(Quota::enter) {
+                                self.console.say(&format!("no quota of processor time: {error}"));
+                            }
                             agent.look();
                             if let Some(program) = &mut program {
                                 program.start();

@@ -66,6 +66,8 @@ pub(crate) struct Networks<'a> {
     pub(crate) default: Option<&'a str>,
     /// Whether QEMU's own network is there.
     pub(crate) has_user: bool,
+    /// Whether whoever keeps the machine passes ports on, whatever its cards are plugged into.
+    pub(crate) passes_ports: bool,
     /// Addresses of cards on bridges.
     pub(crate) subnet: Option<Cidr>,
 }
@@ -103,7 +105,7 @@ pub(crate) fn plan(
                 let why = format!("`{}` is not a bridge's name", network.escape_debug());
                 return Err(MachineError::Invalid(why));
             }
-            if !ports.is_empty() {
+            if !ports.is_empty() && !networks.passes_ports {
                 let why = format!("only the network `{USER}` passes ports on");
                 return Err(MachineError::Unsupported(why));
             }
@@ -418,7 +420,7 @@ mod tests {
     #[test]
     fn cards_follow_the_spec_and_the_mark() {
         let home = Home::at(&KIND, "/machines/quay".into());
-        let networks = Networks { default: Some(USER), has_user: true, subnet: None };
+        let networks = Networks { default: Some(USER), has_user: true, ..Networks::default() };
         let cards = plan(&home, &spec(Vec::new()), &networks).unwrap();
         assert_eq!(cards.len(), 1);
         assert_eq!((&cards[0].wire, cards[0].mac.as_str()), (&Wire::User, "52:54:00:83:99:24"));

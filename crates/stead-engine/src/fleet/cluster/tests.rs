@@ -61,6 +61,7 @@ pub(super) fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>
             spec_version: 1,
             disk_pressure: false,
             nix_version: None,
+            notes: Vec::new(),
         }),
     }
 }

@@ -34,6 +34,27 @@ fn everything_that_is_not_there_has_a_code() {
     assert!(serde_json::to_value(&shown).unwrap()["groups"][0]["active"]["specsHash"].is_string());
 }
 
+/// Section 11: what a worker does without is told, and is no reason to be degraded; what is wrong with it comes first.
+#[test]
+fn what_a_worker_does_without_is_told() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &[("w1", "ssd")]);
+    let before = status(&cluster, false);
+    let mut say = |notes: &[&str], disk_pressure: bool| {
+        let facts = cluster.durable.workers.get_mut(&worker_name("w1")).unwrap().as_mut().unwrap();
+        facts.notes = notes.iter().map(|note| (*note).to_owned()).collect();
+        facts.disk_pressure = disk_pressure;
+        let shown = status(&cluster, false);
+        (shown.workers[0].code, shown.workers[0].message.clone().unwrap_or_default(), shown.state)
+    };
+    assert_eq!(say(&[], false), (None, String::new(), before.state));
+    assert_eq!(
+        say(&["no quota", "no network"], false),
+        (None, "no quota; no network".to_owned(), before.state)
+    );
+    let (code, message, _) = say(&["no quota"], true);
+    assert_eq!((code, message.as_str()), (Some(Code::DiskPressure), Code::DiskPressure.advice()));
+}
+
 /// Case 1: a fleet of which nothing was published is on its way, and not there.
 #[test]
 fn nothing_published_is_nothing_converged() {

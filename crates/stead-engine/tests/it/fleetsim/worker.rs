@@ -284,6 +284,7 @@ impl World {
                 spec_version: 1,
                 disk_pressure: worker.here.is_disk_low,
                 nix_version: None,
+                notes: Vec::new(),
             }),
         };
         worker.needs_full = worker.needs_full && worker.is_deaf;

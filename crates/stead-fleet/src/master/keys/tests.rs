@@ -104,6 +104,7 @@ fn beat(cluster: &mut Cluster, worker: &str, seq: u64, used: u64, now: Millis) {
             spec_version: 1,
             disk_pressure: false,
             nix_version: None,
+            notes: Vec::new(),
         }),
     };
     cluster.heartbeat(&heartbeat, now);

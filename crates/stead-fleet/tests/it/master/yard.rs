@@ -181,6 +181,7 @@ impl Worker {
                 spec_version: 1,
                 disk_pressure: false,
                 nix_version: None,
+                notes: Vec::new(),
             }),
         }
     }

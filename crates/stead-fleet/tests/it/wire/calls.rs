@@ -70,6 +70,7 @@ async fn calls_reach_the_master_and_come_back() {
         spec_version: 1,
         disk_pressure: true,
         nix_version: Some("2.8".to_owned()),
+        notes: vec!["no quota".to_owned()],
     });
     for (at, (_, state)) in (0..).zip(InstanceState::WORDS) {
         report.instances.push(Seen {
@@ -240,6 +241,7 @@ async fn a_real_master_is_served() {
         spec_version: 1,
         disk_pressure: false,
         nix_version: None,
+        notes: Vec::new(),
     });
     worker.report(report).await.unwrap();
     let publisher = member(Role::Publisher, "ci").await;

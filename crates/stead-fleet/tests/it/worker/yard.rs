@@ -416,6 +416,11 @@ impl Drop for Yard {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+        // What its machines were limited by goes with their drivers, which are killed here.
+        let machines = fs::read_dir(self.path("state/fleet/machines")).into_iter().flatten().flatten();
+        for group in machines.filter_map(|machine| fs::read_to_string(machine.path().join("cgroup")).ok()) {
+            fs::remove_dir(group).ok();
+        }
         // An agent that was ended in the middle of a removal may still be at it, in a thread of its own.
         let begun = Instant::now();
         while fs::remove_dir_all(self.dir.path()).is_err()
