@@ -25,7 +25,7 @@ use crate::events::Events;
 use crate::identity::{Authority, Identity, IdentityError, Member, MintOrder};
 use crate::master::{self, Check, Handle, MasterError, Observe, Peers, Rebuild, Running, Settings};
 use crate::store::{
-    Embedded, Etcd, EtcdTls, FleetStore, StoreError, StoreLedger, begin_anew, keep_authority,
+    Embedded, Etcd, EtcdTls, FleetStore, REBUILD, StoreError, StoreLedger, begin_anew, keep_authority,
 };
 use crate::wire::{self, Carrier, Client, ServeError, Transport};
 
@@ -119,7 +119,8 @@ impl MasterService {
         let (address, observe) = (bound(&listener, &file.listen)?, bound(&page, &file.observe)?);
         let place = directory.join("events");
         let events = Events::open(&place).map_err(|source| ServiceError::Events { path: place, source })?;
-        let authority = Authority::open(Arc::new(StoreLedger::new(Arc::clone(&store))), &name).await?;
+        let ledger = ledger(&directory, &file.store, Arc::clone(&store)).await?;
+        let authority = Authority::open(Arc::new(ledger), &name).await?;
         if let Store::Embedded { path } = &file.store {
             keep_authority(&*store, &store_file(&directory, path.as_deref())).await?;
         }
@@ -218,7 +219,8 @@ fn peers(authority: Arc<Authority>) -> Result<Peers, ServiceError> {
 pub async fn mint(options: MasterOptions, order: &MintOrder) -> Result<String, ServiceError> {
     let MasterOptions { directory, file, .. } = options;
     let (store, _) = open(&directory, &file.store, false).await?;
-    let authority = Authority::open(Arc::new(StoreLedger::new(store)), &name(&file)?).await?;
+    let ledger = ledger(&directory, &file.store, store).await?;
+    let authority = Authority::open(Arc::new(ledger), &name(&file)?).await?;
     Ok(authority.mint(order).await?)
 }
 
@@ -263,6 +265,20 @@ fn store_file(directory: &Path, given: Option<&str>) -> PathBuf {
     given.map_or_else(|| directory.join("master.db"), PathBuf::from)
 }
 
+/// Returns what the authority keeps its records in: of a store in a file there is a copy beside it.
+async fn ledger(
+    directory: &Path,
+    store: &Store,
+    opened: Arc<dyn FleetStore>,
+) -> Result<StoreLedger, ServiceError> {
+    match store {
+        Store::Embedded { path } => {
+            Ok(StoreLedger::copied(opened, &store_file(directory, path.as_deref())).await?)
+        }
+        Store::Distributed { .. } => Ok(StoreLedger::new(opened)),
+    }
+}
+
 /// Opens the store. One that is lost keeps the authority and who was enrolled, as far as they can be read.
 async fn open(
     directory: &Path,
@@ -272,12 +288,10 @@ async fn open(
     match store {
         Store::Embedded { path } => {
             let path = store_file(directory, path.as_deref());
-            if !rebuild {
-                return Ok((Arc::new(Embedded::open(&path)?), None));
-            }
-            let (store, _) = begin_anew(&path).await?;
+            let store = if rebuild { begin_anew(&path).await?.0 } else { Embedded::open(&path)? };
             let store: Arc<dyn FleetStore> = Arc::new(store);
-            Ok((Arc::clone(&store), Some(rebuilding(&store).await?)))
+            let rebuild = rebuilding(&store, rebuild).await?;
+            Ok((store, rebuild))
         }
         Store::Distributed { endpoints, prefix, tls } => {
             let tls = tls.as_ref().map(|tls| EtcdTls {
@@ -286,21 +300,25 @@ async fn open(
                 key_file: PathBuf::from(&tls.key_file),
             });
             let store: Arc<dyn FleetStore> = Arc::new(Etcd::new(endpoints, prefix, tls)?);
-            let rebuild = if rebuild { Some(rebuilding(&store).await?) } else { None };
+            let rebuild = rebuilding(&store, rebuild).await?;
             Ok((store, rebuild))
         }
     }
 }
 
-/// Returns whom a master that begins anew waits for: every worker whose certificate still counts.
-async fn rebuilding(store: &Arc<dyn FleetStore>) -> Result<Rebuild, ServiceError> {
+/// Returns whom a master that begins anew waits for: every worker whose certificate still counts. None if it does not, for
+/// nobody asked for it now, nor of the master before, which may have been killed on the way.
+async fn rebuilding(store: &Arc<dyn FleetStore>, is_asked: bool) -> Result<Option<Rebuild>, ServiceError> {
+    if !is_asked && store.get(REBUILD).await?.is_none() {
+        return Ok(None);
+    }
     let ledger = StoreLedger::new(Arc::clone(store));
     let now = stead_runner::clock::now().as_micros().div_euclid(1_000_000);
     let records = crate::identity::Ledger::enrolments(&ledger).await.map_err(IdentityError::from)?;
     let workers = records.into_iter().map(|(record, _)| record);
     let workers = workers.filter(|record| record.role == Role::Worker && record.is_live(now));
     let enrolled = workers.filter_map(|record| WorkerName::parse(record.name.as_deref()?).ok()).collect();
-    Ok(Rebuild { enrolled, ..Rebuild::default() })
+    Ok(Some(Rebuild { enrolled, ..Rebuild::default() }))
 }
 
 /// Keeps an identity of an operator for whoever has this account, unless there is one that still counts.

@@ -21,6 +21,7 @@ mod ledger;
 
 pub use embedded::Embedded;
 pub use etcd::{Etcd, EtcdTls};
+pub(crate) use ledger::{COLLECTING, REBUILD};
 pub use ledger::{StoreLedger, begin_anew, keep_authority};
 
 /// Counts transactions.

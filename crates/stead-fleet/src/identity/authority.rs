@@ -375,6 +375,11 @@ impl Authority {
 
     /// Reads again what is revoked, and renews the master's own certificate at its half life.
     pub async fn refresh(&self) -> Result<(), IdentityError> {
+        self.refresh_at(now()).await
+    }
+
+    /// As [`Self::refresh`], at `now`.
+    pub(super) async fn refresh_at(&self, now: i64) -> Result<(), IdentityError> {
         let records = self.ledger.enrolments().await?;
         self.known.send_replace(Known::of(records.iter().map(|(record, _)| record)));
         let serials: BTreeSet<String> = records
@@ -390,7 +395,7 @@ impl Authority {
             }
             is_new
         });
-        let due = self.own.lock().unwrap_or_else(PoisonError::into_inner).0.wants_renewal(now());
+        let due = self.own.lock().unwrap_or_else(PoisonError::into_inner).0.wants_renewal(now);
         if due {
             let peer = Peer { fleet: self.fleet.clone(), role: Role::Master, name: self.name.clone() };
             let fresh = own_key(&self.issuer, &self.certificate, &peer)?;

@@ -8,7 +8,7 @@ use stead_model::fleet::peer::Role;
 use stead_model::token::join;
 
 use super::*;
-use crate::store::{Embedded, StoreLedger};
+use crate::store::{Embedded, StoreLedger, begin_anew, keep_authority};
 
 async fn authority() -> Arc<Authority> {
     Authority::open(Arc::new(MemoryLedger::default()), "m1").await.unwrap()
@@ -217,4 +217,69 @@ async fn a_ledger_in_a_store_outlives_its_master_and_is_shared() {
     let again = Authority::open(again, "m1").await.unwrap();
     assert_eq!((again.fleet(), again.pin()), (fleet.as_str(), pin));
     assert!(again.is_revoked(&member.serial));
+}
+
+/// F9: whoever was admitted comes back to a fleet whose store is gone, whoever was revoked does not; the copy may have been
+/// cut off in its last line.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_gone_takes_nobodys_certificate_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("master.db");
+    let store: Arc<dyn crate::store::FleetStore> = Arc::new(Embedded::open(&file).unwrap());
+    let ledger = StoreLedger::copied(Arc::clone(&store), &file).await.unwrap();
+    let authority = Authority::open(Arc::new(ledger), "m1").await.unwrap();
+    keep_authority(&*store, &file).await.unwrap();
+    let mut members = Vec::new();
+    for name in ["w1", "w2"] {
+        let identity = authority.enrol(Role::Worker, name).await.unwrap();
+        members.push(identity.member().clone());
+    }
+    authority.revoke("w2").await.unwrap();
+    let unused = authority.mint(&order(Role::Worker, Some("w3"))).await.unwrap();
+    let copy = dir.path().join("master.db.enrolments");
+    assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    drop((authority, store));
+    for gone in ["master.db", "master.db-wal", "master.db-shm"] {
+        std::fs::remove_file(dir.path().join(gone)).ok();
+    }
+    let mut cut_off = std::fs::read(&copy).unwrap();
+    cut_off.extend_from_slice(b"{\"jti\":\"half a rec");
+    std::fs::write(&copy, cut_off).unwrap();
+
+    let mut begun = begin_anew(&file).await;
+    for _ in 0..1200 {
+        // The store lets go of its file when its thread has ended.
+        if begun.is_ok() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        begun = begin_anew(&file).await;
+    }
+    let (store, names) = begun.unwrap();
+    assert_eq!(names, ["w1"]);
+    let ledger = StoreLedger::copied(Arc::new(store), &file).await.unwrap();
+    let again = Authority::open(Arc::new(ledger), "m1").await.unwrap();
+    let [first, second] = &members[..] else { panic!("{members:?}") };
+    assert!(again.knows(first) && !again.is_revoked(&first.serial));
+    assert!(again.is_revoked(&second.serial));
+    assert!(
+        again.join(&unused, Request::new("w3").unwrap().der()).await.is_ok(),
+        "a token is good once, still"
+    );
+    assert_eq!(code(again.join(&unused, Request::new("w3").unwrap().der()).await), "join-used");
+}
+
+/// Section 12: a master's own certificate is another one once half of its life is over, and not before.
+#[tokio::test]
+async fn a_master_renews_its_own_certificate_at_half_of_its_life() {
+    let authority = authority().await;
+    let shown = || authority.own_key().cert.first().unwrap().clone();
+    let first = shown();
+    let member = Member::read(&first).unwrap();
+    let half = member.not_before + (member.not_after - member.not_before) / 2;
+    authority.refresh_at(half - 1).await.unwrap();
+    assert_eq!(shown(), first);
+    authority.refresh_at(half).await.unwrap();
+    let second = Member::read(&shown()).unwrap();
+    assert!(second.serial != member.serial && second.peer == member.peer);
 }

@@ -13,12 +13,11 @@ use stead_model::{GroupName, WorkerName};
 
 use super::Rebuild;
 use crate::api::PipelineReport;
-use crate::store::{Entry, Put};
+use crate::store::{COLLECTING, Entry, Put, REBUILD};
 
 /// Where it is written that a master begins anew.
-pub(super) const MARK: &str = "meta/rebuild";
+pub(super) const MARK: &str = REBUILD;
 
-const COLLECTING: &str = "collecting";
 const CLAIMING: &str = "claiming";
 const GOING_ON: &str = "going-on";
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,10 @@ use crate::identity::{Enrolment, Founding, Ledger, LedgerError};
 
 /// The fleet's founding.
 const FOUNDING: &str = "meta/ca";
+/// Says that a master begins anew, and where it is with that.
+pub(crate) const REBUILD: &str = "meta/rebuild";
+/// Where it is at first: workers report.
+pub(crate) const COLLECTING: &str = "collecting";
 /// Records of join tokens, by their ids.
 const RECORDS: &str = "jti/";
 /// After so long records are read again in any case.
@@ -27,6 +31,23 @@ const AGAIN: Duration = Duration::from_secs(2);
 pub struct StoreLedger {
     store: Arc<dyn FleetStore>,
     watch: Mutex<Option<Box<dyn Watch>>>,
+    copy: Option<Copied>,
+}
+
+/// A copy of the records, one a line, in the order they were written: the last one of a token counts.
+struct Copied {
+    path: PathBuf,
+    file: std::sync::Mutex<File>,
+}
+
+impl Copied {
+    /// Writes a record behind the others. It is on the disk when this returns.
+    fn append(&self, line: &[u8]) -> io::Result<()> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = &*file;
+        file.write_all(line)?;
+        file.sync_data()
+    }
 }
 
 impl std::fmt::Debug for StoreLedger {
@@ -38,7 +59,23 @@ impl std::fmt::Debug for StoreLedger {
 impl StoreLedger {
     /// Returns the ledger in `store`, which every master of the fleet shares.
     pub fn new(store: Arc<dyn FleetStore>) -> Self {
-        Self { store, watch: Mutex::new(None) }
+        Self { store, watch: Mutex::new(None), copy: None }
+    }
+
+    /// Returns the ledger in `store`, whose file is `path`, and copies every record to a file beside that: whoever was
+    /// admitted can come back to a fleet whose store is lost, and whoever was revoked cannot.
+    pub async fn copied(store: Arc<dyn FleetStore>, path: &Path) -> Result<Self, StoreError> {
+        let copy = copy_of_records(path);
+        let failed = |source| StoreError::File { what: "write", path: copy.clone(), source };
+        let mut lines = Vec::new();
+        for entry in store.range(RECORDS, None).await?.entries {
+            lines.extend_from_slice(&entry.value);
+            lines.push(b'\n');
+        }
+        write_copy(&copy, &lines).map_err(failed)?;
+        let file = File::options().append(true).open(&copy).map_err(failed)?;
+        let copy = Copied { path: copy.clone(), file: std::sync::Mutex::new(file) };
+        Ok(Self { copy: Some(copy), ..Self::new(store) })
     }
 }
 
@@ -85,12 +122,19 @@ impl Ledger for StoreLedger {
         let key = format!("{RECORDS}{}", enrolment.jti);
         let revision = i64::try_from(seen.unwrap_or_default()).unwrap_or(i64::MAX);
         let value = serde_json::to_vec(enrolment).map_err(|error| LedgerError(error.to_string()))?;
+        let mut line = value.clone();
+        line.push(b'\n');
         let done =
             self.store.txn(Txn::default().when(&key, revision).put(&key, value)).await.map_err(failed)?;
-        Ok(match done {
-            Committed::Done(_) => true,
-            Committed::Refused => false,
-        })
+        match (done, &self.copy) {
+            (Committed::Refused, _) => Ok(false),
+            (Committed::Done(_), None) => Ok(true),
+            (Committed::Done(_), Some(copy)) => {
+                let copied = copy.append(&line);
+                copied.map_err(|error| LedgerError(format!("{}: {error}", copy.path.display())))?;
+                Ok(true)
+            }
+        }
     }
 
     async fn changed(&self) {
@@ -118,6 +162,19 @@ async fn pause() {
 /// Returns where a copy of the fleet's authority is, of the store at `path`.
 fn copy_of_authority(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.authority", path.display()))
+}
+
+/// Returns where a copy of the records of join tokens is, of the store at `path`.
+fn copy_of_records(path: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.enrolments", path.display()))
+}
+
+/// Returns the records of the copy at `path` by their keys. What was being written when it ended is left out.
+fn copied_records(path: &Path) -> BTreeMap<String, Enrolment> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let lines = bytes.split(|byte| *byte == b'\n');
+    let records = lines.filter_map(|line| serde_json::from_slice::<Enrolment>(line).ok());
+    records.map(|record| (format!("{RECORDS}{}", record.jti), record)).collect()
 }
 
 /// Keeps a copy of the fleet's authority beside the store at `path`, as secret as that: without it nobody who has a
@@ -159,17 +216,29 @@ pub async fn begin_anew(path: &Path) -> Result<(Embedded, Vec<String>), StoreErr
     let mut names = Vec::new();
     let copy = copy_of_authority(path);
     let (store, _) = Embedded::replace(path, |source, was_there| {
-        let mut puts: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        // With the first write: whoever is killed before it leads is followed by one that begins anew, not by an empty one.
+        let mut puts: BTreeMap<String, Vec<u8>> = BTreeMap::from([(REBUILD.to_owned(), COLLECTING.into())]);
+        let mut records = copied_records(&copy_of_records(path));
         for prefix in [FOUNDING, FLEET, "meta/epoch", RECORDS] {
             for entry in source.into_iter().flat_map(|source| Embedded::salvage(source, prefix)) {
-                if let Ok((Enrolment { name: Some(name), revoked: false, certificates, .. }, _)) =
-                    read(&entry)
-                    && !certificates.is_empty()
-                {
-                    names.push(name);
+                if prefix != RECORDS {
+                    puts.insert(entry.key, entry.value);
+                    continue;
                 }
-                puts.insert(entry.key, entry.value);
+                let Ok((record, _)) = read(&entry) else { continue };
+                // The store has the newest, unless it is an older one that was put back: who is revoked stays so.
+                let is_revoked = records.get(&entry.key).is_some_and(|copied| copied.revoked);
+                records.insert(entry.key, Enrolment { revoked: record.revoked || is_revoked, ..record });
             }
+        }
+        for (key, record) in records {
+            let Ok(value) = serde_json::to_vec(&record) else { continue };
+            if let Enrolment { name: Some(name), revoked: false, certificates, .. } = record
+                && !certificates.is_empty()
+            {
+                names.push(name);
+            }
+            puts.insert(key, value);
         }
         let text = Zeroizing::new(std::fs::read_to_string(&copy).unwrap_or_default());
         let copied: BTreeMap<String, String> = serde_json::from_str(&text).unwrap_or_default();

@@ -145,6 +145,26 @@ async fn what_changed_meanwhile_is_rolled_out() {
     running.stop().await;
 }
 
+/// F9: a master that is killed before it leads is followed by one that begins anew as well, though nobody asks it to: an empty
+/// store would be one in which nothing is to run.
+#[tokio::test]
+async fn a_store_that_was_begun_anew_says_so_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("master.db");
+    std::fs::write(dir.path().join("master.db.authority"), r#"{"meta/ca":"secret","meta/fleet":"f1"}"#)
+        .unwrap();
+    let (store, _) = begin_anew(&path).await.unwrap();
+    let running = start(Settings { rebuild: None, ..settings(Arc::new(store)) }).await.unwrap();
+    let handle = running.handle();
+    let mut worker = Worker::new("w1");
+    worker.beat(&*handle).await.unwrap();
+    assert_eq!(status(&*handle).await["store"]["state"], "rebuilding");
+    assert!(!worker.obey(&*handle, Duration::from_millis(100)).await.unwrap(), "nobody is told anything yet");
+    let early = handle.reserve_generation(&commit(1), "p").await;
+    assert!(matches!(early, Err(CallError::Away(_))), "{early:?}");
+    running.stop().await;
+}
+
 /// Sections 9, 13: what must not run twice is not started elsewhere while its worker has not been heard.
 #[tokio::test]
 async fn a_singleton_of_a_silent_worker_waits_for_it() {
@@ -222,7 +242,7 @@ async fn the_authority_is_kept() {
     let (store, _) = begin_anew(&path).await.unwrap();
     let kept: Vec<String> =
         store.range("", None).await.unwrap().entries.into_iter().map(|entry| entry.key).collect();
-    assert_eq!(kept, ["meta/ca", "meta/fleet"]);
+    assert_eq!(kept, ["meta/ca", "meta/fleet", "meta/rebuild"]);
     // A copy is kept, and is enough; whoever dies in between is gone on from.
     keep_authority(&store, &path).await.unwrap();
     drop(store);
