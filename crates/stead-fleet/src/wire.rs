@@ -35,7 +35,7 @@ mod transport;
 pub use client::{Client, join};
 pub use link::Carrier;
 pub use request::{Answer, Desired, Hello, Request, SentAssignment};
-pub use serve::{ServeError, serve};
+pub use serve::{Room, ServeError, serve, serve_in};
 pub use transport::{Link, Mode, Transport};
 
 /// The version of the protocol: what it speaks with others of this and the version before.

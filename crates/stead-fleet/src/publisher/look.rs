@@ -134,3 +134,22 @@ pub(super) fn jittered(poll: Duration) -> Duration {
 pub(super) fn wall_clock() -> Millis {
     Millis::try_from(clock::now().as_micros() / 1000).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 2: polls are a tenth longer or shorter, at random, and never more.
+    #[test]
+    fn polls_are_a_tenth_longer_or_shorter_at_random() {
+        for poll in [Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(24 * 3600)] {
+            let waits: Vec<Duration> = (0..2_000).map(|_| jittered(poll)).collect();
+            let (shortest, longest) = (*waits.iter().min().unwrap(), *waits.iter().max().unwrap());
+            assert!(shortest >= poll * 9 / 10 && longest <= poll * 11 / 10, "{shortest:?} {longest:?}");
+            // Out of 2,000 some are near either end: that none is has a chance of less than one in 10^20.
+            assert!(shortest < poll * 91 / 100 && longest > poll * 109 / 100, "{shortest:?} {longest:?}");
+            let count = waits.iter().collect::<std::collections::BTreeSet<_>>().len();
+            assert!(count > 100, "{count} different ones");
+        }
+    }
+}

@@ -260,18 +260,27 @@ impl Client {
         Ok(identity)
     }
 
+    /// Renews the certificate if half of its life is over at `now`, in seconds since 1970, and keeps it in `directory`.
+    /// Returns whether it did; what fails leaves the certificate there is.
+    pub async fn renew_when_due(&self, directory: &Path, now: i64) -> bool {
+        if !self.identity().member().wants_renewal(now) {
+            return false;
+        }
+        let Ok(identity) = self.renew().await else { return false };
+        if identity.save(directory).is_err() {
+            return false;
+        }
+        if let Some(link) = self.state.lock().await.link.take() {
+            // The next call shows the new certificate; those under way are asked again.
+            link.close();
+        }
+        true
+    }
+
     /// Renews the certificate at its half life and keeps it in `directory`, until `shutdown`. What fails is tried again.
     pub async fn keep_renewed(&self, directory: &Path, shutdown: CancellationToken) {
         loop {
-            let now = clock::now().as_micros().div_euclid(1_000_000);
-            if self.identity().member().wants_renewal(now)
-                && let Ok(identity) = self.renew().await
-                && identity.save(directory).is_ok()
-                && let Some(link) = self.state.lock().await.link.take()
-            {
-                // The next call shows the new certificate; those under way are asked again.
-                link.close();
-            }
+            self.renew_when_due(directory, clock::now().as_micros().div_euclid(1_000_000)).await;
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = sleep(RENEWAL_CHECK) => {}

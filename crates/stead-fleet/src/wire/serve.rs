@@ -70,12 +70,39 @@ struct Accepted {
     permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
+/// How many may be connected at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// All together.
+    pub connections: usize,
+    /// Those of them that have not shown a certificate.
+    pub strangers: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { connections: MAX_CONNECTIONS, strangers: MAX_STRANGERS }
+    }
+}
+
 /// Serves `master` to who connects to `listener`, until `shutdown`; then every connection is closed.
 ///
 /// `authority` says who may call what: its certificate is shown, members are checked against it, joiners are admitted by it.
 /// Peers without a certificate can only join. Calls run on the runtime this is called on. The process may open as many
 /// files from then on as it is allowed to.
 pub async fn serve(
+    listener: TcpListener,
+    master: Arc<dyn Master>,
+    authority: Arc<Authority>,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    serve_in(Room::default(), listener, master, authority, shutdown).await
+}
+
+/// As [`serve`], with room for so many. Whoever finds none is turned away once hands were shaken, and comes again as it
+/// would to a master that is away; who is connected notices nothing.
+pub async fn serve_in(
+    room: Room,
     listener: TcpListener,
     master: Arc<dyn Master>,
     authority: Arc<Authority>,
@@ -88,8 +115,8 @@ pub async fn serve(
     let stop = shutdown.child_token();
     let (accepted, incoming) = mpsc::channel(QUEUE);
     let ended = start_thread(incoming, master, Arc::clone(&authority), stop.clone())?;
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let strangers = Arc::new(Semaphore::new(room.strangers));
+    let room = Arc::new(Semaphore::new(room.connections));
     let mut handshakes: JoinSet<IpAddr> = JoinSet::new();
     let mut shaking: BTreeMap<IpAddr, usize> = BTreeMap::new();
     let mut follow = std::pin::pin!(authority.follow());

@@ -5,6 +5,7 @@ mod hooks;
 mod killed;
 mod nix;
 mod plan;
+mod remembered;
 mod site;
 mod web;
 mod world;

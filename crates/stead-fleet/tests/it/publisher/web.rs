@@ -12,7 +12,7 @@ use stead_model::plan::Digest;
 use super::world::{TestMaster, World};
 
 /// Serves a directory until the test ends: HEAD, GET and PUT. Returns its port and what it was asked, with headers.
-fn serve(directory: PathBuf) -> (u16, Arc<Mutex<Vec<String>>>) {
+pub(super) fn serve(directory: PathBuf) -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();

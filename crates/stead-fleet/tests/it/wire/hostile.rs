@@ -14,10 +14,10 @@ use capnp_rpc::rpc_twoparty_capnp::Side;
 use capnp_rpc::{RpcSystem, twoparty};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use stead_fleet::api::{Master, StatusFilter};
-use stead_fleet::identity::{client_config, join_config};
+use stead_fleet::api::{CallError, Master, StatusFilter};
+use stead_fleet::identity::{Ledger, MemoryLedger, client_config, join_config};
 use stead_fleet::wire::fleet_capnp::master;
-use stead_fleet::wire::{Client, MAX_MESSAGE};
+use stead_fleet::wire::{Client, MAX_CONNECTIONS, MAX_MESSAGE, Room};
 use stead_model::fleet::peer::Role;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
@@ -27,7 +27,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::compat::{TokioAsyncReadCompatExt, TokioAsyncWriteCompatExt};
 
 use super::skew::old_worker;
-use super::small::Running;
+use super::small::{Running, client};
 
 pub(super) async fn open(address: &str, config: ClientConfig) -> TlsStream<TcpStream> {
     let stream = TcpStream::connect(address).await.unwrap();
@@ -79,6 +79,48 @@ async fn a_message_that_is_too_large_ends_its_connection() {
     }
     check_served(&observer).await;
     running.stop().await;
+}
+
+/// Section 12: a master has room for so many connections, 20,000 unless it is told otherwise. Whoever comes then is turned
+/// away and goes to the next master; who is connected notices nothing, and who goes makes room.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_master_turns_away_and_serves_on() {
+    assert_eq!((Room::default().connections, MAX_CONNECTIONS), (20_000, 20_000));
+    let ledger: Arc<dyn Ledger> = Arc::new(MemoryLedger::default());
+    let room = Room { connections: 4, strangers: 1 };
+    let full = Running::with_room(room, Arc::clone(&ledger), "127.0.0.1:0").await;
+    let other = Running::with(ledger, "127.0.0.1:0").await;
+    let mut served = Vec::new();
+    for name in ["a", "b"] {
+        served.push(full.client(Role::Observer, name).await);
+        check_served(&served[served.len() - 1]).await;
+    }
+    // One of those without a certificate, and no second one, though there is room for a member.
+    let pin = full.authority.pin();
+    let mut stranger = open(&full.address, join_config(pin).unwrap()).await;
+    check_ended(&mut open(&full.address, join_config(pin).unwrap()).await).await;
+    served.push(full.client(Role::Observer, "c").await);
+    check_served(&served[2]).await;
+    let late = full.client(Role::Observer, "d").await;
+    let told = late.status(0, Duration::ZERO, &StatusFilter::default()).await;
+    assert!(matches!(told, Err(CallError::Away(_))), "{told:?}");
+    let mut elsewhere = full.identity(Role::Observer, "e").await;
+    elsewhere.masters = vec![full.address.clone(), other.address.clone()];
+    check_served(&client(elsewhere)).await;
+    assert_eq!(other.master.statuses.load(Ordering::SeqCst), 1, "the next master has room");
+    for observer in &served {
+        check_served(observer).await;
+    }
+    stranger.shutdown().await.unwrap();
+    drop(stranger);
+    // Somebody went: there is room, as soon as the master has seen it.
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while late.status(0, Duration::ZERO, &StatusFilter::default()).await.is_err() {
+        assert!(tokio::time::Instant::now() < deadline, "nobody is let in any more");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    full.stop().await;
+    other.stop().await;
 }
 
 /// Hostile input never panics where others are, and never ends anything but its own connection.

@@ -234,6 +234,37 @@ async fn what_nobody_wrote_down_does_not_count() {
     running.stop().await;
 }
 
+/// Section 12: a certificate is renewed once half of its life is over, kept, and shown from then on; without a master the
+/// one there is stays, and the next look renews it.
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_renewed_at_half_of_their_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let ledger = Arc::new(MemoryLedger::default());
+    let running = Running::with(Arc::clone(&ledger) as Arc<dyn Ledger>, "127.0.0.1:0").await;
+    let worker = running.client(Role::Worker, "w1").await;
+    let old = worker.identity().member().clone();
+    let half = old.not_before + (old.not_after - old.not_before) / 2;
+    assert!(!worker.renew_when_due(dir.path(), half - 1).await);
+    assert_eq!(worker.identity().member().serial, old.serial);
+    assert!(Identity::load(dir.path()).unwrap().is_none(), "nothing was asked for");
+
+    let address = running.address.clone();
+    running.stop().await;
+    assert!(!worker.renew_when_due(dir.path(), half).await, "nobody is there");
+    assert_eq!(worker.identity().member().serial, old.serial);
+    let running = Running::with(ledger, &address).await;
+    assert!(worker.renew_when_due(dir.path(), half).await);
+    let new = Identity::load(dir.path()).unwrap().unwrap();
+    assert!(new.member().serial != old.serial && new.member().peer == old.peer);
+    assert_eq!(worker.identity().member().serial, new.member().serial);
+    assert!(!worker.renew_when_due(dir.path(), half - 1).await, "it is a young one again");
+    assert!(worker.report(heartbeat("w1", 1, 1)).await.is_ok());
+    let issued = running.authority.enrolments().await.unwrap();
+    let issued = issued.iter().find(|one| one.name.as_deref() == Some("w1")).unwrap();
+    assert_eq!(issued.certificates.len(), 2, "both hold: whoever is between the two is not turned away");
+    running.stop().await;
+}
+
 /// Section 12: who was revoked and joins again begins to count anew.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reinstalled_worker_comes_back() {

@@ -11,7 +11,7 @@ use stead_fleet::api::{
     Applied, Beat, CallError, HoldOrder, Json, Leader, Master, PipelineReport, StatusFilter,
 };
 use stead_fleet::identity::{Authority, Identity, Ledger, MemoryLedger};
-use stead_fleet::wire::{Carrier, Client, serve};
+use stead_fleet::wire::{Carrier, Client, Room, serve_in};
 use stead_model::diagnostic::{Diagnostics, Source};
 use stead_model::fleet::peer::Role;
 use stead_model::fleet::state::{Assigned, Assignment, Heartbeat, Outcome, Publication, Verdict};
@@ -175,12 +175,16 @@ impl Running {
     }
 
     pub(super) async fn with(ledger: Arc<dyn Ledger>, address: &str) -> Self {
+        Self::with_room(Room::default(), ledger, address).await
+    }
+
+    pub(super) async fn with_room(room: Room, ledger: Arc<dyn Ledger>, address: &str) -> Self {
         let authority = Authority::open(ledger, "m1").await.unwrap();
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (master, shutdown) = (Arc::new(Small::default()), CancellationToken::new());
         let served = Arc::clone(&master) as Arc<dyn Master>;
-        let served = serve(listener, served, Arc::clone(&authority), shutdown.clone());
+        let served = serve_in(room, listener, served, Arc::clone(&authority), shutdown.clone());
         let task = Handle::current().spawn(async move { served.await.unwrap() });
         Self { master, authority, address, shutdown, task }
     }
