@@ -2,9 +2,11 @@
 
 mod cable;
 mod codes;
+mod containers;
 mod converging;
 mod daemons;
 mod looking;
+mod rebuilt;
 mod rollouts;
 mod silent;
 

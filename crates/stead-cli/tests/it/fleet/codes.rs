@@ -65,6 +65,27 @@ fn an_empty_list_is_held() {
     assert_eq!(status["counts"]["desired"], 0, "{status}");
 }
 
+/// The person on call finds every code, every failure and every state of the repository on one page.
+#[test]
+fn everything_that_can_be_seen_is_on_the_page_for_who_is_on_call() {
+    let page = include_str!("../../../../../docs/fleet.md");
+    let missing: Vec<&str> = stead_model::fleet::Code::ALL
+        .iter()
+        .map(|code| code.word())
+        .chain(["ref-missing", "rewrite-rejected", "signature-rejected", "unreachable", "waiting-for-master"])
+        .filter(|word| {
+            !page.contains(&format!("`{word}`")) && !page.contains(&format!("repository: {word}`"))
+        })
+        .collect();
+    assert_eq!(missing, [""; 0]);
+    let rows: String = page.lines().filter(|line| line.starts_with("| F")).collect();
+    let failures: Vec<String> = (1..=26).map(|number| format!("F{number}")).collect();
+    let is_told = |failure: &&String| {
+        rows.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == failure.as_str())
+    };
+    assert_eq!(failures.iter().filter(|failure| !is_told(failure)).collect::<Vec<_>>(), [""; 0]);
+}
+
 /// Case 21: a plan fails on what it is told to, and on nothing else.
 #[test]
 fn a_plan_fails_on_what_it_is_told_to() {

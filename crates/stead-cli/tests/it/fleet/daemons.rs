@@ -15,6 +15,9 @@ use super::cable::Cable;
 use super::{PATIENCE, instances};
 use crate::cases_17_32::lab::{Ended, Lab, wait_until};
 
+/// The words of a master.
+const MASTER: [&str; 8] = ["m", "fleet", "master", "--name", "m1", "--observe", "127.0.0.1:0", "--json"];
+
 /// A master, a publisher that follows the repository `repo`, and workers. Each has a state directory with its name.
 pub(super) struct Daemons {
     pub(super) lab: Lab,
@@ -44,9 +47,28 @@ impl Daemons {
     }
 
     fn lead(&mut self) {
-        let words = ["m", "fleet", "master", "--name", "m1", "--observe", "127.0.0.1:0", "--json"];
-        let first = self.begin(&words, "--listen", "127.0.0.1:0");
+        let first = self.begin(&MASTER, "--listen", "127.0.0.1:0");
         self.master = first["listen"].as_str().unwrap().to_owned();
+    }
+
+    /// Starts a master where the one before listened, with further words.
+    pub(super) fn lead_again(&mut self, more: &[&str]) {
+        let address = self.master.clone();
+        let words: Vec<&str> = MASTER.iter().chain(more).copied().collect();
+        self.begin(&words, "--listen", &address);
+    }
+
+    /// Runs a master where the one before listened to its end: one that does not start.
+    pub(super) fn try_to_lead(&self) -> Ended {
+        self.command(&MASTER).args(["--listen", &self.master]).output().unwrap().into()
+    }
+
+    /// Kills a daemon, and waits until it is gone.
+    pub(super) fn kill(&mut self, name: &str) {
+        let at = self.running.iter().position(|(running, _)| running == name).unwrap();
+        let (_, mut child) = self.running.remove(at);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// Returns the events of all workers, in the order of time.

@@ -1,4 +1,4 @@
-//! Workers that are not heard of, and come back: F3, F4 and F5 with real processes.
+//! Workers that are not heard of, and come back: F3, F4, F5 and F6 with real processes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ fn start(liveness: &str) -> (Daemons, Value) {
 
 /// Waits until a status is as wanted, and returns it: what takes a while by its nature has all the time it needs.
 #[track_caller]
-fn until(daemons: &Daemons, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(super) fn until(daemons: &Daemons, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + Duration::from_secs(150);
     loop {
         let ended = daemons.fleet(&["status", "--json"]);
@@ -68,7 +68,7 @@ fn worker_state<'a>(status: &'a Value, worker: &str) -> &'a str {
 }
 
 /// Returns where each instance is assigned to.
-fn places(status: &Value) -> BTreeMap<String, String> {
+pub(super) fn places(status: &Value) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let all = status["instances"].as_array().unwrap();
     all.iter()
@@ -164,6 +164,49 @@ fn a_lost_worker_is_moved_away_from_and_gets_nothing_back() {
         assert!(!is_alive(pids_before[key]), "{key} is only where it was moved to");
         let ready = told(&daemons, "ready", key, &places_after[key]);
         assert!(ready.is_some() && ready <= told(&daemons, "stopped", key, lost), "{key}");
+    }
+}
+
+/// F6: with half of the workers cut off the brake is on: not even a drain moves anything, and the status says so. They come
+/// back: what they had was neither stopped nor started, and the drain goes on.
+#[test]
+fn with_half_of_the_workers_silent_nothing_is_moved() {
+    if !has_nix() {
+        return;
+    }
+    let policy = "api_version: v1\npolicy: {liveness: {heartbeat: 1s, late: 2s, unknown: 3s, lease: 20m, lost: 30m}, brake: {min: 2}}\n";
+    let files = [("flake.nix", FLAKE.as_bytes()), ("fleet.yaml", policy.as_bytes())];
+    let daemons = Daemons::start(&["w1", "w2", "w3", "w4"], "{sandbox: {}}", &files);
+    let before = until(&daemons, "there", |status| {
+        (&status["state"], &status["counts"]["converged"]) == (&"converged".into(), &7.into())
+    });
+    let places_before = places(&before);
+    let on = |places: &BTreeMap<String, String>, worker: &str| {
+        places.values().filter(|place| *place == worker).count()
+    };
+    // Somebody who stays and has something to lose.
+    let drained = ["w3", "w4"].into_iter().find(|worker| on(&places_before, worker) > 0).unwrap();
+    for worker in ["w1", "w2"] {
+        daemons.cables[worker].cut();
+    }
+    let is_braked = |status: &Value| status["brake"]["active"] == true;
+    until(&daemons, "braked", is_braked);
+    daemons.fleet(&["status"]).exits(11).says("brake:");
+    daemons.lab.write("repo/fleet.yaml", format!("{policy}workers: {{{drained}: {{drain: true}}}}\n"));
+    daemons.commit("drain");
+    let silent = until(&daemons, "told to drain", |status| worker_state(status, drained) == "draining");
+    assert!(is_braked(&silent), "{silent}");
+    assert_eq!(places(&silent), places_before, "nothing is moved");
+    let pids_before = pids(&daemons, &places_before);
+    for worker in ["w1", "w2"] {
+        daemons.cables[worker].mend();
+    }
+    let after = until(&daemons, "drained", |status| {
+        status["state"] == "converged" && !is_braked(status) && on(&places(status), drained) == 0
+    });
+    let pids_after = pids(&daemons, &places(&after));
+    for (key, worker) in places_before.iter().filter(|(key, worker)| *worker != drained && *key != "one/0") {
+        assert_eq!((&places(&after)[key], pids_after[key]), (worker, pids_before[key]), "{key}");
     }
 }
 
