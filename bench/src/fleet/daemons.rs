@@ -1,26 +1,29 @@
 //! How long a commit takes until it is published, and what daemons cost while nothing happens.
 //!
-//! The commit is of a site: no Nix is in the way, so what is measured is what Stead adds. The daemons are processes of
-//! their own, joined over TLS as on real machines.
+//! A commit is measured from when it is there until its publisher has the master's word: looking, fetching, evaluating,
+//! publishing. A site needs no Nix; of a flake the time that Nix itself takes is taken off, as a program between the two
+//! counts it. The daemons are processes of their own, joined over TLS as on real machines.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stead_fleet::api::Master;
-use stead_fleet::master::{Settings, start};
+use stead_fleet::master::{Running, Settings, start};
 use stead_fleet::publisher::{self, Ending};
 use stead_fleet::store::Embedded;
 use stead_model::diagnostic::{Diagnostics, Source};
 use stead_model::fleet::services::PublisherFile;
+use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use crate::sample::{median, memory_of};
-use crate::shell::{binary, run, write};
+use crate::shell::{binary, is_installed, run, write};
 use crate::table::{Table, bytes, millis};
 use crate::{Effort, interrupt};
 
@@ -28,93 +31,179 @@ use crate::{Effort, interrupt};
 const SLOWEST_PUBLISH: f64 = 0.200;
 const MOST_MEMORY: f64 = 30.0 * 1024.0 * 1024.0;
 const MOST_PROCESSOR: f64 = 0.005;
+/// What Linux tells the time of processes in, on every machine it runs on today: hundredths of a second.
+const TICK: u64 = 10;
 
 /// The lines about daemons.
 pub(super) fn measure(effort: Effort, table: &mut Table) {
-    if Command::new("git").arg("--version").stdout(Stdio::null()).status().is_err() {
-        table.skipped("fleet: commit to published", "git is not installed");
+    let (site, flake) =
+        ("fleet: commit to published, a site", "fleet: commit to published, a flake, over Nix's own time");
+    let line = |table: &mut Table, what: &str, taken: Duration| {
+        let taken = taken.as_secs_f64();
+        table.at_most(what, millis(taken), taken, millis(SLOWEST_PUBLISH), SLOWEST_PUBLISH);
+    };
+    if is_installed("git") {
+        line(table, site, of_site(effort.samples()));
+        if is_installed("nix") {
+            line(table, flake, of_flake(effort.samples()));
+        } else {
+            table.skipped(flake, "nix is not installed (Debian: nix-bin)");
+        }
     } else {
-        let taken = published(effort.samples());
-        table.at_most(
-            "fleet: commit to published, a site",
-            millis(taken),
-            taken,
-            millis(SLOWEST_PUBLISH),
-            SLOWEST_PUBLISH,
-        );
+        table.skipped(site, "git is not installed");
+        table.skipped(flake, "git is not installed");
     }
     idle(effort, table);
 }
 
-/// Returns how long a commit takes from when it is seen until the master has it.
-fn published(samples: usize) -> f64 {
-    let directory = tempfile::tempdir().expect("a directory");
-    let repo = directory.path().join("repo");
-    for (path, text) in [
-        ("site.yaml", "{}\n"),
-        ("presets/small.yaml", "cores: 1\nmemory: 512\ndisk: 1\n"),
-        ("postures/dev.yaml", "{}\n"),
-        ("specs/web.yaml", "schema_version: 1\nplatform: {packages: [nginx]}\n"),
-    ] {
-        let path = repo.join(path);
+/// A repository, a master, and what a publisher keeps.
+struct Yard {
+    directory: TempDir,
+    runtime: Runtime,
+    master: Running,
+}
+
+impl Yard {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let repo = directory.path().join("repo");
+        fs::create_dir(&repo).expect("a directory can be made");
+        git(&repo, &["init", "--quiet", "--initial-branch", "main"]);
+        let runtime = Runtime::new().expect("a runtime");
+        let settings = Settings {
+            name: "bench".to_owned(),
+            address: String::new(),
+            store: Arc::new(Embedded::open(&directory.path().join("master.db")).expect("a store")),
+            history: 100,
+            events: None,
+            peers: None,
+            rebuild: None,
+        };
+        let master = runtime.block_on(start(settings)).expect("a master");
+        Self { directory, runtime, master }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
         fs::create_dir_all(path.parent().expect("a directory")).expect("a directory can be made");
         write(&path, text);
     }
-    fs::create_dir_all(repo.join("manifests")).expect("a directory can be made");
-    git(&repo, &["init", "--quiet", "--initial-branch", "main"]);
-    let runtime = Runtime::new().expect("a runtime");
-    let settings = Settings {
-        name: "bench".to_owned(),
-        address: String::new(),
-        store: Arc::new(Embedded::open(&directory.path().join("master.db")).expect("a store")),
-        history: 100,
-        events: None,
-        peers: None,
-        rebuild: None,
-    };
-    let running = runtime.block_on(start(settings)).expect("a master");
+
+    fn commit(&self) {
+        let repo = self.path("repo");
+        git(&repo, &["add", "--all"]);
+        git(&repo, &["commit", "--quiet", "--message", "next"]);
+    }
+
+    /// Publishes the head and returns how long that took.
+    fn publish(&self, more: &str) -> Duration {
+        interrupt::check();
+        let (repo, blobs) = (self.path("repo"), self.path("blobs"));
+        let text = format!("repo: {}\nartifacts: {}\n{more}", repo.display(), blobs.display());
+        let source = Source { name: "publisher.yaml".into(), text: text.into() };
+        let settings = publisher::Settings {
+            file: PublisherFile::read(&source, &mut Diagnostics::default()).expect("a file"),
+            directory: self.path("fleet"),
+            name: "bench".to_owned(),
+            commit: None,
+            events: None,
+            metrics: Arc::default(),
+        };
+        let master: Arc<dyn Master> = self.master.handle();
+        let began = Instant::now();
+        let published = self.runtime.block_on(publisher::once(settings, master, CancellationToken::new()));
+        let taken = began.elapsed();
+        let published = published.expect("it publishes");
+        assert_eq!(published.ending, Ending::Published, "{published:?}");
+        taken
+    }
+
+    fn end(self) {
+        self.runtime.block_on(self.master.stop());
+        // What is in a store of Nix may not be written to, not even to remove it.
+        Command::new("chmod").args(["-R", "u+w"]).arg(self.directory.path()).status().ok();
+    }
+}
+
+/// Returns how long a commit of a site takes.
+fn of_site(samples: usize) -> Duration {
+    let yard = Yard::new();
+    yard.write("repo/site.yaml", "{}\n");
+    yard.write("repo/presets/small.yaml", "cores: 1\nmemory: 512\ndisk: 1\n");
+    yard.write("repo/postures/dev.yaml", "{}\n");
+    yard.write("repo/specs/web.yaml", "schema_version: 1\nplatform: {packages: [nginx]}\n");
     // The first one is cloned.
     let taken = (0..=samples).map(|index| {
-        interrupt::check();
         let nodes: String = (0..20)
             .map(|at| {
                 let count = 1 + (at + index) % 3;
                 format!("  - {{name: web{at}, type: vm, preset: small, spec: web, count: {count}}}\n")
             })
             .collect();
-        let text = format!("schema_version: 2\nname: m\nnodes:\n{nodes}");
-        write(&repo.join("manifests/m.yaml"), &text);
-        git(&repo, &["add", "--all"]);
-        git(&repo, &["commit", "--quiet", "--message", "next"]);
-        runtime.block_on(publish_one(directory.path(), running.handle()))
+        yard.write("repo/manifests/m.yaml", &format!("schema_version: 2\nname: m\nnodes:\n{nodes}"));
+        yard.commit();
+        yard.publish("")
     });
-    let taken: Vec<u64> = taken.collect();
-    let taken = median(taken.into_iter().skip(1).collect());
-    runtime.block_on(running.stop());
-    taken as f64 / 1e6
+    let taken: Vec<Duration> = taken.collect();
+    yard.end();
+    median(taken.into_iter().skip(1).collect())
 }
 
-/// Publishes the head and returns how many microseconds the pipeline took, as the publisher counts it.
-async fn publish_one(directory: &Path, master: Arc<dyn Master>) -> u64 {
-    let (repo, blobs) = (directory.join("repo"), directory.join("blobs"));
-    let text = format!("repo: {}\nartifacts: {}\n", repo.display(), blobs.display());
-    let source = Source { name: "publisher.yaml".into(), text: text.into() };
-    let metrics = Arc::new(publisher::Metrics::default());
-    let settings = publisher::Settings {
-        file: PublisherFile::read(&source, &mut Diagnostics::default()).expect("a file"),
-        directory: directory.join("fleet"),
-        name: "bench".to_owned(),
-        commit: None,
-        events: None,
-        metrics: Arc::clone(&metrics),
-    };
-    let published = publisher::once(settings, master, CancellationToken::new()).await.expect("it publishes");
-    assert_eq!(published.ending, Ending::Published, "{published:?}");
-    let text = metrics.to_text();
-    let seconds = text.lines().find_map(|line| line.strip_prefix("stead_fleet_publish_seconds_sum "));
-    let seconds: f64 = seconds.and_then(|text| text.parse().ok()).expect("it is counted");
-    (seconds * 1e6) as u64
+/// Returns how long a commit of a flake takes beyond what Nix itself does: two images, of which one changes.
+fn of_flake(samples: usize) -> Duration {
+    let yard = Yard::new();
+    let place = yard.directory.path().display().to_string();
+    let script = format!(
+        "#!/bin/sh\nbegan=$(date +%s%N)\nHOME='{place}/home' nix \"$@\"\ncode=$?\nended=$(date +%s%N)\necho $((ended - began)) >>'{place}/taken'\nexit $code\n"
+    );
+    yard.write("timed-nix", &script);
+    fs::set_permissions(yard.path("timed-nix"), fs::Permissions::from_mode(0o755))
+        .expect("it can be started");
+    let key = Command::new("nix")
+        .args(["--extra-experimental-features", "nix-command", "key", "generate-secret"])
+        .args(["--key-name", "bench-1"])
+        .output();
+    fs::write(yard.path("secret"), key.expect("a key").stdout).expect("it can be written");
+    let nix = format!(
+        "nix:\n  binary: {place}/timed-nix\n  store: {place}/store\n  cache: file://{place}/cache\n  secret_key_file: {place}/secret\n  settings: {{sandbox: false, substituters: '', build-users-group: '', sandbox-paths: /bin /lib /lib64 /usr}}\n"
+    );
+    let taken = (0..=samples).map(|index| {
+        yard.write("repo/flake.nix", &FLAKE.replace("NUMBER", &index.to_string()));
+        yard.commit();
+        write(&yard.path("taken"), "");
+        let whole = yard.publish(&nix);
+        let nanos = fs::read_to_string(yard.path("taken")).expect("it was counted");
+        let nanos = nanos.lines().map(|line| line.parse::<u64>().expect("a number")).sum();
+        assert!(nanos > 0, "Nix was called");
+        whole.saturating_sub(Duration::from_nanos(nanos))
+    });
+    let taken: Vec<Duration> = taken.collect();
+    yard.end();
+    median(taken.into_iter().skip(1).collect())
 }
+
+const FLAKE: &str = r#"{
+  outputs = { self }: let
+    image = name: text: derivation {
+      inherit name; system = "x86_64-linux"; builder = "/bin/sh";
+      args = [ "-c" "/bin/mkdir $out; echo '${text}' > $out/text" ];
+    };
+    vm = image: {
+      replicas = 2; resources = { cpuMilli = 100; memMiB = 16; };
+      runtime = { driver = "sandbox"; artifacts = [ "${image}/text" ]; argv = [ "/bin/sleep" "1000" ]; };
+    };
+    web = image "vm-web" "NUMBER";
+    db = image "vm-db" "one";
+  in {
+    orchestrator.vms = { web = vm web; db = vm db; };
+    orchestrator.vmImages = { inherit web db; };
+  };
+}
+"#;
 
 fn git(repo: &Path, words: &[&str]) {
     let mut git = Command::new("git");
@@ -204,12 +293,17 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// Returns how long processors have worked for a process, all its threads together.
+/// Returns how long processors have worked for a process: for all its threads, also those that have ended, and for the
+/// programs it has waited for.
 fn worked(process: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("Linux tells a process's threads");
-    let nanos = threads.flatten().filter_map(|thread| {
-        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    Duration::from_nanos(nanos.sum())
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux tells of a process");
+    let rest = stat.rsplit_once(") ").expect("its name is in brackets").1;
+    // Behind the name: its state is the third field, utime, stime, cutime and cstime are from the fourteenth on.
+    let ticks: u64 = rest
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(4)
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum();
+    Duration::from_millis(ticks * TICK)
 }
