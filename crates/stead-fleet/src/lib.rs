@@ -20,6 +20,7 @@
 //! | `worker` | keeps a machine's instances as assigned |
 
 pub mod api;
+mod boottime;
 pub mod events;
 #[doc(hidden)]
 pub mod fuzzing;

@@ -151,7 +151,7 @@ pub async fn start(settings: Settings) -> Result<Running, MasterError> {
     let (owner, nudge) =
         owner::Owner::new((settings.clone(), fleet), time, Arc::clone(&figures), mailbox, campaign_news);
     let owner = owner.telling(begun.clone());
-    let campaign = campaign::Campaign::new(&settings, time, news, (nudge, begun));
+    let campaign = campaign::Campaign::new(&settings, news, (nudge, begun));
     let handle = Arc::new(Handle::new(calls, settings.peers, figures));
     let mut tasks = JoinSet::new();
     let stopping = stop.clone();

@@ -9,7 +9,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Begun, LEASE, RENEWAL, Settings, Time};
+use super::{Begun, LEASE, RENEWAL, Settings};
+use crate::boottime;
 use crate::store::{
     Change, Committed, Compare, Entry, FleetStore, LeaseId, Range, Revision, StoreError, Txn,
 };
@@ -43,12 +44,12 @@ pub(super) enum News {
         record: LeaderRecord,
         /// What every write compares.
         fence: Compare,
-        /// When the lease was asked for.
+        /// When the lease was asked for, since boot.
         renewed: Millis,
         /// What is stored.
         entries: Vec<Entry>,
     },
-    /// The lease lives on.
+    /// The lease lives on: when that was asked for, since boot.
     Renewed(Millis),
     /// This master leads no more.
     Deposed,
@@ -72,7 +73,6 @@ pub(super) struct Campaign {
     name: String,
     address: String,
     store: Arc<dyn FleetStore>,
-    time: Time,
     news: mpsc::Sender<News>,
     /// Somebody found that the store does not answer.
     nudge: Arc<Notify>,
@@ -97,7 +97,6 @@ enum Attempt {
 impl Campaign {
     pub(super) fn new(
         settings: &Settings,
-        time: Time,
         news: mpsc::Sender<News>,
         (nudge, begun): (Arc<Notify>, Begun),
     ) -> Self {
@@ -105,7 +104,6 @@ impl Campaign {
             name: settings.name.clone(),
             address: settings.address.clone(),
             store: Arc::clone(&settings.store),
-            time,
             news,
             nudge,
             begun,
@@ -155,7 +153,7 @@ impl Campaign {
             .and_then(|entry| std::str::from_utf8(&entry.value).ok()?.parse().ok())
             .unwrap_or(0);
         let record = LeaderRecord { name: self.name.clone(), address: self.address.clone(), epoch: last + 1 };
-        let renewed = self.time.now();
+        let renewed = boottime::now();
         let lease = self.store.lease(LEASE).await?;
         let text = serde_json::to_vec(&record).unwrap_or_default();
         let txn = Txn::default()
@@ -198,7 +196,7 @@ impl Campaign {
                     return Ok(());
                 }
             }
-            let asked = self.time.now();
+            let asked = boottime::now();
             match self.renew(lease, &fence, is_away).await {
                 Ok(None) => self.tell(News::Renewed(asked)).await,
                 Ok(Some(range)) => {

@@ -1,5 +1,7 @@
 //! What a leader has, and what it does with calls that change something.
 
+use std::collections::BTreeMap;
+
 use stead_engine::fleet::cluster::Cluster;
 use stead_model::fleet::policy::millis;
 use stead_model::fleet::state::{Assignment, Heartbeat, Hold, HoldTarget, Outcome, Publication, Verdict};
@@ -19,6 +21,9 @@ use crate::store::{Compare, Entry, Put, Revision};
 /// The longest hold: a day.
 const LONGEST_HOLD: Millis = 24 * 3_600_000;
 
+/// How long a worker stays with a leader that has lost its store, and may lead no more, before it looks for another one.
+const SEARCH: Millis = 30_000;
+
 /// What a publisher says of a group that it has published.
 const SUBMITTED: &str = "submitted";
 
@@ -35,10 +40,12 @@ pub(super) struct Lead {
     /// The last transaction of this leader that is known to be done.
     pub(super) stored: Revision,
     pub(super) record: LeaderRecord,
-    /// When the lease was last renewed.
+    /// When the lease was last renewed, since boot: it goes on ending while this machine is suspended.
     pub(super) renewed: Millis,
     /// Why the store cannot be used, if it cannot.
     pub(super) away: Option<String>,
+    /// When workers were last sent to look for another leader, since boot.
+    sent_on: BTreeMap<WorkerName, Millis>,
     /// Beginning anew from what the workers report.
     pub(super) rebuilding: Option<Rebuilding>,
     /// Further keys to write with what comes next.
@@ -67,6 +74,7 @@ impl Lead {
             record,
             renewed,
             away: None,
+            sent_on: BTreeMap::new(),
             rebuilding: None,
             extra: Vec::new(),
             dropped: Vec::new(),
@@ -140,12 +148,26 @@ impl Lead {
         self.cluster.ears.get(worker).map_or(0, |ear| ear.replayed)
     }
 
-    /// Takes a heartbeat. `is_sole`: no other master can lead meanwhile.
-    pub(super) fn report(&mut self, heartbeat: &Heartbeat, is_sole: bool, now: Millis) -> Beat {
+    /// Whether nobody else can lead at this moment since boot.
+    pub(super) fn has_lease(&self, moment: Millis) -> bool {
+        moment.saturating_sub(self.renewed) < u64::try_from(LEASE.as_millis()).unwrap_or(0)
+    }
+
+    /// Whether a worker is to look for another leader: there may be one that the store keeps from this one. It is sent away
+    /// once in a while, for where there is no other it comes back.
+    pub(super) fn sends_on(&mut self, worker: &WorkerName, moment: Millis) -> bool {
+        let last = self.sent_on.get(worker);
+        let is_due = last.is_none_or(|last| moment.saturating_sub(*last) >= SEARCH);
+        if self.away.is_none() || !is_due {
+            return false;
+        }
+        self.sent_on.insert(worker.clone(), moment);
+        true
+    }
+
+    /// Takes a heartbeat. `is_sure`: no other master leads. Whoever may have been deposed lets no singleton run on.
+    pub(super) fn report(&mut self, heartbeat: &Heartbeat, is_sure: bool, now: Millis) -> Beat {
         let reply = self.cluster.heartbeat(heartbeat, now);
-        let lease = u64::try_from(LEASE.as_millis()).unwrap_or(0);
-        // Whoever may have been deposed lets no singleton run on.
-        let is_sure = is_sole || now.saturating_sub(self.renewed) < lease;
         let granted = if self.goes_on() { reply.lease } else { self.lease_to_run_on(&heartbeat.worker) };
         Beat {
             lease: granted.filter(|_| is_sure),

@@ -23,6 +23,7 @@ use super::leader::Lead;
 use super::status::{Shown, snapshot_of};
 use super::{Begun, Settings, Time};
 use crate::api::{CallError, Json, Leader, PipelineReport};
+use crate::boottime;
 use crate::events::{Ev, Fields};
 use crate::store::{Committed, Range, Revision, StoreError};
 
@@ -540,7 +541,10 @@ impl Owner {
         let is_sole = self.settings.store.kind() == "embedded";
         let lead = self.lead()?;
         let before = lead.replayed(&heartbeat.worker);
-        let beat = lead.report(heartbeat, is_sole, now);
+        let moment = boottime::now();
+        let is_sure = is_sole || lead.has_lease(moment);
+        let beat = lead.report(heartbeat, is_sure, now);
+        let is_sent_on = !is_sure && lead.sends_on(&heartbeat.worker, moment);
         let is_replayed = lead.replayed(&heartbeat.worker) != before;
         self.figures.heartbeats.add(1);
         if is_replayed {
@@ -548,6 +552,9 @@ impl Owner {
         } else if !heartbeat.instances.is_empty() || heartbeat.full {
             self.seq += 1;
             self.tick_soon();
+        }
+        if is_sent_on {
+            return Err(CallError::Away("the store is away, and another master may lead".to_owned()));
         }
         Ok(beat)
     }

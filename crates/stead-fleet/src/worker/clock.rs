@@ -7,12 +7,7 @@ use stead_model::fleet::Millis;
 /// Clock ticks in a second, as `/proc` counts them on every Linux.
 const TICKS: u64 = 100;
 
-/// Returns the time since boot. It runs through suspends, and nobody can set it.
-pub(super) fn now() -> Millis {
-    let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let millis = since.tv_sec.saturating_mul(1000) + since.tv_nsec / 1_000_000;
-    Millis::try_from(millis).unwrap_or_default()
-}
+pub(super) use crate::boottime::now;
 
 /// Returns the moment that a count of clock ticks since boot names.
 pub(super) fn of_ticks(ticks: u64) -> Millis {
