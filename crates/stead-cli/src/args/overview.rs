@@ -33,7 +33,7 @@ pub(super) fn grouped(command: clap::Command) -> clap::Command {
         for subcommand in known {
             let about = subcommand.get_about().map(ToString::to_string).unwrap_or_default();
             let name = subcommand.get_name();
-            write!(lines, "  \x1b[1m{name}\x1b[0m{:1$}  {about}\n", "", WIDTH.saturating_sub(name.len()))
+            writeln!(lines, "  \x1b[1m{name}\x1b[0m{:1$}  {about}", "", WIDTH.saturating_sub(name.len()))
                 .expect("text can be written to");
         }
         listed.push_str(&lines);
