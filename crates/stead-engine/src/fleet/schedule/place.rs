@@ -224,7 +224,7 @@ impl Scheduler {
 
     /// Returns what is elsewhere than it was.
     fn moves(&self, reasons: &Reasons) -> Vec<Move> {
-        let mut found: Vec<((u32, u32), Option<u32>, u32, MoveReason)> = Vec::new();
+        let mut found = Vec::new();
         for (key, before) in &self.before {
             let Some((slot, _)) = self.row(key.0).places.get(&key.1) else { continue };
             let Some(before) = before.filter(|before| before != slot) else { continue };
