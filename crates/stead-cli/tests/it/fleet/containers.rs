@@ -66,7 +66,12 @@ fn a_container_is_asked_inside_and_reached_at_its_port() {
     let files: [(&str, &[u8]); 2] = [("flake.nix", flake.as_bytes()), ("root.tar", &root)];
     let daemons = Daemons::start(&["w1"], &drivers, &files);
     let is_waiting = |status: &Value| status["instances"][0]["code"] == "not-ready";
-    until(&daemons, "running and not ready", is_waiting);
+    // Before it was first asked it is not ready either.
+    let has_answered = |status: &Value| {
+        let message = status["instances"][0]["message"].as_str();
+        is_waiting(status) && message.is_some_and(|message| message.contains("exit status: 1"))
+    };
+    until(&daemons, "running, and what was asked inside said no", has_answered);
     daemons.fleet(&["status"]).exits(10).says("exit status: 1");
     fs::write(daemons.lab.path("w1/fleet/volumes/web.0/data/ready"), "").unwrap();
     daemons.converged(&daemons.git(&["rev-parse", "HEAD"]));
