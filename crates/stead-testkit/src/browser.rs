@@ -53,7 +53,8 @@ impl Browser {
         let child = Command::new("sh")
             .args(["-c", script, "sh"])
             .args([&to, &from, &home.path().join("profile")])
-            .env("HOME", home.path())
+            // Where it also keeps what it leaves behind when it is killed.
+            .envs([("HOME", home.path()), ("TMPDIR", home.path())])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
