@@ -322,23 +322,24 @@ fn ssh_port(init: u32) -> u16 {
 #[async_trait::async_trait]
 impl Virtual for OciDriver {
     async fn ask(&self, home: &Home) {
-        tell(home, "TERM").await;
+        tell(home, Signal::TERM);
     }
 
     async fn quit(&self, home: &Home) {
-        tell(home, "KILL").await;
+        tell(home, Signal::KILL);
     }
 
     const QUIT_SIGNAL: Option<Signal> = Some(Signal::KILL);
 }
 
 /// Sends a signal to the first process of a container; one that is gone needs none.
-async fn tell(home: &Home, signal: &'static str) {
-    let home = home.clone();
-    let told = local::blocking(move || {
-        Runtime::of(&home, &container_id(&home)).map_or(Ok(()), |runtime| runtime.kill(signal))
-    });
-    told.await.ok();
+fn tell(home: &Home, signal: Signal) {
+    let Some((keeper, _)) = home.pid() else { return };
+    if keeper.open().is_some()
+        && let Some(door) = Door::of(home, &keeper)
+    {
+        door.tell(signal);
+    }
 }
 
 #[async_trait::async_trait]
