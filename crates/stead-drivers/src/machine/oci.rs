@@ -322,24 +322,23 @@ fn ssh_port(init: u32) -> u16 {
 #[async_trait::async_trait]
 impl Virtual for OciDriver {
     async fn ask(&self, home: &Home) {
-        tell(home, Signal::TERM);
+        tell(home, "TERM").await;
     }
 
     async fn quit(&self, home: &Home) {
-        tell(home, Signal::KILL);
+        tell(home, "KILL").await;
     }
 
     const QUIT_SIGNAL: Option<Signal> = Some(Signal::KILL);
 }
 
 /// Sends a signal to the first process of a container; one that is gone needs none.
-fn tell(home: &Home, signal: Signal) {
-    let Some((keeper, _)) = home.pid() else { return };
-    if keeper.open().is_some()
-        && let Some(door) = Door::of(home, &keeper)
-    {
-        door.tell(signal);
-    }
+async fn tell(home: &Home, signal: &'static str) {
+    let home = home.clone();
+    let told = local::blocking(move || {
+        Runtime::of(&home, &container_id(&home)).map_or(Ok(()), |runtime| runtime.kill(signal))
+    });
+    told.await.ok();
 }
 
 #[async_trait::async_trait]

@@ -33,7 +33,7 @@ async fn every_call_of_the_runtime_may_fail_once() {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::new(&faulty_runtime(dir.path()));
     let driver = place.containers();
-    for verb in ["create", "start", "delete"] {
+    for verb in ["create", "start", "kill", "delete"] {
         let made = driver.ensure_created(&place.spec(node(verb))).await.unwrap();
         let id = &made.machine.id;
         fs::write(dir.path().join("fail"), verb).unwrap();

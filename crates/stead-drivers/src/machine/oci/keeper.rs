@@ -19,8 +19,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fcntl_setfl, openat, stat
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid,
-    waitpid,
+    Pid, PidfdFlags, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid, waitpid,
 };
 use serde::{Deserialize, Serialize};
 use stead_model::machine::{MachineExit, MachineSpec};
@@ -99,16 +98,6 @@ impl Door {
     /// Whether the machine goes down, because somebody asked it to or by itself.
     pub(super) fn is_closing(&self) -> bool {
         is_called(self.init, init::LAST_NAME)
-    }
-
-    /// Sends a signal to the first process. The runtime would look for it by the container's name, by which a word that comes
-    /// late, such as that of a driver that was killed, reaches the next container.
-    pub(super) fn tell(&self, signal: Signal) {
-        let Some(init) = ProcessMark::of(self.init).and_then(|mark| mark.open()) else { return };
-        // Looked at with the handle in hand: the number may be somebody else's by now.
-        if is_called(self.init, init::NAME) || self.is_closing() {
-            init.signal(signal);
-        }
     }
 }
 
