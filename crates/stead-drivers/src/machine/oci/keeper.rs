@@ -95,9 +95,9 @@ impl Door {
         read(&home.file(DOOR)).filter(|door: &Self| door.process == *mark)
     }
 
-    /// Whether the machine goes down, because somebody asked it to or by itself.
+    /// Whether the machine goes down, because somebody asked it to or by itself, or is down and its keeper is about to notice.
     pub(super) fn is_closing(&self) -> bool {
-        is_called(self.init, init::LAST_NAME)
+        !is_called(self.init, init::NAME)
     }
 }
 
