@@ -66,7 +66,12 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     );
     wire::measure(effort, table);
     daemons::measure(effort, table);
+    for (instances, many) in [(10_000, "10k"), (30_000, "30k")] {
+        let shown = of_a_stored_master(instances, effort.samples()).shown;
+        table.note(&per_status(many), micros(shown / instances as f64));
+    }
     let master = of_a_stored_master(100_000, effort.samples());
+    table.note(&per_status("100k"), micros(master.shown / 100_000.0));
     table.note("fleet: 100k instances published, placed and stored", millis(master.published));
     let shown = master.shown;
     table.at_most("fleet: status of 100k from a master", millis(shown), shown, "300 ms".to_owned(), 0.3);
@@ -77,6 +82,10 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
         "1000 ms".to_owned(),
         1.0,
     );
+}
+
+fn per_status(many: &str) -> String {
+    format!("fleet: per instance of a new status of {many} from a master")
 }
 
 /// What a master with its store takes, in seconds.
@@ -118,15 +127,18 @@ fn of_a_stored_master(instances: usize, samples: usize) -> StoredMaster {
     let published = time(|| {
         runtime.block_on(master.publish(message, "bench")).expect("a verdict");
     });
+    let mut seen = 0;
     let shown = (0..samples).map(|index| {
-        // Something changed, so that it is made anew.
         let beat = Heartbeat { seq: 2 + index as u64, ..heartbeat(&workers[0].id, 0) };
         runtime.block_on(master.report(beat)).expect("a beat");
         time(|| {
+            // A status later than the last one: it is made anew, and none that was made before is shown again.
             let filter = StatusFilter::default();
-            let asked = master.status(0, Duration::ZERO, &filter);
-            let (text, _) = runtime.block_on(asked).expect("a status");
+            let asked = master.status(seen, Duration::from_secs(50), &filter);
+            let (text, seq) = runtime.block_on(asked).expect("a status");
             assert!(text.0.len() > instances, "it lists everything");
+            assert!(seq > seen, "it is a new one");
+            seen = seq;
         })
     });
     let shown = median(shown.collect()).as_secs_f64();
@@ -294,6 +306,8 @@ fn heartbeat(worker: &WorkerName, index: usize) -> Heartbeat {
             disk_pressure: false,
             nix_version: None,
             notes: Vec::new(),
+            foreign: Default::default(),
+            mapped: Default::default(),
         }),
     }
 }

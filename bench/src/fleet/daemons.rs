@@ -12,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use stead_fleet::api::Master;
 use stead_fleet::master::{Running, Settings, start};
 use stead_fleet::publisher::{self, Ending};
@@ -29,6 +30,7 @@ use crate::{Effort, interrupt};
 
 /// The bars of the contract.
 const SLOWEST_PUBLISH: f64 = 0.200;
+const SLOWEST_START: f64 = 5.0;
 const MOST_MEMORY: f64 = 30.0 * 1024.0 * 1024.0;
 const MOST_PROCESSOR: f64 = 0.005;
 /// What Linux tells the time of processes in, on every machine it runs on today: hundredths of a second.
@@ -42,7 +44,10 @@ pub(super) fn measure(effort: Effort, table: &mut Table) {
         let taken = taken.as_secs_f64();
         table.at_most(what, millis(taken), taken, millis(SLOWEST_PUBLISH), SLOWEST_PUBLISH);
     };
+    let new = "fleet: `init fleet` and `fleet dev` to 100 %";
     if is_installed("git") {
+        let taken = of_new(effort.samples()).as_secs_f64();
+        table.at_most(new, millis(taken), taken, millis(SLOWEST_START), SLOWEST_START);
         line(table, site, of_site(effort.samples()));
         if is_installed("nix") {
             line(table, flake, of_flake(effort.samples()));
@@ -50,6 +55,7 @@ pub(super) fn measure(effort: Effort, table: &mut Table) {
             table.skipped(flake, "nix is not installed (Debian: nix-bin)");
         }
     } else {
+        table.skipped(new, "git is not installed");
         table.skipped(site, "git is not installed");
         table.skipped(flake, "git is not installed");
     }
@@ -126,6 +132,47 @@ impl Yard {
         self.runtime.block_on(self.master.stop());
         // What is in a store of Nix may not be written to, not even to remove it.
         Command::new("chmod").args(["-R", "u+w"]).arg(self.directory.path()).status().ok();
+    }
+}
+
+/// Returns how long it takes from nothing until everything of a new fleet runs, with every program that is started for it.
+fn of_new(samples: usize) -> Duration {
+    let taken = (0..samples).map(|_| {
+        interrupt::check();
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = directory.path();
+        let began = Instant::now();
+        let mut init = Command::new(binary());
+        init.args(["init", "fleet"]).current_dir(place);
+        run(init);
+        let repo = place.join("fleet").display().to_string();
+        let mut dev = stead(place, "state", &["dev", &repo]);
+        let dev = dev.stdout(Stdio::null()).spawn().expect("a fleet can be started");
+        let dev = Dev(dev);
+        let head = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(&repo).output();
+        let head = String::from_utf8(head.expect("a commit").stdout).expect("a commit is text");
+        let end = began + Duration::from_secs(60);
+        let words = ["wait", "--commit", head.trim(), "--timeout", "60s"];
+        // Until there is a master, nobody answers.
+        while !stead(place, "state", &words).stdout(Stdio::null()).status().is_ok_and(|ended| ended.success())
+        {
+            assert!(Instant::now() < end, "the fleet does not converge");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let taken = began.elapsed();
+        drop(dev);
+        taken
+    });
+    median(taken.collect())
+}
+
+/// A fleet on this machine, which takes its machines along when it is asked to end.
+struct Dev(Child);
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::INT).ok();
+        self.0.wait().ok();
     }
 }
 

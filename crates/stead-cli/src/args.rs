@@ -267,6 +267,10 @@ pub enum ErrandCommand {
     },
     /// Ask an errand to stop
     Stop(ErrandArgs),
+    /// Print which of the images on standard input this machine has not
+    Absent,
+    /// Fetch the images on standard input from the server of this node
+    Fetch,
     /// Print what the nodes of a manifest in this machine do
     Status {
         /// The site that handed it down
@@ -298,6 +302,31 @@ pub enum ContainerCommand {
     Init,
     /// Stop the container this runs in, and have it start again
     Restart,
+    /// Become a program as root of a user namespace
+    Apart {
+        /// The process whose namespace it is; one of its own if this is left out
+        #[arg(long, value_name = "PID")]
+        of: Option<u32>,
+        /// The program and its arguments
+        #[arg(value_name = "ARGV", required = true, last = true)]
+        argv: Vec<OsString>,
+    },
+    /// Map the numbers of this account into the user namespace of a process
+    Map {
+        /// The process
+        #[arg(value_name = "PID")]
+        pid: u32,
+    },
+    /// Try whether there can be a container here
+    Try,
+    /// Make the files of the container that standard input describes
+    Make,
+    /// Remove trees of containers
+    Remove {
+        /// The trees
+        #[arg(value_name = "PATH", required = true)]
+        paths: Vec<PathBuf>,
+    },
 }
 
 /// Arguments of `stead sandbox` and of `stead container keep`.

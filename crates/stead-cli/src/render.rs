@@ -27,7 +27,7 @@ pub(crate) mod table;
 pub mod terminal;
 pub(crate) mod text;
 
-pub(crate) use summary::{error_word, lock_hint};
+pub(crate) use summary::{WAIT_LOCK, error_code, error_word, lock_hint};
 
 /// What live renderers show beyond the states of tasks.
 #[derive(Clone, Debug, Default)]

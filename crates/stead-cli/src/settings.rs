@@ -224,8 +224,10 @@ impl Settings {
     }
 
     /// Returns below what the files of the node are that this process runs on: `$STEAD_ROOT`, else `/`.
+    ///
+    /// A relative one is meant from here: to take it for `/` would change this machine in place of another.
     pub fn root(&self) -> PathBuf {
-        let given = self.environment.given("STEAD_ROOT").map(PathBuf::from).filter(|root| root.is_absolute());
+        let given = self.environment.given("STEAD_ROOT").map(|root| self.current_dir.join(root));
         given.unwrap_or_else(|| PathBuf::from("/"))
     }
 

@@ -1,6 +1,6 @@
 //! Who may come in and do what: `ssh.authorized_key`, `ssh.daemon`, `sudo.rule`.
 
-mod account;
+pub(crate) mod account;
 mod authorized_key;
 pub(crate) mod daemon;
 mod key_line;

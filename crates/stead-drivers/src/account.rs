@@ -13,11 +13,12 @@ mod restored;
 mod sandbox;
 mod wish;
 
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{OpContext, OpError, Registry};
 
 use crate::command::blocking::Said;
+use crate::setup::input;
 use crate::system::{Tool, need};
 
 /// Adds every `user.*` and `group.*` operation.
@@ -50,7 +51,9 @@ const WRITE: Descriptor = Descriptor {
 /// The largest id: the one above means "none" to the system.
 const LARGEST_ID: i64 = 4_294_967_294;
 
-const NAME: ParamSpec = ParamSpec::new("name", ParamKind::NonEmptyText, "Its name.").required();
+const NAME: ParamSpec = ParamSpec::new("name", ParamKind::NonEmptyText, "Its name.")
+    .required()
+    .judged(|value| judge_texts(value, |text| input::problem(check_name(text))));
 
 /// Returns the name, if account files can hold it.
 fn check_name(name: &str) -> Result<&str, OpError> {

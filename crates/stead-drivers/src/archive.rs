@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use serde_json::{Value, json};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::files::Needs;
 use stead_runner::operation::{Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params};
@@ -40,9 +40,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure the files of an archive (tar, tar.gz, tar.xz, tar.zst, zip) are in a directory.",
     params: &[
         ParamSpec::new("source", ParamKind::SourcePath, "The archive: a file on the driver."),
-        ParamSpec::new("url", ParamKind::Url, "The archive: an address; needs `sha256`."),
+        ParamSpec::new("url", ParamKind::Url, "The archive: an address; needs `sha256`.")
+            .judged(crate::http::client::judge_address),
         ParamSpec::new("remote_path", ParamKind::AbsolutePath, "The archive: a file on the target."),
-        ParamSpec::new("sha256", ParamKind::Sha256, "The archive's hash."),
+        ParamSpec::new("sha256", ParamKind::Sha256, "The archive's hash; needed with `url`.")
+            .needed(Needed::With("url")),
         PATH,
         ParamSpec::new(
             "strip",
@@ -96,6 +98,8 @@ struct Seen {
     other: bool,
     /// The hash of the one that was.
     unpacked: Option<String>,
+    /// The hash of the one that is wanted, and how many files it holds, where that is known.
+    wanted: Option<(String, usize)>,
     entries: serde_json::Value,
 }
 
@@ -109,7 +113,10 @@ impl Operation for Unpacked {
         let mut seen = Seen { exists: work.exists()?, ..Seen::default() };
         if !work.is_settled()? {
             match work.known()? {
-                Known::Items(items) => seen.entries = file::observe_keeping(cx, &work.entries(&items)?)?.0,
+                Known::Items(sha256, items) => {
+                    seen.entries = file::observe_keeping(cx, &work.entries(&items)?)?.0;
+                    seen.wanted = Some((sha256, files_of(&items)));
+                }
                 Known::Other(unpacked) => {
                     seen.other = true;
                     seen.unpacked = unpacked;
@@ -131,6 +138,13 @@ impl Operation for Unpacked {
         diff
     }
 
+    fn unchanged(&self, _cx: &OpContext, params: &Params, seen: &Observed) -> Option<Value> {
+        let seen: Seen = serde_json::from_value(seen.0.clone()).ok()?;
+        let (sha256, files) = seen.wanted.unzip();
+        let sha256 = sha256.or_else(|| params.text("sha256").map(str::to_owned));
+        Some(json!({"path": params.text("path"), "sha256": sha256, "files": files}))
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let work = Work::new(cx, params)?;
         let stage = Stage::create(&work.disk, &work.spot)?;
@@ -145,7 +159,7 @@ impl Operation for Unpacked {
                 items: listed(&items),
             })?);
         }
-        let files = items.values().filter(|item| item.kind == Kind::File).count();
+        let files = files_of(&items);
         let written = file::apply(cx, &work.disk, params, entries)?;
         let data = json!({"path": params.text("path"), "sha256": sha256, "files": files});
         Ok(Applied { data: Some(data), notes: written.notes })
@@ -154,7 +168,7 @@ impl Operation for Unpacked {
     fn predict(&self, cx: &OpContext, params: &Params, _diff: &Diff) {
         let Ok(work) = Work::new(cx, params) else { return };
         match work.known() {
-            Ok(Known::Items(items)) => {
+            Ok(Known::Items(_, items)) => {
                 if let Ok(entries) = work.entries(&items) {
                     file::predict(&work.disk, &entries);
                 }
@@ -190,9 +204,14 @@ impl Operation for Unpacked {
     }
 }
 
+fn files_of(items: &Items) -> usize {
+    items.values().filter(|item| item.kind == Kind::File).count()
+}
+
 /// Whether the archive's files are known without fetching it.
 enum Known {
-    Items(Items),
+    /// What the wanted one holds, with its hash.
+    Items(String, Items),
     /// Another archive was unpacked here, or none.
     Other(Option<String>),
 }
@@ -231,8 +250,8 @@ impl<'a> Work<'a> {
     fn known(&self) -> Result<Known, OpError> {
         if self.params.text("url").is_none() {
             let archive = self.local()?;
-            self.checked(&archive)?;
-            return Ok(Known::Items(read::unpack(archive, self.strip, None)?));
+            let sha256 = self.checked(&archive)?;
+            return Ok(Known::Items(sha256, read::unpack(archive, self.strip, None)?));
         }
         let list = self.disk.locate(&self.spot.path.join(LIST), Last::Keep)?;
         let seen = self.disk.see(&list, Depth::Content)?;
@@ -241,7 +260,7 @@ impl<'a> Work<'a> {
             Ok(list)
                 if Some(list.sha256.as_str()) == self.params.text("sha256") && list.strip == self.strip =>
             {
-                Known::Items(list.items)
+                Known::Items(list.sha256, list.items)
             }
             Ok(list) => Known::Other(Some(list.sha256)),
             Err(_) => Known::Other(None),
@@ -292,7 +311,9 @@ impl<'a> Work<'a> {
         let base = want(self.cx, &self.disk, self.params, Kind::File)?;
         let mut budget = WHOLE;
         let seen = self.disk.see(&self.spot, Depth::Attributes)?;
-        let own = Want { uid: None, ..Want::new(Kind::Directory) };
+        // A directory that is there keeps its owner: it may hold more than the archive.
+        let uid = base.uid.filter(|_| seen.kind == Kind::Absent);
+        let own = Want { uid, ..Want::new(Kind::Directory) };
         let mut entries = vec![Entry { label: String::new(), spot: self.spot.clone(), seen, want: own }];
         for (label, item) in items {
             let spot = self.disk.locate(&self.spot.path.join(label), Last::Keep)?;

@@ -1,7 +1,8 @@
 //! `assert`: expressions that must be true.
 
 use serde_json::Value;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_engine::expr::expression_references;
+use stead_model::operation::{ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_model::{Descriptor, Effect};
 use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
@@ -18,7 +19,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
     needs_root: false,
     params: &[
         ParamSpec::new("that", ParamKind::TextOrList, "An expression or a list of them, without braces.")
-            .required(),
+            .required()
+            .judged(|value| {
+                judge_texts(value, |text| {
+                    expression_references(text).err().map(|error| format!("`{text}`: {error}"))
+                })
+            }),
         ParamSpec::new("message", ParamKind::Text, "Said with the expression that is false."),
     ],
     exclusive: &[],

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{Needed, ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_runner::operation::{OpContext, OpError, Params, Registry};
 
 use crate::disk::body::hex;
@@ -37,8 +37,15 @@ static DESCRIPTOR: Descriptor = Descriptor {
     root: RootSupport::Full,
     params: &[
         ParamSpec::new("name", ParamKind::FileName, "Name of the file, without its extension.").required(),
-        ParamSpec::new("content", ParamKind::NonEmptyText, "The certificate, in PEM."),
-        ParamSpec::new("source", ParamKind::SourcePath, "A file on the driver that holds it."),
+        ParamSpec::new(
+            "content",
+            ParamKind::NonEmptyText,
+            "The certificate, in PEM; this or `source` unless `state` is absent.",
+        )
+        .needed(Needed::UnlessAbsent)
+        .judged(|value| judge_texts(value, |text| input::problem(certificate(text.as_bytes())))),
+        ParamSpec::new("source", ParamKind::SourcePath, "A file on the driver that holds it.")
+            .needed(Needed::UnlessAbsent),
         STATE,
     ],
     exclusive: &[&["content", "source"]],

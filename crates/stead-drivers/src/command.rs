@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use stead_model::event::{Mode, Stream};
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
+use stead_model::plan_file::keys::is_env_name;
 use stead_model::{Descriptor, Effect, ErrorClass};
 use stead_runner::operation::{Action, BareAction, OpContext, OpError, Outcome, Params, Stop};
 
@@ -359,9 +360,10 @@ impl Surroundings {
 /// Returns the variables of parameter `env`.
 fn given_env(params: &Params) -> Result<BTreeMap<String, String>, OpError> {
     let env = params.text_map("env");
-    match env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
+    // What a shell cannot set cannot be set on every way to a host; the same holds on all of them.
+    match env.keys().find(|name| !is_env_name(name)) {
         Some(name) => Err(OpError::invalid(format!(
-            "`{}` is not a name for an environment variable",
+            "`{}` is not a name for an environment variable: letters, digits and `_`, and no digit first",
             name.escape_debug()
         ))),
         None => Ok(env),

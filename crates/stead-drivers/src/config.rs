@@ -184,7 +184,7 @@ async fn work(spec: &ResolvedSpec, root: &Path, options: ApplyOptions) -> Result
     };
     let plan = match config(spec, &around, &Catalogue::new(registry.descriptors())) {
         Ok(plan) => plan,
-        Err(diagnostics) => return Ok(Done::failed("spec", diagnostics.summary())),
+        Err(diagnostics) => return Ok(Done::failed("spec", diagnostics.to_string())),
     };
     let before = match look(spec, below.clone()).await {
         Ok(state) => state,

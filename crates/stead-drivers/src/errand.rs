@@ -8,6 +8,7 @@
 //! and begins once. It ends with the machine, not with a connection.
 
 mod follow;
+pub mod images;
 mod keep;
 
 use std::fs::{self, DirBuilder, File};

@@ -8,7 +8,8 @@ use std::ffi::OsString;
 use std::time::Instant;
 
 use stead_runner::clock;
-use stead_runner::transport::{Command, Exit, Reader, Transport, TransportError, TransportErrorKind};
+use stead_runner::remote::Account;
+use stead_runner::transport::{Command, Exit, Reader, Stdin, Transport, TransportError, TransportErrorKind};
 use tokio::io::AsyncReadExt;
 
 use crate::facts;
@@ -68,7 +69,7 @@ impl Findings {
     }
 }
 
-/// Looks at the machine behind `transport`; `workdir` is where its user wants things to be.
+/// Looks at the machine behind `transport`, as `account` if one is given; `workdir` is where its user wants things to be.
 ///
 /// # Errors
 /// If the connection fails, or the machine cannot run a shell.
@@ -76,6 +77,7 @@ pub async fn examine(
     transport: &dyn Transport,
     workdir: Option<&str>,
     sha256: &str,
+    account: Option<&Account>,
 ) -> Result<Findings, TransportError> {
     // A first command, so that what is measured is not the opening of a channel.
     collect(transport, ["true"].map(OsString::from).to_vec()).await?;
@@ -85,7 +87,10 @@ pub async fn examine(
     let argv = ["sh", "-c", SCRIPT, "stead-look", workdir.unwrap_or_default(), sha256];
     let asked = clock::now();
     let began = Instant::now();
-    let (exit, stdout, stderr) = collect(transport, argv.map(OsString::from).to_vec()).await?;
+    let argv = argv.map(OsString::from).to_vec();
+    let command =
+        account.map_or_else(|| Command::new(argv.clone()), |account| as_account(account, argv.clone()));
+    let (exit, stdout, stderr) = run(transport, command).await?;
     let took = began.elapsed();
     let text = String::from_utf8_lossy(&stdout).into_owned();
     let mut findings = read(&text).ok_or_else(|| {
@@ -113,6 +118,12 @@ pub(crate) async fn collect(
     argv: Vec<OsString>,
 ) -> Result<(Exit, Vec<u8>, Vec<u8>), TransportError> {
     run(transport, Command::new(argv)).await
+}
+
+/// Returns `argv` as another account, its password on the input.
+pub(crate) fn as_account(account: &Account, argv: Vec<OsString>) -> Command {
+    let (argv, input) = account.wrap(argv);
+    Command { argv, stdin: Stdin::Bytes(input), ..Command::default() }
 }
 
 pub(crate) async fn run(

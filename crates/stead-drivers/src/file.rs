@@ -34,7 +34,7 @@ mod template;
 pub(crate) mod temporary;
 mod write;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stead_model::{Descriptor, Op};
 use stead_runner::files::Needs;
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params, Registry};
@@ -86,6 +86,10 @@ impl<T: Desire> Operation for Filed<T> {
 
     fn diff(&self, _params: &Params, seen: &Observed) -> Diff {
         diff(&records(seen))
+    }
+
+    fn unchanged(&self, _cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(json!({"path": params.text("path")}))
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::plan::Param;
 use stead_model::{Descriptor, Op, OperationName};
@@ -54,6 +54,9 @@ pub(crate) struct Checkout;
 struct State {
     /// Something is at the path.
     exists: bool,
+    /// What is at the path is a directory with nothing in it.
+    #[serde(default)]
+    empty: bool,
     commit: Option<String>,
     repo: Option<String>,
     local_changes: bool,
@@ -93,6 +96,11 @@ impl Operation for Checkout {
             add("submodules", "stale".into(), "checked out".into());
         }
         diff
+    }
+
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, seen: &Observed) -> Option<Value> {
+        let state: State = serde_json::from_value(seen.0.clone()).ok()?;
+        Some(json!({"commit": state.wanted, "before": state.commit}))
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
@@ -135,6 +143,15 @@ impl Operation for Checkout {
             (None, _) if !state.exists => {
                 op("file.absent", BTreeMap::from([path, ("recursive".to_owned(), Param::from(true))]))
             }
+            // An empty directory was there, and is to be empty again.
+            (None, _) if state.empty => op(
+                "file.restored",
+                BTreeMap::from([
+                    path,
+                    ("entries".to_owned(), Param::Value(json!({".": {"kind": "directory"}}))),
+                    ("nothing_else".to_owned(), Param::from(true)),
+                ]),
+            ),
             (Some(_), None) | (None, _) => None,
         }
     }
@@ -284,7 +301,7 @@ impl<'a> Git<'a> {
         }
         let children = self.disk.children(&self.spot)?;
         if children.is_empty() {
-            return Ok(State { exists: true, ..State::default() });
+            return Ok(State { exists: true, empty: true, ..State::default() });
         }
         if !children.iter().any(|child| child.name == ".git") {
             return Err(OpError::permanent(format!(
@@ -313,7 +330,7 @@ impl<'a> Git<'a> {
             let status = self.must(true, &["submodule", "status", "--recursive"])?;
             stale_submodules = status.lines().any(|line| !line.starts_with(' '));
         }
-        Ok(State { exists: true, commit, repo, local_changes, stale_submodules, wanted: String::new() })
+        Ok(State { exists: true, commit, repo, local_changes, stale_submodules, ..State::default() })
     }
 
     fn check_out(&self, params: &Params, wanted: &Wanted) -> Result<(), OpError> {

@@ -37,9 +37,12 @@ pub async fn download(
 
 /// How much of a body a result keeps.
 pub(crate) const LONGEST_BODY: usize = 1 << 20;
+/// Methods that change nothing: no lock is taken for them, and one that was cut off is simply sent again.
+const READS: &[&str] = &["GET", "HEAD"];
 const METHODS: &[&str] = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
-pub(crate) const URL: ParamSpec = ParamSpec::new("url", ParamKind::Url, "The address.").required();
+pub(crate) const URL: ParamSpec =
+    ParamSpec::new("url", ParamKind::Url, "The address.").required().judged(client::judge_address);
 pub(crate) const CA: ParamSpec = ParamSpec::new(
     "ca",
     ParamKind::NonEmptyText,
@@ -65,7 +68,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
     params: &[
         URL,
         ParamSpec::new("method", ParamKind::Enum(METHODS), "The method; default: GET.")
-            .default(ParamDefault::Text("GET")),
+            .default(ParamDefault::Text("GET"))
+            .reads(READS),
         ParamSpec::new("headers", ParamKind::TextMap, "Headers to send; default: none.")
             .secret()
             .default(ParamDefault::EmptyMap),
@@ -75,6 +79,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
         CA,
         ParamSpec::new("timeout", ParamKind::Duration, "For the whole exchange; default: 30s.")
             .default(ParamDefault::Text("30s")),
+        ParamSpec::new(
+            "changed_when",
+            ParamKind::Text,
+            "An expression over `result`: did it change something? The same as the task's key.",
+        ),
     ],
     exclusive: &[&["body", "json"]],
     one_of: &[],
@@ -138,7 +147,7 @@ impl Action for HttpRequest {
 }
 
 fn is_read(params: &Params) -> bool {
-    matches!(params.text("method").unwrap_or("GET"), "GET" | "HEAD" | "OPTIONS")
+    READS.contains(&params.text("method").unwrap_or("GET"))
 }
 
 /// Returns what is wrong with a status code, if something is.

@@ -126,6 +126,7 @@ impl Drivers {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use stead_model::operation::Needed;
 
     #[test]
     fn descriptors_are_complete() {
@@ -140,6 +141,13 @@ mod tests {
             }
             for group in descriptor.exclusive.iter().chain(descriptor.one_of) {
                 assert!(group.iter().all(|param| names.contains(param)), "{name}: {group:?}");
+            }
+            for (group, needed) in descriptor.needs() {
+                let is_known = match needed {
+                    Needed::UnlessAbsent => names.contains("state"),
+                    Needed::With(other) => names.contains(other),
+                };
+                assert!(is_known, "{name}: {group:?} {needed:?}");
             }
             assert!(descriptor.result.iter().all(|(_, what)| what.ends_with('.')), "{name}: result");
         }

@@ -525,17 +525,21 @@ impl Agent {
         let known = serde_json::from_value::<Peers>(signal.payload.clone())
             .map_err(io::Error::other)
             .and_then(|payload| know_peers(&self.files, payload));
+        let mut report = NodeReport::new(ReportKind::Link, ReportStatus::Complete);
         match known {
-            Ok(true) => (self.tell)("peers changed"),
+            Ok(true) => {
+                report.changed = 1;
+                (self.tell)("peers changed");
+            }
             Ok(false) => {}
             Err(error) => {
                 let why = format!("peers are not written: {error}");
                 (self.tell)(&format!("{}: {why}", signal.id));
-                let report = NodeReport::new(ReportKind::Config, ReportStatus::Failed);
-                return self.keep(&NodeReport { id: Some(signal.id.clone()), error: Some(why), ..report });
+                (report.status, report.error) = (ReportStatus::Failed, Some(why));
             }
         }
-        Ok(())
+        // Whoever told it waits for this.
+        self.keep(&NodeReport { id: Some(signal.id.clone()), ..report })
     }
 
     fn obey_order(&mut self, signal: &Signal) -> Result<(), AgentError> {

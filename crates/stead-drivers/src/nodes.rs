@@ -48,7 +48,7 @@ use stead_model::plan::Digest;
 use stead_model::site::host::Timeouts;
 use stead_model::site::manifest::{ManifestNode, Mode, NodeType, OnNodeError};
 use stead_model::site::{Manifest, ResolvedSpec, Site, resolve};
-use stead_model::{NodeName, RunId};
+use stead_model::{NodeName, RunId, canonical_json};
 use stead_runner::Announcer;
 use stead_runner::machine::MachineDriver;
 use stead_runner::operation::{OpError, Registry};
@@ -60,10 +60,11 @@ use crate::facts::hash_in_path;
 use crate::program_hash;
 
 pub use below::{MachineSeen, NodeSeen, SeenBelow, Told};
+pub use delegate::offers;
 pub use drifted::{Drifted, NodeDrift};
 pub use hosts::{HostError, machine_driver, machines_directory, network_side};
 pub use keys::{DriverKey, KeyError};
-pub use memory::{Memory, known_mode};
+pub use memory::{Memory, known_labels, known_mode};
 pub use pairs::{Pairs, is_handed_down, server_directory};
 pub use preflight::{OnlyReach, Preflight};
 pub use reached::reached_hosts;
@@ -398,7 +399,11 @@ pub fn add_to(registry: &mut Registry, surroundings: &Arc<NodesSurroundings>) {
     act::add_to(registry, surroundings);
 }
 
-/// Returns the digest of a manifest: of what it says, not of how it is written.
-pub fn manifest_digest(text: &[u8]) -> String {
-    format!("sha256:{}", Digest::of(text))
+/// Returns the digest of a manifest: of what it says, not of how it is written or by which run it was handed down.
+pub fn manifest_digest(manifest: &Manifest) -> String {
+    let mut said = manifest.to_json();
+    if let Some(members) = said.as_object_mut() {
+        members.remove("context");
+    }
+    format!("sha256:{}", Digest::of(canonical_json::to_string(&said).as_bytes()))
 }

@@ -22,7 +22,7 @@ mod transaction;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{OpContext, OpError, Registry};
 
@@ -69,7 +69,11 @@ const NAMES: ParamSpec = ParamSpec::new(
     ParamKind::NonEmptyTextList,
     "The packages; `name=version` pins one, the absolute path of a package file (`.deb`) is one too.",
 )
-.required();
+.required()
+.judged(|value| {
+    let file = |path: &std::path::Path| Ok((String::new(), String::new(), path.to_owned()));
+    judge_texts(value, |text| name::parse(text, &mut { file }).err().map(|error| error.message))
+});
 
 /// What is installed of one package.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

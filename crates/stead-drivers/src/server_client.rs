@@ -20,6 +20,7 @@ use serde_json::Value;
 use stead_model::node::wire::{
     ErrorBody, LONGEST_WAIT_SECONDS, NodeReport, Pins, RenewedToken, Signal, WireCode,
 };
+use stead_model::plan::Digest;
 use stead_model::site::ResolvedSpec;
 use stead_model::site::secrets::Secret;
 use stead_model::{ExitCode, MessageId, NodeName};
@@ -237,6 +238,20 @@ impl ServerClient {
     pub async fn job_input(&self, node: &NodeName, job: &MessageId) -> Result<Vec<u8>, ClientError> {
         let path = format!("/v1/nodes/{node}/jobs/{job}/input");
         Ok(self.call("GET", &path, None).await?.body.to_vec())
+    }
+
+    /// Returns a part of the file with this hash, from `from` to before `end`; it may be shorter, but not empty.
+    pub async fn artifact_part(&self, sha256: &Digest, from: u64, end: u64) -> Result<Vec<u8>, ClientError> {
+        let range = ("range", format!("bytes={from}-{}", end.saturating_sub(1)));
+        let path = format!("/v1/artifacts/sha256/{sha256}");
+        let answer = self.accepted(self.send("GET", &path, Some(range), None, PATIENCE).await?)?;
+        let begins = format!("bytes {from}-");
+        let is_part = answer.header("content-range").is_some_and(|shown| shown.starts_with(&begins));
+        let most = end.saturating_sub(from);
+        if !is_part || answer.body.is_empty() || answer.body.len() as u64 > most {
+            return Err(ClientError::Answer(format!("{} answers with another part of a file", self.way)));
+        }
+        Ok(answer.body)
     }
 
     /// Returns a new token in place of this client's.

@@ -12,6 +12,7 @@ mod state;
 pub(crate) mod systemd;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use stead_model::operation::{ParamKind, ParamSpec};
@@ -120,8 +121,11 @@ pub(crate) trait ServiceManager {
     /// Stops and starts a service, and need not wait.
     fn restart(&self, name: &str) -> Result<(), OpError>;
 
-    /// Lets a service read its configuration anew.
-    fn reload(&self, name: &str) -> Result<(), OpError>;
+    /// Lets a service read its configuration anew, and waits until it has: nothing else tells that it failed.
+    ///
+    /// # Errors
+    /// Also if that takes longer than `limit`: class `timeout`.
+    fn reload(&self, name: &str, limit: Duration) -> Result<(), OpError>;
 
     /// Returns the last 20 lines that a service logged, or nothing if nobody knows.
     fn log(&self, name: &str) -> String;

@@ -302,13 +302,21 @@ impl<T: Configure> Operation for Configured<T> {
         diff
     }
 
-    fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(json!({"files": []}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
         let name = self.descriptor().name;
         if self.descriptor().needs_root && cx.root.is_none() && !rustix::process::geteuid().is_root() {
             return Err(OpError::permanent(format!(
                 "{name} needs root here; `become: sudo` on the host gives it"
             )));
         }
+        Ok(())
+    }
+
+    fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         // Looked at again, not taken from the diff: what is done follows from what is there now.
         self.with(cx, params, |setup| setup.bring_about(params))
     }

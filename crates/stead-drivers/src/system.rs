@@ -28,13 +28,14 @@ pub(crate) struct Tool<'a> {
     env: BTreeMap<String, String>,
     stdin: Option<Vec<u8>>,
     capture: Capture,
+    limit: Option<Duration>,
 }
 
 impl<'a> Tool<'a> {
     /// Returns the program called `name`, without arguments.
     pub(crate) fn new(cx: &'a OpContext, name: &'a str) -> Self {
         let env = BTreeMap::from([("LC_ALL".to_owned(), "C".to_owned())]);
-        Self { cx, name, args: Vec::new(), env, stdin: None, capture: Capture::Stream }
+        Self { cx, name, args: Vec::new(), env, stdin: None, capture: Capture::Stream, limit: None }
     }
 
     /// Adds an argument.
@@ -78,6 +79,12 @@ impl<'a> Tool<'a> {
         self
     }
 
+    /// Lets it take no longer than this.
+    pub(crate) fn within(mut self, limit: Duration) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
     /// Runs it to its end, however that is.
     pub(crate) fn run(&self) -> Result<Said, OpError> {
         let program = Program {
@@ -86,7 +93,7 @@ impl<'a> Tool<'a> {
             cwd: "/".into(),
             env: self.env.clone(),
         };
-        blocking::run_with(self.cx, program, self.stdin.clone(), self.capture)
+        blocking::run_with(self.cx, program, self.stdin.clone(), self.capture, self.limit)
     }
 
     /// Runs it and returns what it printed; a failure is an error with the end of what it said.

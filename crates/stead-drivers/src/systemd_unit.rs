@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_model::{Descriptor, Effect, Op};
 use stead_runner::operation::{
     Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params, Registry,
@@ -21,6 +21,7 @@ use crate::service::systemd::Systemd;
 use crate::service::{
     Activity, Boot, ServiceManager, Unit, Wish as Service, check_name, manager, overlay, wait,
 };
+use crate::setup::input;
 use crate::system::{Tool, field, has, need_root, op};
 
 /// Where an administrator's units are.
@@ -44,9 +45,16 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::NonEmptyText,
             "The unit, with its suffix; `.service` if it has none.",
         )
-        .required(),
-        ParamSpec::new("content", ParamKind::Text, "The file's content, as text."),
-        ParamSpec::new("source", ParamKind::SourcePath, "A file on the driver that holds the content."),
+        .required()
+        .judged(|value| judge_texts(value, |text| input::problem(check_name(text)))),
+        ParamSpec::new(
+            "content",
+            ParamKind::Text,
+            "The file's content, as text; this or `source` unless `state` is absent.",
+        )
+        .needed(Needed::UnlessAbsent),
+        ParamSpec::new("source", ParamKind::SourcePath, "A file on the driver that holds the content.")
+            .needed(Needed::UnlessAbsent),
         ParamSpec::new(
             "drop_in",
             ParamKind::NonEmptyText,
@@ -86,6 +94,11 @@ struct Wish {
 }
 
 impl Wish {
+    /// Returns the operation's result.
+    fn data(&self) -> Value {
+        json!({"path": self.path.to_string_lossy(), "unit": self.unit})
+    }
+
     fn new(cx: &OpContext, params: &Params) -> Result<Self, OpError> {
         let name = params.required("name")?;
         check_name(name)?;
@@ -260,8 +273,15 @@ impl Operation for SystemdUnit {
         diff
     }
 
+    fn unchanged(&self, cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(Wish::new(cx, params).ok()?.data())
+    }
+
+    fn permit(&self, _cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root(DESCRIPTOR.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root(DESCRIPTOR.name)?;
         let wish = Wish::new(cx, params)?;
         let systemd = Systemd { cx };
         let names = std::slice::from_ref(&wish.unit);
@@ -304,8 +324,7 @@ impl Operation for SystemdUnit {
                 None => {}
             }
         }
-        let data = json!({"path": wish.path.to_string_lossy(), "unit": wish.unit});
-        Ok(Applied { data: Some(data), notes })
+        Ok(Applied { data: Some(wish.data()), notes })
     }
 
     fn predict(&self, cx: &OpContext, params: &Params, diff: &Diff) {

@@ -28,5 +28,6 @@ pub use mode::{Modes, modes};
 pub use pattern::{infer, violation};
 pub use select::{Added, Choice, SelectError, Selection, Verb, means, select};
 pub use self_address::{
-    Given as SelfAddressGiven, SelfAddress, SelfAddressError, Source as SelfAddressSource, self_address,
+    Given as SelfAddressGiven, SelfAddress, SelfAddressError, Source as SelfAddressSource, address_below,
+    self_address,
 };

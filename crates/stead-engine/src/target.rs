@@ -181,22 +181,12 @@ impl TargetExpr {
         }
     }
 
-    /// Whether the expression means a host that has this name and no labels, whatever others there are.
-    pub fn means(&self, host: &HostName) -> bool {
-        let hosts = HostSet::new([(host.clone(), BTreeMap::new())]);
+    /// Whether the expression means a host that has this name and these labels, whatever others there are.
+    pub fn means(&self, host: &HostName, labels: &BTreeMap<String, String>) -> bool {
+        let hosts = HostSet::new([(host.clone(), labels.clone())]);
         let mut is_meant = false;
         self.each(&hosts, "", |at| is_meant |= at == 0);
         is_meant && self.ad_hoc().is_none()
-    }
-
-    /// Returns what of the expression says more of a host than its name: its labels, or how it is reached.
-    pub fn beyond_names(&self) -> Vec<String> {
-        let labels = self.atoms().filter(|atom| match atom {
-            Atom::Label { .. } | Atom::HasLabel(_) => true,
-            Atom::Name(_) | Atom::All | Atom::Glob(_) => false,
-        });
-        let way = self.ad_hoc().map(|_| self.text.to_string());
-        labels.map(ToString::to_string).chain(way).collect()
     }
 
     fn elements(&self) -> &[Element] {

@@ -114,7 +114,8 @@ interface Master {
   reportPipeline @8 (state :Json) -> ();
   setHold @9 (hold :Json) -> (id :Text);
   renew @10 (csr :Data) -> (cert :Data, ca :Data);
-  mintJoin @11 (role :Text, name :Text, ttlMs :UInt64) -> (token :Text);
+  # Times in seconds since 1970 and id since minor version 4; 0 and nothing: as the master says.
+  mintJoin @11 (role :Text, name :Text, ttlMs :UInt64, iat :Int64, exp :Int64, jti :Text) -> (token :Text);
   # Since minor version 1: who was enrolled, and an end to it by id of token or by name.
   getEnrolments @12 () -> (enrolments :Json);
   revokeEnrolment @13 (what :Text) -> (revoked :Json);

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use stead_runner::clock;
 
+pub(crate) mod door;
+
 /// Upper bounds of the buckets of [`Durations`], in microseconds.
 const BOUNDS: [(&str, u64); 8] = [
     ("0.001", 1_000),

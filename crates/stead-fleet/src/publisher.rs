@@ -58,7 +58,7 @@ pub struct Settings {
     pub commit: Option<CommitId>,
     /// Where what happens is written down.
     pub events: Option<Arc<Events>>,
-    /// What is counted. Who looks on this machine also finds it at `/metrics` of where hooks are taken.
+    /// What is counted. Who looks on this machine finds it at `/metrics` of `observe`, and of where hooks are taken.
     pub metrics: Arc<Metrics>,
 }
 
@@ -82,7 +82,7 @@ pub enum PublishError {
         #[source]
         source: std::io::Error,
     },
-    /// The address for hooks cannot be used.
+    /// The address for hooks, or for figures, cannot be used.
     #[error("failed to listen at {address}")]
     Listen {
         /// Which.

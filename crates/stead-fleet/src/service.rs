@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Master;
 use crate::events::Events;
-use crate::identity::{Authority, Identity, IdentityError, Member, MintOrder};
+use crate::identity::{Authority, Identity, IdentityError, Member};
 use crate::master::{self, Check, Handle, MasterError, Observe, Peers, Rebuild, Running, Settings};
 use crate::store::{
     Embedded, Etcd, EtcdTls, FleetStore, REBUILD, StoreError, StoreLedger, begin_anew, keep_authority,
@@ -41,6 +41,8 @@ pub struct MasterOptions {
     pub file: MasterFile,
     /// Begin anew from what the workers report.
     pub rebuild: bool,
+    /// Say what happens on standard error, too.
+    pub is_told: bool,
 }
 
 /// Why there is no master.
@@ -94,6 +96,7 @@ pub enum ServiceError {
 pub struct MasterService {
     running: Running,
     authority: Arc<Authority>,
+    events: Arc<Events>,
     listener: TcpListener,
     page: TcpListener,
     /// Where workers, publishers and people reach it.
@@ -105,7 +108,7 @@ pub struct MasterService {
 impl MasterService {
     /// Opens the store, makes or reads the authority, listens, and keeps an identity for whoever has this account.
     pub async fn start(options: MasterOptions) -> Result<Self, ServiceError> {
-        let MasterOptions { directory, file, rebuild } = options;
+        let MasterOptions { directory, file, rebuild, is_told } = options;
         let name = name(&file)?;
         check_advertise(&file)?;
         let (store, rebuild) = open(&directory, &file.store, rebuild).await?;
@@ -119,6 +122,7 @@ impl MasterService {
         let (address, observe) = (bound(&listener, &file.listen)?, bound(&page, &file.observe)?);
         let place = directory.join("events");
         let events = Events::open(&place).map_err(|source| ServiceError::Events { path: place, source })?;
+        let events = Arc::new(if is_told { events.with_copy(Box::new(std::io::stderr())) } else { events });
         let ledger = ledger(&directory, &file.store, Arc::clone(&store)).await?;
         let authority = Authority::open(Arc::new(ledger), &name).await?;
         if let Store::Embedded { path } = &file.store {
@@ -129,18 +133,23 @@ impl MasterService {
             address: file.advertise.clone().unwrap_or_else(|| near(address).to_string()),
             store,
             history: usize::try_from(file.history).unwrap_or(usize::MAX),
-            events: Some(Arc::new(events)),
+            events: Some(Arc::clone(&events)),
             peers: Some(peers(Arc::clone(&authority))?),
             rebuild,
         };
         let running = master::start(settings).await?;
         own_identity(&authority, &directory.join(OPERATOR), near(address)).await?;
-        Ok(Self { running, authority, listener, page, address, observe })
+        Ok(Self { running, authority, events, listener, page, address, observe })
     }
 
     /// Returns the way to the master.
     pub fn handle(&self) -> Arc<Handle> {
         self.running.handle()
+    }
+
+    /// Says something to whoever is told what happens.
+    pub fn say(&self, message: &str) {
+        self.events.say(message);
     }
 
     /// Returns who admits to the fleet.
@@ -212,16 +221,6 @@ fn peers(authority: Arc<Authority>) -> Result<Peers, ServiceError> {
         *known = Some((address.to_owned(), stead_runner::clock::instant(), Arc::clone(&client)));
         Some(client as Arc<dyn Master>)
     }))
-}
-
-/// Returns a join token as `order` says, made with the authority that the master's own store keeps. A master that uses a
-/// store in a file has to be stopped for it.
-pub async fn mint(options: MasterOptions, order: &MintOrder) -> Result<String, ServiceError> {
-    let MasterOptions { directory, file, .. } = options;
-    let (store, _) = open(&directory, &file.store, false).await?;
-    let ledger = ledger(&directory, &file.store, store).await?;
-    let authority = Authority::open(Arc::new(ledger), &name(&file)?).await?;
-    Ok(authority.mint(order).await?)
 }
 
 /// Refuses a master of several that would send others to themselves.

@@ -42,7 +42,7 @@ pub use transport::{Link, Mode, Transport};
 pub const PROTO_MAJOR: u16 = 1;
 /// What was added to it: 1 lists and revokes enrolments, 2 tells processes of one worker apart, 3 says which
 /// group an instance is of and what it takes.
-pub const PROTO_MINOR: u16 = 3;
+pub const PROTO_MINOR: u16 = 4;
 /// The largest message that is sent or read.
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// The largest message that is read of somebody without a certificate.

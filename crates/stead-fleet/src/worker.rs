@@ -30,12 +30,12 @@ use std::sync::Arc;
 use stead_drivers::machine::StepWatch;
 use stead_model::WorkerName;
 use stead_model::fleet::services::WorkerFile;
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Master;
 use crate::events::Events;
+use crate::metrics::door;
 
 mod act;
 mod agent;
@@ -169,16 +169,13 @@ pub async fn run(
     master: Arc<dyn Master>,
     shutdown: CancellationToken,
 ) -> Result<(), WorkerError> {
-    let (observe, events) = (settings.file.observe, settings.events.clone());
+    let (address, events) = (settings.file.observe, settings.events.clone());
     let agent = agent::Agent::begin(settings, master)?;
-    let mut door = JoinSet::new();
-    if let Some(address) = observe {
-        let failed = |source| WorkerError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
-        events.iter().for_each(|events| events.say(&format!("figures at http://{bound}/metrics")));
-        door.spawn(figures::serve(listener, agent.figures()));
-    }
+    let listener = door::open(address, events.as_ref()).await;
+    let listener = listener.map_err(|source| WorkerError::Listen { address, source })?;
+    let figures = agent.figures();
+    let mut visitors = JoinSet::new();
+    visitors.spawn(door::serve(listener, Arc::new(move || figures.to_text())));
     agent.run(shutdown).await
 }
 

@@ -367,6 +367,9 @@ pub struct RowResult {
     /// Whether the host could not be reached before the operation began: then another may take its place.
     #[serde(skip)]
     pub not_started: bool,
+    /// Whether trying again cannot help, whatever the class allows: a refused login, a wrong host key.
+    #[serde(skip)]
+    pub in_vain: bool,
 }
 
 impl RowResult {
@@ -387,6 +390,7 @@ impl RowResult {
             unrecorded_inverse: Vec::new(),
             duration_ms: 0,
             not_started: false,
+            in_vain: false,
         }
     }
 }

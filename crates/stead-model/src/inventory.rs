@@ -90,6 +90,17 @@ impl Host {
         given.or(self.become_user.as_ref())
     }
 
+    /// Returns the key, if there is one, that only an executor on the host heeds: another account, or another root.
+    ///
+    /// For this machine that is the driver itself, unless another account is wanted.
+    pub fn needs_executor(&self) -> Option<&'static str> {
+        match self.transport {
+            _ if self.account().is_some() => Some("become"),
+            TransportSpec::Ssh(_) if self.root.is_some() => Some("root"),
+            TransportSpec::Ssh(_) | TransportSpec::Local => None,
+        }
+    }
+
     /// Returns where the password for [`Host::account`] comes from: as the transport says, else the key.
     pub fn account_password(&self) -> Option<&SecretSource> {
         let given = match &self.transport {
@@ -99,10 +110,10 @@ impl Host {
         given.or(self.become_password.as_ref())
     }
 
-    /// Whether both say the same, wherever each was read.
-    fn is_same(&self, other: &Self) -> bool {
+    /// Whether both say the same, wherever each was read: what Stead itself says of where is no part of it.
+    pub fn is_same(&self, other: &Self) -> bool {
         let labels = |host: &Self| {
-            let own = host.labels.iter().filter(|(key, _)| *key != SOURCE_LABEL);
+            let own = host.labels.iter().filter(|(key, _)| !keys::AUTOMATIC_LABELS.contains(&key.as_str()));
             own.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         Self { labels: labels(self), ..self.clone() } == Self { labels: labels(other), ..other.clone() }
@@ -120,6 +131,11 @@ impl Inventory {
 
     /// Returns the inventory that `sources` hold together, or every problem in them.
     pub fn read(sources: &[Source]) -> Result<Self, Diagnostics> {
+        Self::read_placed(sources).map(|(inventory, _)| inventory)
+    }
+
+    /// As [`Self::read`], with where each host is written.
+    pub fn read_placed(sources: &[Source]) -> Result<(Self, BTreeMap<HostName, Place>), Diagnostics> {
         let mut diagnostics = Diagnostics::default();
         let mut found: BTreeMap<HostName, (Host, Place)> = BTreeMap::new();
         for source in sources {
@@ -144,6 +160,7 @@ impl Inventory {
         if diagnostics.has_errors() {
             return Err(diagnostics.sorted());
         }
-        Ok(Self { hosts: found.into_iter().map(|(name, (host, _))| (name, host)).collect() })
+        let places = found.iter().map(|(name, (_, place))| (name.clone(), place.clone())).collect();
+        Ok((Self { hosts: found.into_iter().map(|(name, (host, _))| (name, host)).collect() }, places))
     }
 }

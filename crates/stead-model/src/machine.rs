@@ -5,6 +5,7 @@
 
 mod mark;
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -77,6 +78,9 @@ pub struct MachineSpec {
     /// The crypt hash of its root's password; none: what its image or template has.
     #[serde(skip)]
     pub root_password: Option<Secret>,
+    /// Who it asks for names, where its address is fixed; none: what its network or its template says.
+    #[serde(skip)]
+    pub name_servers: Vec<IpAddr>,
     /// Files that are there before it starts for the first time.
     #[serde(skip)]
     pub files: Vec<PlantedFile>,
@@ -106,6 +110,7 @@ impl MachineSpec {
             authorized_keys: Vec::new(),
             host_key: None,
             root_password: None,
+            name_servers: Vec::new(),
             files: Vec::new(),
         }
     }
@@ -114,8 +119,9 @@ impl MachineSpec {
     ///
     /// Keys, files and the seed are not among them: they are given at the first boot, and what they become is the
     /// configuration's business. Nor is whether it makes machines: only some drivers care. Nor its number: one that was
-    /// given a free one has that.
+    /// given a free one has that. Nor the way out of its networks: it is set at each start.
     pub fn shape(&self) -> BTreeMap<&'static str, Value> {
+        let nics: Vec<Nic> = self.nics.iter().map(|nic| Nic { gateway: None, ..nic.clone() }).collect();
         let mut shape = BTreeMap::from([
             ("boot", json(&self.boot)),
             ("cpu_milli", json(&self.cpu_milli)),
@@ -126,7 +132,7 @@ impl MachineSpec {
             ("kind", json(&self.kind)),
             ("memory_mb", json(&self.memory_mb)),
             ("mounts", json(&(!self.mounts.is_empty()).then_some(&self.mounts))),
-            ("nics", json(&self.nics)),
+            ("nics", json(&nics)),
             ("program", json(&self.program.as_ref().map(MachineProgram::shape))),
             ("user", json(&self.user)),
             ("vsock", json(&self.vsock.then_some(true))),
@@ -292,7 +298,7 @@ pub struct Nic {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The way out of that address's network, where the driver has to say it.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
     /// Ports of it that are reached at ports of this machine, where the network can pass them on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

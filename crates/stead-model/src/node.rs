@@ -14,7 +14,9 @@ pub mod wire;
 pub use applied::{Applied, ApplyFailure, Change};
 pub use bootstrap::Bootstrap;
 pub use entry::{NodeChange, NodeEntry, NodeStatus, NodesState, ServerEntry, StateError, Told};
-pub use errand::{Errand, ErrandBegun, ErrandEnd, ErrandNote, ErrandVerb};
+pub use errand::{
+    Errand, ErrandBegun, ErrandEnd, ErrandNote, ErrandVerb, ImageOffered, ImagesAsked, ImagesOffered,
+};
 pub use marker::{ConfigComplete, ConfigFailed};
 pub use observed::{Drift, NodeState, Observation};
 pub use test_report::{Check, TestReport};

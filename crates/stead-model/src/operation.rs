@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::plan::Op;
+
 /// What an operation may do to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
@@ -73,13 +75,51 @@ impl Descriptor {
         self.params.iter().find(|param| param.name == name)
     }
 
+    /// Returns what it may do with these parameters. `given` returns what one of them is; null while that is not known.
+    pub fn effect_with<'a>(&self, given: impl Fn(&str) -> Option<&'a Value>) -> Effect {
+        let reads = |param: &ParamSpec| {
+            let value = match (given(param.name), param.default) {
+                (Some(value), _) => value.as_str(),
+                (None, Some(ParamDefault::Text(text))) => Some(text),
+                (None, _) => None,
+            };
+            value.is_some_and(|value| param.reads.contains(&value))
+        };
+        if self.params.iter().any(reads) { Effect::Read } else { self.effect }
+    }
+
+    /// Returns what it may do as `op`, whose templates are not rendered yet.
+    pub fn effect_of(&self, op: &Op) -> Effect {
+        self.effect_with(|name| op.params.get(name).map(|param| param.as_value().unwrap_or(&Value::Null)))
+    }
+
     /// Returns the closed JSON Schema of the parameters.
     pub fn params_schema(&self) -> Value {
         let properties: serde_json::Map<String, Value> =
             self.params.iter().map(|param| (param.name.to_owned(), param.schema())).collect();
         let required: Vec<&str> =
             self.params.iter().filter(|param| param.required).map(|param| param.name).collect();
-        json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+        let mut schema = json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+        let conditions: Vec<Value> = self.needs().map(|(names, needed)| needed.schema(&names)).collect();
+        if let (Value::Object(fields), false) = (&mut schema, conditions.is_empty()) {
+            fields.insert("allOf".to_owned(), conditions.into());
+        }
+        schema
+    }
+
+    /// Returns the parameters that are needed under a condition, each with those that do in its place: of parameters that
+    /// exclude each other one is enough.
+    pub fn needs(&self) -> impl Iterator<Item = (Vec<&'static str>, Needed)> {
+        self.params.iter().filter_map(|param| {
+            let needed = param.needed?;
+            let also = |name: &&str| self.param(name).is_some_and(|other| other.needed == Some(needed));
+            let group = self.exclusive.iter().find(|group| group.contains(&param.name));
+            let names = match group {
+                Some(group) => group.iter().copied().filter(also).collect(),
+                None => vec![param.name],
+            };
+            (names.first() == Some(&param.name)).then_some((names, needed))
+        })
     }
 
     /// Returns the descriptor as one JSON value, for `stead schema operation`.
@@ -112,10 +152,16 @@ pub struct ParamSpec {
     pub kind: ParamKind,
     /// Whether it must be given.
     pub required: bool,
+    /// When it must be given all the same, if it is not always.
+    pub needed: Option<Needed>,
     /// Whether it may hold secrets.
     pub secret: bool,
     /// What it is if it is not given; none where that is no value of its own, such as an attribute that is kept.
     pub default: Option<ParamDefault>,
+    /// With one of these values the operation only reads, whatever its effect is otherwise.
+    pub reads: &'static [&'static str],
+    /// Returns why a value of its kind is not allowed all the same, such as a schedule that is none.
+    pub judge: Option<Judge>,
     /// One sentence, with the default.
     pub doc: &'static str,
 }
@@ -123,12 +169,28 @@ pub struct ParamSpec {
 impl ParamSpec {
     /// Returns an optional parameter that may not hold secrets.
     pub const fn new(name: &'static str, kind: ParamKind, doc: &'static str) -> Self {
-        Self { name, kind, required: false, secret: false, default: None, doc }
+        Self {
+            name,
+            kind,
+            required: false,
+            needed: None,
+            secret: false,
+            default: None,
+            reads: &[],
+            judge: None,
+            doc,
+        }
     }
 
     /// Returns this parameter as one that must be given.
     pub const fn required(mut self) -> Self {
         self.required = true;
+        self
+    }
+
+    /// Returns this parameter as one that must be given when `needed` says so.
+    pub const fn needed(mut self, needed: Needed) -> Self {
+        self.needed = Some(needed);
         self
     }
 
@@ -141,6 +203,18 @@ impl ParamSpec {
     /// Returns this parameter as one that is `default` if it is not given.
     pub const fn default(mut self, default: ParamDefault) -> Self {
         self.default = Some(default);
+        self
+    }
+
+    /// Returns this parameter as one with which the operation only reads if it is one of `values`.
+    pub const fn reads(mut self, values: &'static [&'static str]) -> Self {
+        self.reads = values;
+        self
+    }
+
+    /// Returns this parameter as one whose values `judge` looks at too.
+    pub const fn judged(mut self, judge: Judge) -> Self {
+        self.judge = Some(judge);
         self
     }
 
@@ -168,6 +242,58 @@ impl ParamSpec {
             }
         }
         schema
+    }
+}
+
+/// When a parameter must be given that is not always required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needed {
+    /// Unless `state` is `absent`.
+    UnlessAbsent,
+    /// If this parameter is given.
+    With(&'static str),
+}
+
+impl Needed {
+    /// Whether one must be given with these parameters. `given` returns what one of them is; null while that is not known,
+    /// and then it need not.
+    pub fn holds<'a>(self, given: impl Fn(&str) -> Option<&'a Value>) -> bool {
+        match self {
+            Self::UnlessAbsent => given("state").is_none_or(|state| state == "present"),
+            Self::With(name) => given(name).is_some(),
+        }
+    }
+
+    /// Returns the condition as words after `needs X`.
+    pub fn describe(self) -> String {
+        match self {
+            Self::UnlessAbsent => "unless `state` is absent".to_owned(),
+            Self::With(name) => format!("with `{name}`"),
+        }
+    }
+
+    /// Returns the schema of parameters among which one of `names` is if it must be.
+    fn schema(self, names: &[&str]) -> Value {
+        let mut ways: Vec<Value> = names.iter().map(|name| json!({"required": [name]})).collect();
+        ways.push(match self {
+            Self::UnlessAbsent => {
+                json!({"properties": {"state": {"const": "absent"}}, "required": ["state"]})
+            }
+            Self::With(name) => json!({"not": {"required": [name]}}),
+        });
+        json!({"anyOf": ways})
+    }
+}
+
+/// Returns why a value is not allowed, or nothing if it is.
+pub type Judge = fn(&Value) -> Option<String>;
+
+/// Returns the first problem of a text, or of the texts of a list.
+pub fn judge_texts(value: &Value, judge: impl Fn(&str) -> Option<String>) -> Option<String> {
+    match value {
+        Value::String(text) => judge(text),
+        Value::Array(items) => items.iter().filter_map(Value::as_str).find_map(judge),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
     }
 }
 
@@ -268,6 +394,13 @@ impl ParamKind {
     /// Returns why `value` is not allowed, or nothing if it is.
     pub fn refuse(self, value: &Value) -> Option<String> {
         let text = |what: &str| Some(format!("expected {what}, found {}", describe(value)));
+        let listed = |what: &str, fits: &dyn Fn(&Value) -> bool| match value.as_array() {
+            Some(items) => {
+                let odd = items.iter().find(|item| !fits(item))?;
+                Some(format!("expected {what}, found {} in it", describe(odd)))
+            }
+            None => text(what),
+        };
         match self {
             Self::Any => None,
             Self::Text | Self::SourcePath | Self::Regex => {
@@ -344,18 +477,10 @@ impl ParamKind {
                 Some(word) if words.contains(&word) => None,
                 Some(_) | None => text(&format!("one of {}", words.join(", "))),
             },
-            Self::TextList => {
-                if is_text_list(value) {
-                    None
-                } else {
-                    text("a list of texts")
-                }
+            Self::NonEmptyTextList | Self::Lines if value.as_array().is_some_and(Vec::is_empty) => {
+                Some("must not be empty".to_owned())
             }
-            Self::NonEmptyTextList => match value.as_array() {
-                Some(items) if items.is_empty() => Some("must not be empty".to_owned()),
-                Some(_) if is_text_list(value) => None,
-                Some(_) | None => text("a list of texts"),
-            },
+            Self::TextList | Self::NonEmptyTextList => listed("a list of texts", &Value::is_string),
             Self::IntList(low, high) => {
                 let fits = |item: &Value| {
                     match item {
@@ -365,10 +490,7 @@ impl ParamKind {
                     other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => other.as_i64().is_some_and(|number| (low..=high).contains(&number)),
                 }
                 };
-                match value.as_array() {
-                    Some(items) if items.iter().all(fits) => None,
-                    Some(_) | None => text(&format!("a list of whole numbers from {low} to {high}")),
-                }
+                listed(&format!("a list of whole numbers from {low} to {high}"), &fits)
             }
             Self::TextMap => match value.as_object() {
                 Some(items)
@@ -402,19 +524,16 @@ impl ParamKind {
                 Some(line) if is_line(line) => None,
                 Some(_) | None => text("a text on one line"),
             },
-            Self::Lines => match value.as_array() {
-                Some(items) if items.is_empty() => Some("must not be empty".to_owned()),
-                Some(items) if items.iter().all(|item| item.as_str().is_some_and(is_line)) => None,
-                Some(_) | None => text("a list of texts, each on one line"),
-            },
+            Self::Lines => {
+                listed("a list of texts, each on one line", &|item| item.as_str().is_some_and(is_line))
+            }
             Self::Address => match value.as_str() {
                 Some(address) if is_address(address) => None,
                 Some(_) | None => text("an IPv4 or IPv6 address"),
             },
-            Self::Addresses => match value.as_array() {
-                Some(items) if items.iter().all(|item| item.as_str().is_some_and(is_address)) => None,
-                Some(_) | None => text("a list of IPv4 or IPv6 addresses"),
-            },
+            Self::Addresses => {
+                listed("a list of IPv4 or IPv6 addresses", &|item| item.as_str().is_some_and(is_address))
+            }
             Self::TextOrNumber => {
                 if value.is_string() || value.is_number() {
                     None

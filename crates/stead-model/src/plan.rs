@@ -315,6 +315,9 @@ pub struct Op {
 /// The one parameter of an operation whose own are withheld.
 const WITHHELD: &str = "withheld";
 
+/// The one parameter of an operation that stands where there is no inverse.
+const IRREVERSIBLE: &str = "irreversible";
+
 impl Op {
     /// Returns what is recorded of an operation that holds a secret: that there was one. It cannot be carried out.
     pub fn withheld(&self) -> Self {
@@ -325,6 +328,18 @@ impl Op {
     /// Whether its parameters were not recorded; see [`Self::withheld`].
     pub fn is_withheld(&self) -> bool {
         self.params.len() == 1 && self.params.contains_key(WITHHELD)
+    }
+
+    /// Returns what is recorded in place of an inverse if `operation` changed something and nothing can bring back what
+    /// was there: an undo that finds it has failed. It cannot be carried out.
+    pub fn irreversible(operation: OperationName) -> Self {
+        let params = BTreeMap::from([(IRREVERSIBLE.to_owned(), Param::Value(true.into()))]);
+        Self { operation, params }
+    }
+
+    /// Whether it stands where there is no inverse; see [`Self::irreversible`].
+    pub fn is_irreversible(&self) -> bool {
+        self.params.len() == 1 && self.params.contains_key(IRREVERSIBLE)
     }
 }
 

@@ -16,6 +16,7 @@ mod tests;
 
 pub use error::{TransportFault, TransportSpecError};
 pub use options::OPTIONS;
+pub(crate) use options::is_host_key;
 pub use parse::secret_ranges;
 
 /// Time for TCP, key exchange and login together, if nobody says otherwise.

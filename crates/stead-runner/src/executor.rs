@@ -273,8 +273,9 @@ impl Executor {
         let output = AttemptOutput::new(self, attempt);
         // Cancellation and the task's timeout reach the operation through one channel of its own.
         let (stop, stopped) = Cancel::signal();
-        let context = self.op_context(attempt, host, stopped, output.sink(), scope.clone());
         let timeout = self.plan.task(attempt.task).settings.timeout;
+        let mut context = self.op_context(attempt, host, stopped, output.sink(), scope.clone());
+        context.deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
         let mut work = CatchPanic(Box::pin(self.judge_and_run(attempt, &context, scope)));
         let mut flush = tokio::time::interval(output::FLUSH_EVERY);
         flush.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -346,17 +347,27 @@ impl Executor {
             attempt: attempt.attempt,
             base_dir: self.base_dir.clone(),
             files: Arc::new(self.local_files(host)),
-            undo: self.undo.clone().wanted(
+            undo: self.undo_store(host).wanted(
                 self.mode == Mode::Run && self.plan.task(attempt.task).settings.undo == Some(Undo::Auto),
             ),
             root: self.hosts.root(host),
             hidden_env: Arc::clone(&self.hidden_env),
             grace: self.grace,
+            deadline: None,
             restarted: None,
             predicted: predicted.entry(host.clone()).or_default().clone(),
             output,
             cancel,
             scope: Arc::new(scope),
+        }
+    }
+
+    /// Returns where copies go of what is replaced on a host: below its own `workdir` first.
+    fn undo_store(&self, host: &HostName) -> UndoStore {
+        let workdir = self.hosts.host(host).and_then(|host| host.workdir.as_ref());
+        match workdir {
+            Some(workdir) => self.undo.clone().first_below(PathBuf::from(workdir)),
+            None => self.undo.clone(),
         }
     }
 
@@ -528,7 +539,8 @@ impl Executor {
             {
                 return Err(OpError::permanent(why));
             }
-            let writes = self.mode == Mode::Run && entry.descriptor().effect != Effect::Read;
+            let effect = entry.descriptor().effect_with(|name| params.as_map().get(name));
+            let writes = self.mode == Mode::Run && effect != Effect::Read;
             if self.goes_bare(pool, host, entry, &cx.host) {
                 let done = pool.act_bare(host, entry, cx, &params, self.mode).await;
                 return done.unwrap_or_else(|lost| self.lost(lost, cx, writes));
@@ -643,7 +655,7 @@ impl Executor {
     /// became known since are not.
     async fn lock_for(&self, op: &Op, host: &HostName, cancel: &Cancel) -> Result<(), OpError> {
         let entry = self.registry.get(op.operation.as_str());
-        let writes = entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read);
+        let writes = entry.is_some_and(|entry| entry.descriptor().effect_of(op) != Effect::Read);
         let Some(locks) = &self.locks else { return Ok(()) };
         if !writes || self.mode == Mode::DryRun {
             return Ok(());

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stead_model::ErrorClass;
 use stead_model::machine::{
-    Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope, ShapeChange,
+    Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, Owner, OwnerScope, ShapeChange,
 };
 
 use crate::transport::Reader;
@@ -26,8 +26,9 @@ pub trait MachineDriver: Send + Sync {
         Ok(())
     }
 
-    /// Returns why machines that boot these could not be made, as far as whoever makes them can be asked. Changes nothing.
-    async fn missing(&self, _boots: &[Boot]) -> Vec<MachineError> {
+    /// Returns why machines that boot these, and those that are to have these numbers, could not be made, as far as whoever
+    /// makes them can be asked. Changes nothing.
+    async fn missing(&self, _boots: &[Boot], _numbers: &[(Owner, u32)]) -> Vec<MachineError> {
         Vec::new()
     }
 
@@ -41,6 +42,12 @@ pub trait MachineDriver: Send + Sync {
 
     /// Starts it and returns when its process lives.
     async fn start(&self, id: &MachineId) -> Result<Changed, MachineError>;
+
+    /// Is told where the SSH daemon inside a machine listens now, which its spec may change: from here on
+    /// [`SshDoor`](stead_model::machine::SshDoor) leads there. Drivers that see it for themselves need not be told.
+    async fn ssh_moved(&self, _id: &MachineId, _port: u16) -> Result<Changed, MachineError> {
+        Ok(Changed::No)
+    }
 
     /// Asks it to stop, and forces it once `grace` is over.
     async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError>;
@@ -93,6 +100,8 @@ pub enum Need {
     Root,
     /// Mounts and networks of its own, which root in a container often may not have.
     Namespaces,
+    /// What an ordinary account needs to be root of namespaces of its own, and to have a network there.
+    UserNamespaces,
     /// What lets the processor run guests: `/dev/kvm`.
     Kvm(PathBuf),
 }

@@ -33,6 +33,16 @@ pub trait Operation: Send + Sync {
     /// Returns what would have to change; empty means nothing. Pure.
     fn diff(&self, params: &Params, seen: &Observed) -> Diff;
 
+    /// Returns the result where nothing has to change: what a plan reads of it is there, whoever brought it about.
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, _seen: &Observed) -> Option<Value> {
+        None
+    }
+
+    /// Refuses what this account may not do. Asked before a difference is applied, and before it is predicted.
+    fn permit(&self, _cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        Ok(())
+    }
+
     /// Makes the difference go away. Called only with a difference that is not empty.
     fn apply(&self, cx: &OpContext, params: &Params, diff: &Diff) -> Result<Applied, OpError>;
 
@@ -200,6 +210,8 @@ pub struct OpContext {
     pub hidden_env: Arc<[String]>,
     /// How long a cancelled command may take before it is killed.
     pub grace: Duration,
+    /// When its time is up; none: it may take as long as it takes.
+    pub deadline: Option<tokio::time::Instant>,
     /// The boot that has ended, where the machine has restarted for this operation and it goes on.
     pub restarted: Option<String>,
     /// What this dry run has predicted so far on this host.
@@ -225,6 +237,12 @@ impl UndoStore {
     /// Returns the store of `run` in the first of `places` (base directories of this machine) that can be used.
     pub fn new(places: Arc<[PathBuf]>, run: RunId) -> Self {
         Self { places, run: Some(run), wanted: false }
+    }
+
+    /// Returns this store with another base directory before the others.
+    pub fn first_below(mut self, base: PathBuf) -> Self {
+        self.places = std::iter::once(base).chain(self.places.iter().cloned()).collect();
+        self
     }
 
     /// Returns this store for an operation whose inverse is, or is not, wanted.
@@ -500,6 +518,8 @@ pub struct OpError {
     pub changed: bool,
     /// Whether the host was lost before the operation began there.
     pub not_started: bool,
+    /// Whether trying again cannot help, whatever the class allows: a refused login, a wrong host key.
+    pub in_vain: bool,
 }
 
 impl OpError {
@@ -512,6 +532,7 @@ impl OpError {
             not_known: false,
             changed: false,
             not_started: false,
+            in_vain: false,
         }
     }
 

@@ -27,6 +27,7 @@ use std::time::Duration;
 use crate::transport::Connect;
 
 pub use agent::{RemoteAgent, RemoteAgentSettings};
+pub use become_account::Account;
 pub(crate) use binary::Binaries;
 pub use bring::{Carrier, Destination};
 pub(crate) use pending::Lost;

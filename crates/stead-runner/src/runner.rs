@@ -549,7 +549,7 @@ impl Runner {
         let writes = |task: &stead_model::Task| {
             task.action.parts().iter().any(|part| {
                 let entry = self.registry.get(part.op.operation.as_str());
-                entry.is_some_and(|entry| entry.descriptor().effect != Effect::Read)
+                entry.is_some_and(|entry| entry.descriptor().effect_of(&part.op) != Effect::Read)
             })
         };
         let mut hosts = self.hosts_of(plan, run_id, &directory, &writes);

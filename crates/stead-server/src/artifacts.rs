@@ -1,7 +1,9 @@
 //! Programs and images by their hash.
 //!
 //! What there is to serve: this program, what lies in `STATE/bin/ARCH/`, and what lies in `STATE/artifacts/`. Files are
-//! hashed beside serving, and again only when they changed.
+//! hashed beside serving, and again only when they changed. What a run offers for a while lies in
+//! [`offers`], under the hash that the run has found: it is large, and is not hashed here as well. Who fetches
+//! something compares its hash.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -10,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
+use stead_drivers::nodes::offers;
 use stead_model::plan::Digest;
 use tokio::sync::watch;
 
@@ -77,6 +80,12 @@ impl Index {
     }
 }
 
+/// Opens what a run offers under this hash, and returns its size.
+pub(crate) fn offered(state: &Path, digest: &Digest) -> Option<(File, u64)> {
+    let (file, seen) = open(&offers(state).join(digest.to_string())).ok()?;
+    Some((file, seen.size))
+}
+
 fn list(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).take(MOST).collect();
@@ -124,5 +133,20 @@ mod tests {
         assert!(index.open(&Digest::of(b"image")).is_none());
         let again = Index::make(dir.path(), Some(&index));
         assert!(again.open(&Digest::of(b"changed")).is_some());
+    }
+
+    #[test]
+    fn what_a_run_offers_is_there_as_long_as_it_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let digest = Digest::of(b"large");
+        assert!(offered(dir.path(), &digest).is_none());
+        fs::create_dir_all(offers(dir.path())).unwrap();
+        fs::write(dir.path().join("image"), "large").unwrap();
+        let link = offers(dir.path()).join(digest.to_string());
+        std::os::unix::fs::symlink(dir.path().join("image"), &link).unwrap();
+        assert_eq!(offered(dir.path(), &digest).map(|(_, size)| size), Some(5));
+        assert!(Index::make(dir.path(), None).open(&digest).is_none(), "it is not hashed here");
+        fs::remove_file(&link).unwrap();
+        assert!(offered(dir.path(), &digest).is_none());
     }
 }

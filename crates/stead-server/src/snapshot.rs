@@ -179,6 +179,7 @@ impl Sources {
 
 const SPECS: &str = "specs";
 const POSTURES: &str = "postures";
+const MANIFESTS: &str = "manifests";
 const STRAYS: &str = "names";
 
 /// Puts back what a file of a folder said before; returns whether it was there.
@@ -203,6 +204,9 @@ fn broken(site: &Site) -> Vec<(String, String)> {
     for (name, entry) in &site.postures {
         look(format!("{POSTURES}/{name}"), &entry.diagnostics);
     }
+    for (name, entry) in &site.manifests {
+        look(format!("{MANIFESTS}/{name}"), &entry.diagnostics);
+    }
     look(STRAYS.to_owned(), &site.strays);
     broken
 }
@@ -213,6 +217,7 @@ impl Snapshot {
         let was_there = match file.split_once('/') {
             Some((SPECS, name)) => keep(&mut self.site.specs, name, &before.specs),
             Some((POSTURES, name)) => keep(&mut self.site.postures, name, &before.postures),
+            Some((MANIFESTS, name)) => keep(&mut self.site.manifests, name, &before.manifests),
             // Nobody refers to a file without a usable name; everybody needs secrets and keys.
             Some(_) | None => return file == STRAYS,
         };

@@ -307,6 +307,8 @@ impl Program {
         if machine.state == "Running" {
             return messages(409, &["Error from API", "The VM could not boot", "VM is already running"]);
         }
+        // A boot that fails keeps no disk.
+        let mut disks = Vec::new();
         for disk in machine.config["disks"].as_array().into_iter().flatten() {
             let path = disk["path"].as_str().unwrap_or_default();
             let Ok(file) = File::open(path) else { return failed(&format!("no disk {path}")) };
@@ -317,7 +319,7 @@ impl Program {
                     "Error from device manager: failed to acquire lock for disk image {path}"
                 ));
             }
-            machine.disks.push(file);
+            disks.push(file);
         }
         let kernel = machine.config["payload"]["kernel"].as_str().unwrap_or_default();
         if !fs::read(kernel).is_ok_and(|bytes| bytes.starts_with(KERNEL)) {
@@ -325,7 +327,7 @@ impl Program {
         }
         let serial = machine.config["serial"]["file"].as_str().map(File::create);
         let Some(Ok(serial)) = serial else { return failed("no serial port") };
-        machine.serial = Some(serial);
+        (machine.serial, machine.disks) = (Some(serial), disks);
         machine.state = "Running";
         self.say("up\r\n");
         self.event("vm", "booted");

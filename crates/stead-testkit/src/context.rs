@@ -28,6 +28,7 @@ pub fn context(base_dir: &Path) -> OpContext {
         root: None,
         hidden_env: Arc::from([]),
         grace: Duration::from_secs(10),
+        deadline: None,
         restarted: None,
         predicted: Predicted::default(),
         output: Output::none(),

@@ -12,7 +12,7 @@ pub struct Ran {
     pub diff: Diff,
     /// The state before.
     pub before: Observed,
-    /// What `apply` reported.
+    /// What it reported.
     pub applied: Applied,
 }
 
@@ -21,6 +21,7 @@ pub fn check(operation: &dyn Operation, cx: &OpContext, params: &Params) -> Resu
     let seen = operation.observe(cx, params)?;
     let diff = operation.diff(params, &seen);
     if !diff.is_empty() {
+        operation.permit(cx, params)?;
         operation.predict(cx, params, &diff);
     }
     Ok(diff)
@@ -34,8 +35,10 @@ pub fn run(operation: &dyn Operation, cx: &OpContext, params: &Params) -> Result
     let before = operation.observe(cx, params)?;
     let diff = operation.diff(params, &before);
     if diff.is_empty() {
-        return Ok(Ran { changed: false, diff, before, applied: Applied::default() });
+        let applied = Applied { data: operation.unchanged(cx, params, &before), notes: Vec::new() };
+        return Ok(Ran { changed: false, diff, before, applied });
     }
+    operation.permit(cx, params)?;
     let applied = operation.apply(cx, params, &diff)?;
     let after = operation.observe(cx, params)?;
     if let Some(field) = operation.diff(params, &after).fields.first() {

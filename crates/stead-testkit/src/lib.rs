@@ -7,6 +7,7 @@ pub mod cloud_hypervisor;
 pub mod cloud_init;
 pub mod container;
 pub mod context;
+pub mod etcd;
 pub mod file_cases;
 pub mod flow;
 pub mod machine_contract;

@@ -93,6 +93,7 @@ pub async fn verify(yard: &dyn Yard) {
     disturbed::restarted_host(yard).await;
     disturbed::two_drivers(yard).await;
     disturbed::dropped_everywhere(yard).await;
+    disturbed::dropped_while_failing(yard).await;
     disturbed::killed_driver(yard).await;
     disturbed::killed_while_stopping(yard).await;
 }

@@ -42,7 +42,7 @@ pub fn boot_disk() -> Vec<u8> {
 ///
 /// Its init mounts the seed and prints `meta-data`, gets the address that the seed gives it, else that of QEMU's own network, answers on port 22 with one
 /// line, and does what the kernel's argument `micro=` says: `off` powers off, `panic` panics, anything else waits for
-/// the power button.
+/// the power button. Once the first bytes of a disk are `deaf` it says so, clears them and ignores the button.
 #[derive(Clone, Debug)]
 pub struct MicroLinux {
     /// The kernel.
@@ -77,7 +77,10 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-for module in $(cat /modules/order); do insmod /modules/$module.ko; done
+# Which of two modules needs the other differs between kernels: what cannot be loaded at first can the second time.
+for pass in 1 2; do
+    for module in $(cat /modules/order); do insmod /modules/$module.ko 2>/dev/null; done
+done
 mkdir -p /seed
 for disk in /dev/vd?; do mount -t iso9660 -o ro $disk /seed 2>/dev/null && break; done
 sed 's/^/seed: /' /seed/meta-data
@@ -91,12 +94,24 @@ printf '#!/bin/sh\necho power button >/dev/console\npoweroff -f\n' >/etc/acpi/PW
 chmod 755 /etc/acpi/PWRF/00000080
 acpid -d -c /etc/acpi &
 nc -ll -p 22 -e /bin/echo hello from the micro guest &
+nc -ll -p 2222 -e /bin/echo hello from its other port &
 echo "micro guest is up, boot $(cat /proc/sys/kernel/random/boot_id)"
 case $(cat /proc/cmdline) in
 *micro=off*) poweroff -f ;;
 *micro=panic*) echo c >/proc/sysrq-trigger ;;
 esac
-while :; do sleep 60; done
+while :; do
+    for disk in /dev/vd?; do
+        # What was read before is forgotten with the last who has it open.
+        if [ "$(head -c 4 $disk 2>/dev/null | tr -d '\000')" = deaf ]; then
+            killall acpid
+            dd if=/dev/zero of=$disk bs=512 count=1 conv=notrunc 2>/dev/null
+            sync
+            echo deaf
+        fi
+    done
+    sleep 1
+done
 "#;
 
 impl MicroLinux {

@@ -5,7 +5,7 @@
 //! * from a fresh, a half-applied and a converged target, check says what the run right after does, and writes
 //!   nothing (content, mode, owner, modification time, inode);
 //! * a dry run that observes again sees its own prediction;
-//! * the first run is changed, the second is not and writes nothing;
+//! * the first run is changed, the second is not and writes nothing, and has the same keys in its result;
 //! * drift made by hand in any field is repaired;
 //! * what is not specified is kept;
 //! * spelling out the declared defaults of its parameters changes nothing;
@@ -17,10 +17,10 @@
 //! [`violations`] returns what was not kept, so that the suite can be shown to fail. [`violations_by`] has the
 //! operations carried out by another [`Carrier`], such as an executor behind SSH.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use stead_model::operation::RootSupport;
 use stead_model::{Descriptor, Effect, Op};
 use stead_runner::operation::{Diff, Entry, OpContext, OpError, Operation, Params, Predicted, Registry};
@@ -34,9 +34,9 @@ use crate::tree::{Depth, difference, snapshot};
 pub enum World {
     /// A directory of its own: everything in it.
     Directory,
-    /// The system: what this function returns of the one whose root it gets. `fresh` has to bring every walk to
+    /// The system: what this function returns of the one whose root it gets, as deep as it is asked to. `fresh` has to bring every walk to
     /// the same start, on `/` and on an empty root prefix alike.
-    System(fn(&Path) -> BTreeMap<String, String>),
+    System(fn(&Path, Depth) -> BTreeMap<String, String>),
 }
 
 /// One way to use a write operation. Functions get the target directory; with [`World::System`] the root of the system.
@@ -93,6 +93,8 @@ pub struct Went {
     pub diff: Option<Value>,
     /// The operation that restores the state before.
     pub inverse: Option<Op>,
+    /// Its result.
+    pub data: Option<Value>,
 }
 
 /// Carries out operations for the suite.
@@ -140,7 +142,7 @@ impl Carrier for Here<'_> {
         let operation = self.operation(operation)?;
         let ran = flow::run(operation, cx, params)?;
         let inverse = operation.inverse(params, &ran.before);
-        Ok(Went { changed: ran.changed, diff: shown(&ran.diff), inverse })
+        Ok(Went { changed: ran.changed, diff: shown(&ran.diff), inverse, data: ran.applied.data })
     }
 }
 
@@ -239,7 +241,7 @@ impl Suite<'_> {
     fn everything(&self, target: &Target, depth: Depth) -> BTreeMap<String, String> {
         match self.case.world {
             World::Directory => snapshot(&target.dir, depth),
-            World::System(state) => state(&target.dir),
+            World::System(state) => state(&target.dir, depth),
         }
     }
 
@@ -277,7 +279,7 @@ impl Suite<'_> {
         if !leftovers.is_empty() {
             self.broken(format!("{start}: left {leftovers:?}"));
         }
-        self.converged(&target, start);
+        self.converged(&target, start, ran.data.as_ref());
         self.undo(&target, start, ran.inverse, &before);
     }
 
@@ -334,7 +336,7 @@ impl Suite<'_> {
     }
 
     /// A converged target: check and run say unchanged and write nothing.
-    fn converged(&mut self, target: &Target, start: &str) {
+    fn converged(&mut self, target: &Target, start: &str, data: Option<&Value>) {
         let before = self.everything(target, Depth::Everything);
         if let Some(diff @ Some(_)) = self.check(target, "converged") {
             self.broken(format!("{start}, converged: check predicts {}", text(&diff)));
@@ -343,7 +345,19 @@ impl Suite<'_> {
             Ok(ran) if ran.changed => {
                 self.broken(format!("{start}: the second run is changed: {}", text(&ran.diff)))
             }
-            Ok(_) => {}
+            Ok(ran) => {
+                let keys = |data: Option<&Value>| -> BTreeSet<String> {
+                    let keys = data.and_then(Value::as_object).into_iter().flat_map(Map::keys);
+                    // A backup is made of what is replaced.
+                    keys.filter(|key| *key != "backup").cloned().collect()
+                };
+                let (first, second) = (keys(data), keys(ran.data.as_ref()));
+                if first != second {
+                    self.broken(format!(
+                        "{start}: the result has {first:?}, that of the second run {second:?}"
+                    ));
+                }
+            }
             Err(error) => self.broken(format!("{start}: the second run failed: {error}")),
         }
         for line in difference(&before, &self.everything(target, Depth::Everything)) {

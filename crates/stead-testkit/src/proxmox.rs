@@ -155,6 +155,11 @@ impl Proxmox {
         self.world().faults.push(fault);
     }
 
+    /// Returns how many faults have not happened yet, or go on.
+    pub fn faults(&self) -> usize {
+        self.world().faults.len()
+    }
+
     /// Makes everything work again.
     pub fn heal(&self) {
         self.world().faults.clear();

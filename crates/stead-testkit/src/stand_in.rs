@@ -3,7 +3,7 @@
 //!
 //! A unit is known if its file is in `/etc/systemd/system`. Its behaviour is in that file, as a line
 //! `# stand-in: WORD…`: `dies` (starts, then fails, logging why), `slow` (activating for a moment), `stuck`
-//! (activating for ever), `reloads` (can reload). What happened is in `/run/stand-in/calls`.
+//! (activating for ever), `reloads` (can reload), `hangs` (a reload never ends). What happened is in `/run/stand-in/calls`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -52,7 +52,7 @@ case "$verb" in
             up $unit
         done ;;
     stop) for unit in $units; do echo inactive >$state/$unit.active; done ;;
-    reload) ;;
+    reload) for unit in $units; do if does $unit hangs; then exec sleep 600; fi; done ;;
     daemon-reload) ;;
     enable | disable) exec /usr/bin/systemctl --root=/ $verb $units ;;
     *) echo "stand-in: $verb is not known" >&2; exit 1 ;;

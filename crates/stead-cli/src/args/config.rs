@@ -54,7 +54,8 @@ Examples:
   stead config apply -H quay --spec base      for a machine that is there already, over SSH
 
 Exit codes:
-  0 as the spec wants it   1 something failed   3 the spec is missing or invalid   7 the machine is not reached";
+  0 as the spec wants it   1 something failed   3 the spec is missing or invalid   7 the machine is not reached
+  130 stopped by a signal";
 
 /// Arguments of `stead config apply`.
 #[derive(Clone, Debug, Args)]
@@ -75,7 +76,7 @@ pub struct ConfigApplyArgs {
     #[arg(long, value_name = "MODE", default_value = "push", hide = true)]
     pub mode: ModeWord,
     /// Write events to a file; `-`: to standard output, and what came of it as the last line
-    #[arg(long, value_name = "FILE", value_parser = value::sink)]
+    #[arg(long, value_name = "FILE", value_parser = value::sink, conflicts_with = "host")]
     pub events: Option<Sink>,
     /// Where the site is.
     #[command(flatten)]

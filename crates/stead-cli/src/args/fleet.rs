@@ -308,7 +308,7 @@ pub struct FleetHoldArgs {
     #[arg(long = "for", value_name = "DURATION", value_parser = hold_duration)]
     pub duration: Duration,
     /// Why, for whoever looks at the status
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = hold_reason)]
     pub reason: String,
     /// How the master is found.
     #[command(flatten)]
@@ -370,7 +370,7 @@ pub struct FleetMintArgs {
     /// How long it may be used
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = timeout)]
     pub ttl: Duration,
-    /// When it was made, in seconds since 1970; this and the next two need the master's store, and it stopped [default: now]
+    /// When it was made, in seconds since 1970 [default: now]
     #[arg(long, value_name = "T")]
     pub iat: Option<i64>,
     /// When it ends, in seconds since 1970
@@ -503,6 +503,8 @@ file_keys! {
         artifacts = "artifacts",
         /// Where hooks are taken
         webhook = "webhook",
+        /// Where its figures are, on this machine
+        observe = "observe",
     }
 }
 
@@ -591,6 +593,13 @@ pub struct FleetWorkerArgs {
 /// The longest hold.
 const LONGEST_HOLD: Duration = Duration::from_secs(24 * 60 * 60);
 
+fn hold_reason(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("say why, for whoever looks at the status".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 fn hold_duration(text: &str) -> Result<Duration, String> {
     let wanted = duration(text)?;
     if wanted.is_zero() || wanted > LONGEST_HOLD {
@@ -606,5 +615,16 @@ fn hold_target(text: &str) -> Result<HoldTarget, String> {
         "vm" => name.parse().map(HoldTarget::Vm).map_err(|error| format!("{error}")),
         "group" => name.parse().map(HoldTarget::Group).map_err(|error| format!("{error}")),
         kind => Err(format!("`{kind}` is none of worker, vm and group")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_has_a_reason() {
+        assert_eq!(hold_reason("new fan").as_deref(), Ok("new fan"));
+        assert!(["", " "].iter().all(|text| hold_reason(text).is_err()));
     }
 }

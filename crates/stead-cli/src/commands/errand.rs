@@ -3,15 +3,17 @@
 use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::json;
-use stead_drivers::errand::{self, Begun, ErrandError, Errands, Wanted};
+use stead_drivers::errand::{self, Begun, ErrandError, Errands, Wanted, images};
+use stead_drivers::node_agent::{self, AgentError, NodeFiles};
 use stead_model::ExitCode;
-use stead_model::node::{Errand, ErrandBegun, path};
+use stead_model::node::{Errand, ErrandBegun, ImagesAsked, ImagesOffered, path};
 use stead_model::site::FileKind;
 use stead_model::site::parcel::{MAX_BYTES, ParcelError};
 
 use crate::args::{ErrandCommand, ManifestArgs, SelectArgs, SiteArgs, StatusArgs};
-use crate::commands::nodes;
+use crate::commands::{nodes, reach};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
@@ -46,6 +48,21 @@ pub(super) fn run(
             followed.and_then(|()| out.flush().map_err(ErrandError::Unheard)).map_err(failure)?;
         }
         ErrandCommand::Stop(args) => errands.stop(&args.run).map_err(failure)?,
+        ErrandCommand::Absent => {
+            let asked: ImagesAsked = read_json()?;
+            let names = images::absent(&state_dir(settings).join(asked.directory), &asked.names);
+            output.out.print(&render_json::bare(&json!(names)));
+        }
+        ErrandCommand::Fetch => {
+            let offered: ImagesOffered = read_json()?;
+            let invalid = |error| Failure::caused_by(FailureKind::Invalid, error);
+            let told = node_agent::bootstrap(&NodeFiles::below(settings.root())).map_err(invalid)?;
+            let told = told.ok_or(AgentError::NoBootstrap).map_err(invalid)?;
+            let client = node_agent::client(&told).map_err(|error| invalid(AgentError::Server(error)))?;
+            let directory = state_dir(settings).join(&offered.directory);
+            reach::block_on(images::fetch(&client, &directory, &offered.files))?
+                .map_err(|error| Failure::caused_by(FailureKind::of(error.exit_code()), error))?;
+        }
         ErrandCommand::Status { of_site, manifest, host } => {
             let site = errands.site(of_site, manifest);
             if !site.join(FileKind::Site.place()).is_file() {
@@ -72,17 +89,26 @@ fn state_dir(settings: &Settings) -> PathBuf {
     if settings.state_dir.layer == Layer::Flag {
         return settings.state_dir.path.clone();
     }
-    let root: PathBuf = settings.environment.get("STEAD_ROOT").map_or_else(|| "/".into(), Into::into);
-    root.join(path::STATE.trim_start_matches('/'))
+    settings.root().join(path::STATE.trim_start_matches('/'))
 }
 
 /// Returns the errand on standard input.
 fn read() -> Result<Errand, Failure> {
+    Errand::parse(&read_bytes()?)
+        .map_err(|error: ParcelError| Failure::caused_by(FailureKind::Invalid, error))
+}
+
+/// Returns what the JSON on standard input says.
+fn read_json<T: DeserializeOwned>() -> Result<T, Failure> {
+    serde_json::from_slice(&read_bytes()?).map_err(|error| Failure::caused_by(FailureKind::Invalid, error))
+}
+
+fn read_bytes() -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let most = MAX_BYTES as u64 + 1;
     let read = std::io::stdin().lock().take(most).read_to_end(&mut bytes);
     read.map_err(|error| Failure::caused_by(FailureKind::Invalid, error))?;
-    Errand::parse(&bytes).map_err(|error: ParcelError| Failure::caused_by(FailureKind::Invalid, error))
+    Ok(bytes)
 }
 
 fn failure(error: ErrandError) -> Failure {

@@ -12,7 +12,7 @@ use stead_engine::compile::{Catalogue, CompiledPlan, VarFlag};
 use stead_engine::target::{HostSet, TargetExpr};
 use stead_model::inventory::{Host, Inventory};
 use stead_model::{Diagnostic, Diagnostics, ExitCode, OperationName, Severity, diagnostic};
-use stead_runner::operation::Registry;
+use stead_runner::operation::{Params, Registry};
 use stead_runner::{CheckedPlan, Runner};
 
 use crate::args::ExecArgs;
@@ -37,8 +37,7 @@ struct Task {
 }
 
 pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
-    let Reached { mut inventory, targets: wanted, notes } = reached(args, settings)?;
-    notes.iter().for_each(|note| output.err.print_line(note));
+    let Reached { mut inventory, targets: wanted } = reached(args, settings)?;
     let limit = source::limit(&args.inventory)?;
     if args.list {
         return list::run(args, &inventory, &limit, output);
@@ -75,7 +74,13 @@ pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> 
 /// Returns the hosts there are: of the inventory, and nodes where those are asked for or the inventory has no such host.
 fn reached(args: &ExecArgs, settings: &Settings) -> Result<Reached, Failure> {
     let pair = &args.inventory.nodes;
+    let names_files = !args.inventory.inventory.is_empty() || !args.inventory.agents.is_empty();
     if pair.manifest.is_some() || pair.host.is_some() {
+        if names_files {
+            let KnownHosts { inventory, .. } =
+                source::inventory(&args.inventory, &settings.current_dir, settings)?;
+            return Ok(Reached { inventory, targets: args.target.clone() });
+        }
         return nodes::hosts::inventory(pair, &args.target, settings);
     }
     let KnownHosts { mut inventory, files, .. } =
@@ -89,7 +94,7 @@ fn reached(args: &ExecArgs, settings: &Settings) -> Result<Reached, Failure> {
     let (unknown, targets): (Vec<&String>, Vec<&String>) = args.target.iter().partition(is_unknown);
     let has_site = || site::find(&pair.site, settings).is_ok();
     if args.list || unknown.is_empty() || !has_site() {
-        return Ok(Reached { inventory, targets: args.target.clone(), notes: Vec::new() });
+        return Ok(Reached { inventory, targets: args.target.clone() });
     }
     let unknown: Vec<String> = unknown.into_iter().cloned().collect();
     let known = nodes::hosts::inventory(pair, &unknown, settings)?;
@@ -97,7 +102,7 @@ fn reached(args: &ExecArgs, settings: &Settings) -> Result<Reached, Failure> {
     for (name, host) in known.inventory.hosts {
         inventory.hosts.entry(name).or_insert(host);
     }
-    Ok(Reached { inventory, targets: all, notes: known.notes })
+    Ok(Reached { inventory, targets: all })
 }
 
 /// Returns the operation that the flags ask for.
@@ -138,6 +143,12 @@ fn task(args: &ExecArgs, registry: &Registry) -> Result<Task, Failure> {
                 params
             }
         };
+        let keeps = entry.needs(&Params::new(params.clone())).keeps;
+        if keeps.is_some_and(|place| place.to.is_none()) {
+            let message =
+                "`stead exec` records nothing and keeps no artifacts: say where the file goes with `to`";
+            return Err(Failure::new(FailureKind::Usage, message));
+        }
         return Ok(Task { operation: operation(name)?, params, asked: Asked::Operation });
     }
     let words = args.command.iter().map(|word| word.to_str().map(str::to_owned));

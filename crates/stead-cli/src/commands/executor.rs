@@ -14,7 +14,9 @@ pub(super) fn run(args: &ExecutorArgs, settings: &Settings) -> Result<ExitCode, 
     let base = settings.current_dir.join(&args.base);
     match (&args.attach, &args.session) {
         (_, Some(run)) => {
-            let home = settings.environment.get("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+            // An account may have none: it begins where a login would.
+            let home = settings.environment.get("HOME").map(PathBuf::from).filter(|home| home.is_dir());
+            let home = home.unwrap_or_else(|| PathBuf::from("/"));
             let workdirs = agent::workdirs(settings);
             executor::serve(Drivers::on_target(), run.clone(), &base, home, workdirs)
                 .map_err(|error| Failure::caused_by(FailureKind::Work, error))?;

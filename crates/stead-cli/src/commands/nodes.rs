@@ -12,3 +12,5 @@ mod seen;
 mod server;
 pub(crate) mod status;
 pub(super) mod verb;
+
+pub(super) use document::code_of;

@@ -1,5 +1,6 @@
 //! The site directory, for every command that needs one.
 
+use std::borrow::Cow;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,7 @@ use stead_model::diagnostic::Place;
 use stead_model::{Diagnostic, Diagnostics};
 
 use crate::args::SiteArgs;
+use crate::commands::nodes::code_of;
 use crate::failure::{Failure, FailureKind, Source};
 use crate::settings::Settings;
 
@@ -26,7 +28,9 @@ pub(super) fn find(args: &SiteArgs, settings: &Settings) -> Result<SiteDir, Fail
         current_dir: settings.current_dir.clone(),
     };
     let path = site::discover(&search).map_err(|error| {
-        Failure::caused_by(FailureKind::Invalid, error).hint("`stead init nodes` writes one that works")
+        Failure::caused_by(FailureKind::Invalid, error)
+            .code("node/not-found")
+            .hint("`stead init nodes` writes one that works")
     })?;
     let shown = path.strip_prefix(&settings.current_dir).map_or_else(|_| path.clone(), Path::to_owned);
     Ok(SiteDir { path, shown })
@@ -55,6 +59,35 @@ pub(super) fn with_document(failure: Failure, command: &str) -> Failure {
     if matches!(failure.source, Source::Diagnostics(_)) {
         return failure;
     }
-    let problem = Diagnostic::error("node/not-found", Place::Named(command.to_owned()), failure.message());
-    Failure { source: Source::Diagnostics(Diagnostics(vec![problem])), code: None, ..failure }
+    let code = match &failure.code {
+        Some(Cow::Borrowed(code)) => *code,
+        Some(Cow::Owned(_)) | None => code_of(failure.exit_code()),
+    };
+    let problem = Diagnostic::error(code, Place::Named(command.to_owned()), failure.message());
+    let problem = problem.help(failure.hints.join("\n"));
+    let source = Source::Diagnostics(Diagnostics(vec![problem]));
+    // The problem says what to try.
+    Failure { source, code: None, hints: Vec::new(), ..failure }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_problem_of_a_failure_has_its_code_and_its_help() {
+        let of = |failure| {
+            let error = with_document(failure, "stead config apply").to_error();
+            (error["code"].as_str().unwrap().to_owned(), error["help"].as_str().unwrap().to_owned())
+        };
+        let plain = |kind| of(Failure::new(kind, "refused").hint("knock again"));
+        assert_eq!(
+            plain(FailureKind::Unreachable),
+            ("node/unreachable".to_owned(), "knock again".to_owned())
+        );
+        assert_eq!(plain(FailureKind::Work).0, "node/failed");
+        assert_eq!(plain(FailureKind::Invalid).0, "node/invalid");
+        let own = Failure::new(FailureKind::Invalid, "there is none").code("node/not-found");
+        assert_eq!(of(own), ("node/not-found".to_owned(), String::new()));
+    }
 }

@@ -9,7 +9,7 @@ pub(super) mod verify;
 use serde_json::{Map, Value, json};
 use stead_drivers::site::{KeyringError, Manifests};
 use stead_model::Site;
-use stead_model::token::{Audience, Claims, MAX_BYTES, Version};
+use stead_model::token::{Audience, Claims, MAX_BYTES, RingError, Version};
 
 use crate::args::{AudienceWord, SiteArgs};
 use crate::commands::site;
@@ -75,6 +75,7 @@ fn to_json(claims: &Claims) -> Value {
 
 /// Returns the failure of a keyring that was not changed.
 fn keyring_failure(error: KeyringError) -> Failure {
+    let is_full = matches!(&error, KeyringError::Ring(RingError::TooMany(_)));
     let kind = match &error {
         KeyringError::Locked { .. } => FailureKind::Locked,
         KeyringError::File { .. } | KeyringError::Unreadable | KeyringError::NoRandomness => {
@@ -83,5 +84,11 @@ fn keyring_failure(error: KeyringError) -> Failure {
         KeyringError::Load(_) | KeyringError::Ring(_) => FailureKind::Invalid,
         KeyringError::Invalid(diagnostics) => return Failure::invalid(diagnostics.clone()),
     };
-    Failure::caused_by(kind, error)
+    let failure = Failure::caused_by(kind, error);
+    if is_full {
+        let hint =
+            "wait until the overlap of an old key is over, or take one that nobody needs out of keyring.yaml";
+        return failure.hint(hint);
+    }
+    failure
 }

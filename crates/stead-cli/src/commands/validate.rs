@@ -106,10 +106,10 @@ fn refuse_host(unknown: Option<Diagnostic>, others: &Diagnostics) -> Result<(), 
 }
 
 /// Returns the problem that nothing is selected.
-fn no_selection(error: &SelectError) -> Diagnostic {
+pub(super) fn no_selection(error: &SelectError) -> Diagnostic {
     let candidates = match error {
         SelectError::NoMatch { candidates, .. } => candidates.clone(),
-        SelectError::BadGlob { .. } => Vec::new(),
+        SelectError::Deeper { .. } | SelectError::BadGlob { .. } => Vec::new(),
     };
     let place = Place::Named("--only".to_owned());
     Diagnostic::error("node/not-found", place, error.to_string()).candidates(candidates)

@@ -222,14 +222,15 @@ fn host_line(task: &TaskName, host: &HostName, result: &RowResult) -> String {
     line
 }
 
-/// Returns what is said about an end: nothing if all went well.
+/// Returns what is said about an end: of one that went well only what is to be known of the change.
 pub(super) fn explanation<'a>(
     status: Status,
     error: Option<&'a str>,
     reason: Option<&'a str>,
 ) -> Option<&'a str> {
     match status {
-        Status::Changed | Status::Unchanged => None,
+        Status::Changed => reason,
+        Status::Unchanged => None,
         Status::Failed | Status::Cancelled | Status::Unknown => error.or(reason),
         Status::Skipped | Status::NotRun => reason.or(error),
     }

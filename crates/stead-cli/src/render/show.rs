@@ -6,13 +6,18 @@ use serde::Serialize;
 use stead_model::plan::{Action, Digest, Guard, OnlyIfChanged, Section, Task, TriggerRule};
 use stead_model::{Plan, TaskName};
 
+use super::text::counted;
 use super::{json, text};
 
 /// Returns what a person reads. `levels` has the level of each task, in plan order.
 pub fn to_text(plan: &Plan, levels: &[u32]) -> String {
     let main = grouped(plan, levels, Section::Main);
     let finally = grouped(plan, levels, Section::Finally);
-    let mut out = format!("Plan: {}, {}\n", counted(plan.tasks.len(), "task"), counted(main.len(), "level"));
+    let mut out = format!(
+        "Plan: {}, {}\n",
+        counted(plan.tasks.len() as u64, "task"),
+        counted(main.len() as u64, "level")
+    );
     for (i, tasks) in main.iter().enumerate() {
         write_group(&mut out, &format!("Level {i}"), tasks);
     }
@@ -20,10 +25,6 @@ pub fn to_text(plan: &Plan, levels: &[u32]) -> String {
         write_group(&mut out, &format!("Finally {i}"), tasks);
     }
     out
-}
-
-fn counted(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 fn write_group(out: &mut String, title: &str, tasks: &[&Task]) {

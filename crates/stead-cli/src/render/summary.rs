@@ -9,7 +9,7 @@ use crate::failure::FailureKind;
 use crate::output::{Paint, Style};
 
 /// What to do about something another run holds.
-const WAIT_LOCK: &str = "wait for that run to end: `--wait-lock 5m` does, for five minutes";
+pub(crate) const WAIT_LOCK: &str = "wait for that run to end: `--wait-lock 5m` does, for five minutes";
 
 /// How many failed tasks are listed; the report has all.
 const MOST_FAILED: usize = 20;
@@ -62,9 +62,13 @@ pub fn to_text(report: &Report, here: &Path, paint: Paint) -> String {
 
 /// Returns how an error of a run begins: with a code that `stead explain` knows, of its class, else of how the run ended.
 pub(crate) fn error_word(report: &Report, class: Option<ErrorClass>, paint: Paint) -> String {
+    paint.apply(Style::Bad, &format!("error[{}]:", error_code(report, class)))
+}
+
+/// Returns the code of an error of a run: of its class, else of how the run ended.
+pub(crate) fn error_code(report: &Report, class: Option<ErrorClass>) -> String {
     let of_run = || FailureKind::of(report.exit_code).code().to_owned();
-    let code = class.map_or_else(of_run, |class| format!("failed/{class}"));
-    paint.apply(Style::Bad, &format!("error[{code}]:"))
+    class.map_or_else(of_run, |class| format!("failed/{class}"))
 }
 
 /// Returns what to do about a run that could not have its locks, newline included; nothing for others.

@@ -10,6 +10,11 @@ fn is_unsafe(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
 }
 
+/// Returns how many there are: `1 task`, `2 tasks`.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 /// Returns `text` as one line: line breaks become ` | `, tabs spaces, escape sequences go.
 pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
     let text = text.trim_end_matches(['\n', '\r']);

@@ -94,7 +94,7 @@ pub(super) fn fleet_status() -> Value {
         "watcher": {"ref": "refs/heads/main", "state": "ok"},
         "groups": [{"group": "lab", "head": commit, "evaluated": null,
             "active": {"generation": 3, "commit": commit, "since": "2026-11-15T09:00:00Z"},
-            "held": {"generation": 4, "commit": commit, "code": "held-approval", "reason": "too-many-stops",
+            "held": {"generation": 4, "commit": commit, "code": "too-many-stops",
                 "stops": 2, "running": 2, "message": "it would stop 2 of 2", "approve": "sha256:00"},
             "suspended": false, "why": "generation 4 waits"}],
         "counts": {"desired": 2, "converged": 1, "converging": 0, "failed": 1, "unschedulable": 0, "orphans": 0},

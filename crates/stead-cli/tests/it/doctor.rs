@@ -103,7 +103,8 @@ fn a_local_target_is_looked_at_like_any_other() {
     let inventory = "api_version: v1\nhosts:\n\
         \x20 here: {transport: local, workdir: \"@/work\"}\n\
         \x20 linked: {transport: local, workdir: \"@/link\"}\n\
-        \x20 other: {transport: local, workdir: \"@/work\", become: \"sudo:nobody\", become_password: {env: PW}}\n";
+        \x20 other: {transport: local, workdir: \"@/work\", become: \"sudo:nobody\", become_password: {env: PW}}\n\
+        \x20 third: {transport: local, workdir: \"@/work\", become: \"doas:nobody\", become_password: {env: PW}}\n";
     lab.write("inventory.yaml", inventory.replace('@', &root));
     symlink("/tmp", lab.path("link")).unwrap();
     let document = lab.run(["doctor", "--target", "here", "--json"]).exits(0).document();
@@ -116,16 +117,37 @@ fn a_local_target_is_looked_at_like_any_other() {
     assert!(check(&document, "linked/base-directory")["detail"].as_str().unwrap().contains("symbolic link"));
 
     // The stand-in takes the password from its input and says who it would be.
-    lab.write("bin/sudo", "#!/bin/sh\nread -r password\n[ \"$password\" = open-sesame ] || { echo 'wrong password' >&2; exit 1; }\necho nobody\n");
+    lab.write(
+        "bin/sudo",
+        "#!/bin/sh\nread -r password\n[ \"$password\" = open-sesame ] || { echo 'wrong password' >&2; exit 1; }\n\
+         while [ \"$1\" != -- ]; do shift; done; shift\nAS=nobody exec \"$@\"\n",
+    );
+    // It answers as whoever the stand-in says it is.
+    lab.write(
+        "bin/id",
+        "#!/bin/sh\nif [ \"$1\" = -un ] && [ -n \"$AS\" ]; then echo $AS; else exec /usr/bin/id \"$@\"; fi\n",
+    );
+    fs::set_permissions(lab.path("bin/id"), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(lab.path("bin/sudo"), fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{root}/bin:/usr/bin:/bin");
-    let run = |password: &str| -> Ended {
-        let mut command = lab.stead(["doctor", "--target", "other", "--json"]);
+    let run = |target: &str, password: &str| -> Ended {
+        let mut command = lab.stead(["doctor", "--target", target, "--json"]);
         command.env("PATH", &path).env("PW", password).output().unwrap().into()
     };
-    let document = run("open-sesame").exits(0).document();
+    let document = run("other", "open-sesame").exits(0).document();
     assert_eq!(check(&document, "other/become")["status"], "pass");
-    let refused = run("closed-sesame").exits(1);
+    // The rest is looked at as that account.
+    assert!(check(&document, "other/system")["detail"].as_str().unwrap().contains("account nobody"));
+    // With a password `doas` is not told to go without one.
+    fs::copy(lab.path("bin/sudo"), lab.path("bin/plain-doas")).unwrap();
+    lab.write(
+        "bin/doas",
+        "#!/bin/sh\n[ \"$1\" = -n ] && exit 1\nexec \"$(dirname \"$0\")/plain-doas\" \"$@\"\n",
+    );
+    fs::set_permissions(lab.path("bin/doas"), fs::Permissions::from_mode(0o755)).unwrap();
+    let document = run("third", "open-sesame").exits(0).document();
+    assert_eq!(check(&document, "third/become")["status"], "pass");
+    let refused = run("other", "closed-sesame").exits(1);
     let document = refused.document();
     assert_eq!(failed(&document), ["other/become"]);
     assert!(check(&document, "other/become")["detail"].as_str().unwrap().contains("wrong password"));

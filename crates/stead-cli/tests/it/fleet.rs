@@ -6,12 +6,14 @@ mod containers;
 mod converging;
 mod daemons;
 mod looking;
+mod planned;
 mod rebuilt;
 mod rollouts;
 mod silent;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -97,7 +99,7 @@ impl Fleet {
     }
 
     pub(crate) fn stead(&self, words: &[&str]) -> Ended {
-        self.lab.run(["fleet"].into_iter().chain(words.iter().copied()))
+        checked(words, self.lab.run(["fleet"].into_iter().chain(words.iter().copied())))
     }
 
     /// Returns the status.
@@ -137,6 +139,29 @@ impl Drop for Fleet {
         // What is in a store of Nix may not be written to, not even to remove it.
         Command::new("chmod").args(["-R", "u+w"]).arg(self.lab.root()).status().ok();
     }
+}
+
+/// Case 23: whenever a test asks for a status as JSON, what is answered is what the schema says, and nothing that is not
+/// converged lacks a code and a sentence.
+#[track_caller]
+pub(crate) fn checked(words: &[&str], ended: Ended) -> Ended {
+    static SCHEMA: LazyLock<jsonschema::Validator> =
+        LazyLock::new(|| jsonschema::validator_for(&stead_model::schema::fleet_status_schema()).unwrap());
+    let is_status = words.first() == Some(&"status") && words.contains(&"--json");
+    // Without a master there is an error instead.
+    if !is_status || !matches!(ended.code, 0 | 10 | 11) {
+        return ended;
+    }
+    let status = ended.document();
+    let problems: Vec<String> = SCHEMA.iter_errors(&status).map(|error| error.to_string()).collect();
+    assert!(problems.is_empty(), "{problems:?}\n{status:#}");
+    for instance in status["instances"].as_array().unwrap() {
+        let is_right = instance["desired_hash"] == instance["observed_hash"] && instance["ready"] == true;
+        let says =
+            instance["code"].is_string() && instance["message"].as_str().is_some_and(|text| text.len() > 20);
+        assert!(is_right || says || instance["leaving"] == true, "{instance:#}");
+    }
+    ended
 }
 
 /// Returns the keys of the instances, sorted.

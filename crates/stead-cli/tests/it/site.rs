@@ -3,6 +3,7 @@
 //! Accounts, packages, files and kernel settings are the real programs' work. The service manager and the web server
 //! are stand-ins: the package brings a unit, and the server answers with whatever is below `/srv/www`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -82,6 +83,35 @@ fn run(dir: &Path, words: &[&str]) -> (i32, Value) {
     (output.status.code().unwrap(), report)
 }
 
+/// Returns the rows of a task, host by host.
+fn rows<'a>(report: &'a Value, task: &str) -> &'a [Value] {
+    let tasks = report["tasks"].as_array().unwrap();
+    let task = tasks.iter().find(|found| found["name"] == task).unwrap();
+    task["hosts"].as_array().unwrap()
+}
+
+/// Makes sure that no task was under way on two hosts at once, but those that may.
+fn one_after_the_other(dir: &Path, report: &Value, but: &str) {
+    let run = report["run_id"].as_str().unwrap();
+    let events = fs::read_to_string(dir.join(format!(".stead/runs/{run}/events.jsonl"))).unwrap();
+    let mut running: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut seen = 0;
+    for event in events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
+        let task = running.entry(text("task")).or_default();
+        match event["ev"].as_str().unwrap() {
+            "attempt_started" => {
+                task.push(text("host"));
+                seen += 1;
+                assert!(task.len() == 1 || text("task") == but, "{} at once on {task:?}", text("task"));
+            }
+            "host_result" => task.retain(|host| *host != text("host")),
+            _ => {}
+        }
+    }
+    assert!(seen >= 3 * NAMES.len(), "{seen} attempts in {events}");
+}
+
 fn statuses(report: &Value) -> Vec<String> {
     let tasks = report["tasks"].as_array().unwrap();
     tasks
@@ -120,6 +150,10 @@ fn three_web_servers_are_brought_to_one_state_and_then_left_alone() {
         fs::copy(shipped.join(file), path.join("site").join(file)).unwrap();
     }
 
+    let public = fs::read_to_string(key.with_extension("pub")).unwrap();
+    let deploy_key = format!("deploy_key={}", public.trim());
+    let run = |path: &Path, words: &[&str]| run(path, &[&["--var", &deploy_key], words].concat());
+
     // The dry run predicts what cannot surprise and changes nothing.
     let (code, predicted) = run(path, &["--dry-run"]);
     assert_eq!(code, 0, "{predicted:#}");
@@ -143,10 +177,27 @@ fn three_web_servers_are_brought_to_one_state_and_then_left_alone() {
     .map(str::to_owned)
     .into();
     assert_eq!(statuses(&first), expected, "{first:#}");
+    one_after_the_other(path, &first, "verification");
+    for task in ["kernel", "package", "configuration"] {
+        let hosts: Vec<&str> = rows(&first, task).iter().map(|row| row["host"].as_str().unwrap()).collect();
+        assert_eq!(hosts, NAMES, "{task}");
+        assert!(rows(&first, task).iter().all(|row| row["diff"].is_object()), "{task}: {first:#}");
+    }
+    // What was predicted, and not left open, is what happened.
+    for task in ["account", "kernel", "package", "content", "configuration"] {
+        for (row, done) in rows(&predicted, task).iter().zip(rows(&first, task)) {
+            let is_open = row["status"] == "unknown";
+            assert!(is_open || row["status"] == done["status"], "{task}: {row:#} and then {done:#}");
+        }
+    }
+    for task in ["kernel", "package"] {
+        let known = rows(&predicted, task).iter().all(|row| row["status"] == "changed");
+        assert!(known, "{task}: {predicted:#}");
+    }
     for (container, name) in machines.iter().zip(NAMES) {
         let said = container.sh(
             "getent passwd deploy | cut -d: -f6-; dpkg-query -W nginx; stat -c '%U %G %a' /srv/www; cat /srv/www/index.html
-            cat /etc/nginx/conf.d/site.conf; cat /run/stand-in/nginx.service.active",
+            cat /etc/nginx/conf.d/site.conf; cat /run/stand-in/nginx.service.active; cat /home/deploy/.ssh/authorized_keys",
         );
         for part in [
             "/home/deploy:/bin/sh",
@@ -156,6 +207,7 @@ fn three_web_servers_are_brought_to_one_state_and_then_left_alone() {
             name,
             "listen 8080;",
             "active",
+            public.trim(),
         ] {
             assert!(said.contains(part), "{name}: no {part} in {said}");
         }
@@ -177,6 +229,8 @@ fn three_web_servers_are_brought_to_one_state_and_then_left_alone() {
     .map(str::to_owned)
     .into();
     assert_eq!(unchanged, expected, "{second:#}");
+    let with_rows = second["tasks"].as_array().unwrap().iter().filter_map(|task| task["hosts"].as_array());
+    assert!(with_rows.flatten().all(|row| row["diff"].is_null()), "{second:#}");
 
     // One host drifts: only it is repaired.
     machines[1].sh("echo broken >/etc/nginx/conf.d/site.conf");

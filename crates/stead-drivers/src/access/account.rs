@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use serde_json::Value;
 use stead_runner::operation::OpError;
 
 use crate::machine::sandbox::Sandbox;
@@ -9,16 +10,25 @@ use crate::setup::{Setup, input, settle};
 
 /// What a file in an account's home needs to know of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Account {
+pub(crate) struct Account {
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) home: PathBuf,
 }
 
 impl Account {
+    /// Refuses a `name` that no account has; one that a dry run would have made by now is there.
+    pub(crate) fn require(setup: &Setup<'_>, name: &str) -> Result<(), OpError> {
+        match setup.cx.predicted.get(&format!("user:{name}")) {
+            Some(Value::Null) => Err(unknown(name)),
+            Some(_) => Ok(()),
+            None => Self::find(setup, name).map(drop),
+        }
+    }
+
     /// Returns the account called `name`.
     pub(super) fn find(setup: &Setup<'_>, name: &str) -> Result<Self, OpError> {
-        let unknown = || OpError::permanent(format!("there is no user `{name}`"));
+        let unknown = || unknown(name);
         input::word("user", name)?;
         let passwd = setup.read_through("/etc/passwd".as_ref())?.unwrap_or_default();
         if let Some(account) = Self::in_text(&String::from_utf8_lossy(&passwd), name) {
@@ -45,4 +55,8 @@ impl Account {
             Some(Self { uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
         })
     }
+}
+
+fn unknown(name: &str) -> OpError {
+    OpError::permanent(format!("there is no user `{name}`"))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::AtFlags;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
 use super::account::Account;
@@ -31,7 +31,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::TextList,
             "Public keys, each a line with its options and comment; a key that is there gets these.",
         )
-        .required(),
+        .required()
+        .judged(|value| judge_texts(value, |text| input::problem(KeyLine::given(text)))),
         ParamSpec::new(
             "exclusive",
             ParamKind::Bool,

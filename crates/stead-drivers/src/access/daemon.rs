@@ -36,7 +36,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "By sshd_config name: a text, number, boolean (yes, no), or a list for one line each; empty: no drop-in.",
         )
         .required(),
-        ParamSpec::new("name", ParamKind::NonEmptyText, "The drop-in is 10-NAME.conf; default: stead.").default(ParamDefault::Text("stead")),
+        ParamSpec::new("name", ParamKind::NonEmptyText, "The drop-in is 10-NAME.conf; default: stead.")
+            .default(ParamDefault::Text("stead"))
+            .judged(input::judge_plain_name),
         ParamSpec::new("reload", ParamKind::Bool, "Make the daemon read it now; sessions stay; default: true.").default(ParamDefault::Flag(true)),
     ],
     ..CONFIGURE
@@ -66,6 +68,9 @@ impl Configure for Daemon {
             setup.absent(path)?;
         } else {
             let want = Want::new(Kind::File).content(drop_in(&settings).into_bytes());
+            if sshd.is_none() {
+                setup.notes.push(format!("`{path}` was not checked: no daemon runs under a root prefix"));
+            }
             setup.file(path, checked(want))?;
             let main = with_include(&setup.read(MAIN.as_ref())?.unwrap_or_default());
             setup.file(MAIN, checked(Want::new(Kind::File).content(main)))?;

@@ -1,7 +1,7 @@
 //! `sudo.rule`: what a user or group may run as somebody else, in a file of its own in `/etc/sudoers.d`.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
 use crate::command::program;
@@ -16,15 +16,21 @@ static DESCRIPTOR: Descriptor = Descriptor {
     root: RootSupport::Full,
     params: &[
         ParamSpec::new("name", ParamKind::FileName, "Name of the file: letters, digits, `-` and `_`.")
-            .required(),
-        ParamSpec::new("user", ParamKind::Line, "Who may; this or `group` unless `state` is absent."),
-        ParamSpec::new("group", ParamKind::Line, "Whose members may."),
+            .required()
+            .judged(input::judge_plain_name),
+        ParamSpec::new("user", ParamKind::Line, "Who may; this or `group` unless `state` is absent.")
+            .needed(Needed::UnlessAbsent)
+            .judged(|value| judge_texts(value, |text| input::problem(name("user", text)))),
+        ParamSpec::new("group", ParamKind::Line, "Whose members may.")
+            .needed(Needed::UnlessAbsent)
+            .judged(|value| judge_texts(value, |text| input::problem(name("group", text)))),
         ParamSpec::new(
             "commands",
             ParamKind::Lines,
             "Commands by absolute path, with arguments if only these; default: ALL.",
         )
-        .default(ParamDefault::Texts(&["ALL"])),
+        .default(ParamDefault::Texts(&["ALL"]))
+        .judged(|value| judge_texts(value, |text| input::problem(command(text)))),
         ParamSpec::new(
             "runas",
             ParamKind::NonEmptyText,

@@ -74,8 +74,15 @@ impl Operation for Absent {
         Diff { fields, text: None }
     }
 
+    fn unchanged(&self, _cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(json!({"name": params.text("name")}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root_in(cx, DESCRIPTOR.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root_in(cx, DESCRIPTOR.name)?;
         let disk = Disk::open(cx)?;
         let name = check_name(params.required("name")?)?;
         let home = match Database::read(cx, &disk)?.users.get(name) {

@@ -167,8 +167,15 @@ impl Operation for Present {
         Wish::new(params).map(|wish| wish.diff(&Seen::of(seen))).unwrap_or_default()
     }
 
+    fn unchanged(&self, _cx: &OpContext, params: &Params, seen: &Observed) -> Option<Value> {
+        Some(json!({"name": params.text("name"), "gid": Seen::of(seen).0?.gid}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root_in(cx, PRESENT.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root_in(cx, PRESENT.name)?;
         Wish::new(params)?.apply(cx)
     }
 
@@ -208,8 +215,15 @@ impl Operation for Absent {
         Diff { fields: gone.into_iter().collect(), text: None }
     }
 
+    fn unchanged(&self, _cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(json!({"name": params.text("name")}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root_in(cx, ABSENT.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root_in(cx, ABSENT.name)?;
         let name = params.required("name")?;
         match Sandbox::of(cx) {
             Some(sandbox) => Accounts::open(&sandbox, cx, &Disk::open(cx)?)?.remove_group(name)?,
@@ -240,6 +254,14 @@ impl Operation for Restored {
 
     fn diff(&self, params: &Params, seen: &Observed) -> Diff {
         Present.diff(params, seen)
+    }
+
+    fn unchanged(&self, cx: &OpContext, params: &Params, seen: &Observed) -> Option<Value> {
+        Present.unchanged(cx, params, seen)
+    }
+
+    fn permit(&self, cx: &OpContext, params: &Params) -> Result<(), OpError> {
+        Present.permit(cx, params)
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, diff: &Diff) -> Result<Applied, OpError> {

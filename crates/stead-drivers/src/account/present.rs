@@ -62,8 +62,16 @@ impl Operation for Present {
         wish(params).map(|wish| wish.diff(&Seen::of(seen))).unwrap_or_default()
     }
 
+    fn unchanged(&self, _cx: &OpContext, params: &Params, seen: &Observed) -> Option<Value> {
+        let user = Seen::of(seen).user?;
+        Some(json!({"name": params.text("name"), "uid": user.uid, "home": user.home}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root_in(cx, DESCRIPTOR.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root_in(cx, DESCRIPTOR.name)?;
         let (wish, disk) = (wish(params)?, Disk::open(cx)?);
         wish.apply(cx, &disk)?;
         let user = wish.see(cx, &disk)?.user.unwrap_or_default();

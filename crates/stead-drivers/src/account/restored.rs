@@ -63,8 +63,15 @@ impl Operation for Restored {
         diff
     }
 
+    fn unchanged(&self, _cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(json!({"name": params.text("name")}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root_in(cx, DESCRIPTOR.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root_in(cx, DESCRIPTOR.name)?;
         let (wish, disk) = (wish(params)?, Disk::open(cx)?);
         wish.apply(cx, &disk)?;
         if let Some(files_params) = files(params) {

@@ -208,7 +208,7 @@ pub async fn check(connect: &dyn Connect, question: &AgentQuestion<'_>) -> Agent
             Ok(transport) => transport,
             Err(error) => return AgentCheck::unreached(spec, &error),
         };
-        match examine::examine(&*transport, question.workdir, question.sha256).await {
+        match examine::examine(&*transport, question.workdir, question.sha256, None).await {
             Ok(mut found) => {
                 if *spec == TransportSpec::Local {
                     found.stead = this_program();

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use stead_model::ErrorClass;
 use stead_model::event::Stream;
 use stead_runner::operation::{OpContext, OpError};
 
@@ -55,21 +57,25 @@ impl Said {
 /// # Errors
 /// Class `permanent` if it is not there, `operation` if it cannot be run or was cancelled.
 pub(crate) fn run(cx: &OpContext, program: Program) -> Result<Said, OpError> {
-    run_with(cx, program, None, Capture::Stream)
+    run_with(cx, program, None, Capture::Stream, None)
 }
 
 /// Runs a program to its end that leaves another one behind, which must not hold its output open. Nothing of what it
 /// says is kept.
 pub(crate) fn run_apart(cx: &OpContext, program: Program) -> Result<Said, OpError> {
-    run_with(cx, program, None, Capture::Discard)
+    run_with(cx, program, None, Capture::Discard, None)
 }
 
 /// Runs a program that reads `stdin`, to its end: for what must not be in an argument list.
+///
+/// # Errors
+/// As [`run`], and class `timeout` if it takes longer than `limit`; then it is killed.
 pub(crate) fn run_with(
     cx: &OpContext,
     program: Program,
     stdin: Option<Vec<u8>>,
     capture: Capture,
+    limit: Option<Duration>,
 ) -> Result<Said, OpError> {
     let path = program.env.get("PATH").map(OsString::from).or_else(|| std::env::var_os("PATH"));
     let file = program::find(&program.name, &program.cwd, path.as_deref())
@@ -93,7 +99,17 @@ pub(crate) fn run_with(
         Stream::Stdout => stdout.push(bytes),
         Stream::Stderr => stderr.push(bytes),
     };
-    let ended = runtime.block_on(process::run(start, &cx.cancel, cx.grace, &mut sink)).map_err(cannot)?;
+    let running = process::run(start, &cx.cancel, cx.grace, &mut sink);
+    let ended = match limit {
+        None => runtime.block_on(running),
+        Some(limit) => {
+            runtime.block_on(async { tokio::time::timeout(limit, running).await }).map_err(|_| {
+                let within = stead_model::duration::to_exact(limit);
+                OpError::new(ErrorClass::Timeout, format!("`{}` did not end within {within}", program.name))
+            })?
+        }
+    };
+    let ended = ended.map_err(cannot)?;
     if ended.stopped {
         return Err(OpError::operation(format!("cancelled while `{}` ran", program.name)));
     }

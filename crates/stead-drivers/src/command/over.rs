@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use stead_model::ErrorClass;
 use stead_model::event::{Mode, Stream};
 use stead_runner::operation::{OpContext, OpError, Outcome, Params, Stop};
 use stead_runner::transport::{
@@ -119,9 +118,8 @@ impl Work<'_> {
     }
 
     fn failed(&self, error: &TransportError, begun: bool) -> OpError {
-        let is_lost = error.class() == ErrorClass::Unreachable;
         // Whether it began is told by `changed`; the caller knows what that means for its task.
-        OpError { changed: begun && is_lost, ..OpError::new(error.class(), error.to_string()) }
+        OpError { changed: begun, ..OpError::new(error.class(), error.to_string()) }
     }
 
     async fn wait(
@@ -135,17 +133,24 @@ impl Work<'_> {
         let mut drain_until: Option<Instant> = None;
         let mut exit: Option<Exit> = None;
         let mut was_killed = false;
+        let mut broken: Option<std::io::Error> = None;
         let cancel = &self.cx.cancel;
         while exit.is_none() || out_open || err_open {
             let Running { stdout, stderr, process, .. } = &mut running;
             tokio::select! {
                 read = stdout.read(&mut out), if out_open => match read {
                     Ok(n) if n > 0 => sink(Stream::Stdout, out.get(..n).unwrap_or_default()),
-                    Ok(_) | Err(_) => out_open = false,
+                    ended => {
+                        out_open = false;
+                        broken = broken.or(ended.err());
+                    }
                 },
                 read = stderr.read(&mut err), if err_open => match read {
                     Ok(n) if n > 0 => sink(Stream::Stderr, err.get(..n).unwrap_or_default()),
-                    Ok(_) | Err(_) => err_open = false,
+                    ended => {
+                        err_open = false;
+                        broken = broken.or(ended.err());
+                    }
                 },
                 ended = process.wait(), if exit.is_none() => {
                     exit = Some(ended?);
@@ -167,6 +172,10 @@ impl Work<'_> {
             Exit::Code(code) => (Some(code), None),
             Exit::Signal(signal) => (None, Some(signal)),
         };
+        if let Some(error) = broken {
+            let message = format!("the command's output is not whole: {error}");
+            return Err(TransportError::new(TransportErrorKind::Failed, message));
+        }
         Ok(Ended { exit_code, signal, stopped: kill_at.is_some() })
     }
 }
@@ -179,5 +188,93 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use serde_json::Map;
+    use stead_model::ErrorClass;
+    use stead_model::plan::Digest;
+    use stead_model::transport::TransportSpec;
+    use stead_runner::transport::{FileMeta, Forward, Forwarded, Process, Source};
+    use stead_testkit::context::context;
+    use tokio::io::{AsyncRead, ReadBuf};
+
+    use super::*;
+
+    /// Says something, and then breaks.
+    struct Broken(bool);
+
+    impl AsyncRead for Broken {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            if std::mem::replace(&mut self.0, true) {
+                return Poll::Ready(Err(io::Error::other("the spool is full")));
+            }
+            into.put_slice(b"half");
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// A connection whose commands end well, and whose output does not.
+    struct Line;
+
+    #[async_trait::async_trait]
+    impl Process for Line {
+        async fn signal(&mut self, _: Signal) -> Result<(), TransportError> {
+            Ok(())
+        }
+
+        async fn wait(&mut self) -> Result<Exit, TransportError> {
+            Ok(Exit::Code(0))
+        }
+    }
+
+    fn unused<T>() -> Result<T, TransportError> {
+        Err(TransportError::new(TransportErrorKind::Failed, "not needed"))
+    }
+
+    #[async_trait::async_trait]
+    impl Transport for Line {
+        fn spec(&self) -> &TransportSpec {
+            &TransportSpec::Local
+        }
+
+        async fn exec(&self, _: Command) -> Result<Running, TransportError> {
+            let stderr = Box::pin(tokio::io::empty());
+            Ok(Running { stdin: None, stdout: Box::pin(Broken(false)), stderr, process: Box::new(Line) })
+        }
+
+        async fn put(&self, _: Source, _: &Path, _: FileMeta) -> Result<Digest, TransportError> {
+            unused()
+        }
+
+        async fn get(&self, _: &Path, _: &Path) -> Result<Digest, TransportError> {
+            unused()
+        }
+
+        async fn forward(&self, _: Forward) -> Result<Forwarded, TransportError> {
+            unused()
+        }
+    }
+
+    /// A command that ended well and whose output was lost on its way has not done what was asked.
+    #[tokio::test]
+    async fn output_that_is_not_whole_fails_the_command() {
+        let directory = tempfile::tempdir().unwrap();
+        let cx = context(directory.path());
+        let done = act(&Line, &cx, &Params::new(Map::new()), Mode::Run, vec!["true".into()]).await;
+        let error = done.unwrap_err();
+        assert_eq!(error.message, "the command's output is not whole: the spool is full");
+        assert!(error.changed && error.class != ErrorClass::Exit, "it has begun: {:?}", error.class);
     }
 }

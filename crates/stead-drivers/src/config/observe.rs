@@ -81,6 +81,7 @@ fn context(root: Option<&Path>) -> OpContext {
         root: root.map(Path::to_owned),
         hidden_env: Arc::from([]),
         grace: Duration::from_secs(10),
+        deadline: None,
         restarted: None,
         predicted: Predicted::default(),
         output: Output::none(),

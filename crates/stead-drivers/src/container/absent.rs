@@ -38,6 +38,11 @@ impl Operation for Absent {
         }
     }
 
+    fn unchanged(&self, cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
+        let engine = Engine::new(cx, params).ok()?;
+        Some(json!({"name": params.text("name"), "engine": engine.program}))
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let engine = Engine::new(cx, params)?;
         let name = params.required("name")?;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, judge_texts};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -25,8 +25,17 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "ports",
             ParamKind::TextList,
             "Published ports, each `[ADDRESS:]HOST:CONTAINER[/PROTOCOL]`.",
-        ),
-        ParamSpec::new("volumes", ParamKind::TextList, "Mounts, each `SOURCE:DESTINATION[:ro]`."),
+        )
+        .judged(|value| {
+            judge_texts(value, |text| {
+                Port::parse(text).is_none().then(|| format!("`{}` is no port", text.escape_debug()))
+            })
+        }),
+        ParamSpec::new("volumes", ParamKind::TextList, "Mounts, each `SOURCE:DESTINATION[:ro]`.").judged(|value| {
+            judge_texts(value, |text| {
+                Volume::parse(text).is_none().then(|| format!("`{}` is no mount", text.escape_debug()))
+            })
+        }),
         ParamSpec::new(
             "restart",
             ParamKind::NonEmptyText,
@@ -88,6 +97,11 @@ impl Operation for Present {
                 Diff { fields: diff.fields, text: None }
             }
         }
+    }
+
+    fn unchanged(&self, cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
+        let engine = Engine::new(cx, params).ok()?;
+        Some(json!({"name": params.text("name"), "engine": engine.program, "replaced": false}))
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Check, Programs};
+use crate::machine::oci;
 use crate::machine::qemu::{KVM, kvm_works, open_kvm};
 
 /// The machine drivers, by the names users write.
@@ -131,6 +132,11 @@ pub async fn driver(driver: MachineDriverName, programs: &Programs<'_>) -> Vec<C
         MachineDriverName::Proxmox => {
             vec![Check::pass("driver proxmox", "needs nothing on this machine; its API is asked over HTTPS")]
         }
+        MachineDriverName::Oci if oci::is_rootless() => {
+            let mut checks = vec![OCI_RUNTIME.check(programs, true), IP.check(programs, true)];
+            checks.extend(rootless());
+            checks
+        }
         MachineDriverName::Oci => vec![
             OCI_RUNTIME.check(programs, true),
             IP.check(programs, true),
@@ -174,7 +180,7 @@ fn root() -> Check {
 
 /// Whether this process may have mounts and networks of its own: root in a container often may not.
 fn oci_namespaces() -> Check {
-    match crate::machine::oci::try_namespaces() {
+    match oci::try_namespaces() {
         Ok(()) => Check::pass("namespaces", "this process may have mounts and networks of its own"),
         Err(why) => {
             let fix =
@@ -182,6 +188,21 @@ fn oci_namespaces() -> Check {
             Check::fail("namespaces", why, fix)
         }
     }
+}
+
+/// Whether an ordinary account has what it needs to have containers.
+fn rootless() -> Vec<Check> {
+    let lacks = match std::env::current_exe() {
+        Ok(program) => oci::lacks(&program),
+        Err(error) => return vec![Check::fail("rootless", error.to_string(), "run stead as root")],
+    };
+    if lacks.is_empty() {
+        let detail = "this account has containers without root; `cpus` and `memory_mb` limit nothing there";
+        return vec![Check::pass("rootless", detail)];
+    }
+    let check =
+        |lack: oci::Lack| Check::fail(lack.name, lack.what, format!("{}; or run stead as root", lack.fix));
+    lacks.into_iter().map(check).collect()
 }
 
 fn oci_groups() -> Check {

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use stead_model::transport::{Become, BecomeMethod, TransportSpec};
-use stead_runner::transport::{Command, Connect, Exit, Stdin, Transport, TransportError, TransportErrorKind};
+use stead_runner::remote::Account;
+use stead_runner::transport::{Connect, Exit, Transport, TransportError, TransportErrorKind};
 
-use super::Check;
+use super::{Check, CheckStatus};
 use crate::examine::{self, Findings};
 
 /// A target to look at.
@@ -42,7 +43,18 @@ pub async fn target(connect: &dyn Connect, target: &Target<'_>) -> Vec<Check> {
             TransportSpec::Ssh(_) => STEPS.iter().map(|step| Check::pass(*step, "ok")).collect(),
             TransportSpec::Local => Vec::new(),
         };
-        match examine::examine(&*transport, target.workdir, target.sha256).await {
+        let account = target
+            .account
+            .as_ref()
+            .map(|(to, password)| Account { to: (*to).clone(), password: password.clone() });
+        let mut changes = None;
+        if let Some(account) = &account {
+            changes = Some(change_account(&*transport, account).await);
+        }
+        // What the executor needs is looked for as the account that it will run as, if that is to be had.
+        let is_given = changes.as_ref().is_some_and(|check| check.status == CheckStatus::Pass);
+        let account = account.as_ref().filter(|_| is_given);
+        match examine::examine(&*transport, target.workdir, target.sha256, account).await {
             Ok(findings) => checks.extend(reached(&findings, target.has_binary)),
             Err(error) => {
                 let fix = "look at the account's login shell and its start-up files";
@@ -50,9 +62,7 @@ pub async fn target(connect: &dyn Connect, target: &Target<'_>) -> Vec<Check> {
                 return checks;
             }
         }
-        if let Some((account, password)) = &target.account {
-            checks.push(change_account(&*transport, account, password.as_deref()).await);
-        }
+        checks.extend(changes);
         checks
     };
     match tokio::time::timeout(target.patience, looking).await {
@@ -69,17 +79,14 @@ pub async fn target(connect: &dyn Connect, target: &Target<'_>) -> Vec<Check> {
 }
 
 /// Tries `sudo` or `doas` with a program that does nothing.
-async fn change_account(transport: &dyn Transport, account: &Become, password: Option<&str>) -> Check {
-    let user = account.user.as_deref().unwrap_or("root");
-    let (program, flags): (&str, &[&str]) = match (account.method, password) {
-        (BecomeMethod::Sudo, None) => ("sudo", &["-n"]),
-        (BecomeMethod::Sudo, Some(_)) => ("sudo", &["-S", "-p", ""]),
-        (BecomeMethod::Doas, _) => ("doas", &["-n"]),
+async fn change_account(transport: &dyn Transport, account: &Account) -> Check {
+    let user = account.to.user.as_deref().unwrap_or("root");
+    let program = match account.to.method {
+        BecomeMethod::Sudo => "sudo",
+        BecomeMethod::Doas => "doas",
     };
-    let argv: Vec<OsString> =
-        [program].iter().chain(flags).chain(&["-u", user, "--", "id", "-un"]).map(OsString::from).collect();
-    let stdin = password.map_or(Stdin::Empty, |password| Stdin::Bytes(format!("{password}\n").into_bytes()));
-    let ran = examine::run(transport, Command { argv, stdin, ..Command::default() }).await;
+    let argv: Vec<OsString> = ["id", "-un"].iter().map(OsString::from).collect();
+    let ran = examine::run(transport, examine::as_account(account, argv)).await;
     let why = match ran {
         Ok((Exit::Code(0), stdout, _)) if stdout.trim_ascii() == user.as_bytes() => {
             return Check::pass("become", format!("{program} gives the account {user}"));

@@ -63,6 +63,8 @@ pub(super) enum Event {
     Answered(u32, Reply),
     /// A role's supervisor tells something.
     Role(u32, RoleEvent),
+    /// A program that was asked to stop has had its time.
+    GraceOver(u32),
     /// Nothing more comes of a role.
     RoleOver(u32),
 }
@@ -374,7 +376,10 @@ impl HostSession {
                     self.end_input(id);
                 }
             }
-            Request::Cancel { signal, grace_ms: _ } => self.cancel(id, &signal),
+            Request::Cancel { signal, grace_ms } => {
+                self.cancel(id, &signal);
+                self.kill_after(id, Duration::from_millis(grace_ms));
+            }
             Request::Ack { id } => {
                 drop(self.works.remove(&id));
                 // The driver has heard of what was done since: it reaches this machine as it is now.
@@ -507,8 +512,24 @@ impl HostSession {
         work.give_up_parcels();
     }
 
+    /// Kills a program that was asked to stop and has not by then. Operations were told their grace when they began, and
+    /// roles have a rule for their end.
+    fn kill_after(&mut self, id: u32, grace: Duration) {
+        let running = |work: &&Work| work.exec.is_some() && work.answer.is_none();
+        let Some(work) = self.works.get(&id).filter(running) else { return };
+        let (mut stop, events) = (work.stop.subscribe(), self.events.0.clone());
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(grace) => drop(events.send(Event::GraceOver(id))),
+                // It is gone with its answer.
+                () = async { while stop.changed().await.is_ok() {} } => {}
+            }
+        });
+    }
+
     fn take(&mut self, event: Event) {
         match event {
+            Event::GraceOver(id) => self.cancel(id, "KILL"),
             Event::Ended(id, result) => {
                 self.inflight.end(&self.host, id);
                 if let Some(work) = self.works.get_mut(&id) {

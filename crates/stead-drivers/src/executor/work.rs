@@ -127,6 +127,8 @@ async fn run(
         root: around.root,
         hidden_env: request.hidden_env.into(),
         grace: Duration::from_millis(request.grace_ms),
+        // Its time is kept here, by who carries it out.
+        deadline: None,
         restarted: request.restarted,
         predicted: around.predicted,
         output,

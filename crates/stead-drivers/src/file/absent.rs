@@ -1,9 +1,9 @@
 //! `file.absent`: nothing at this path.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::entry::{Want, expect};
@@ -13,11 +13,18 @@ use crate::disk::body::WHOLE;
 use crate::disk::seen::{Depth, Kind, Seen};
 use crate::disk::{Disk, Last, Spot};
 
+const THE_ROOT: &str = "the root directory cannot be removed";
+
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "file.absent",
     summary: "Makes sure nothing is at a path.",
     params: &[
-        PATH,
+        PATH.judged(|value| {
+            judge_texts(value, |text| {
+                let leads_on = |part: Component<'_>| matches!(part, Component::Normal(_));
+                (!Path::new(text).components().any(leads_on)).then(|| THE_ROOT.to_owned())
+            })
+        }),
         ParamSpec::new(
             "recursive",
             ParamKind::Bool,
@@ -40,7 +47,7 @@ impl Desire for Absent {
         let path = Path::new(params.required("path")?);
         let spot = disk.locate(path, Last::Keep)?;
         if spot.is_root() {
-            return Err(OpError::invalid("the root directory cannot be removed"));
+            return Err(OpError::invalid(THE_ROOT));
         }
         let recursive = params.flag("recursive", false);
         let mut budget = WHOLE;

@@ -1,7 +1,7 @@
 //! `file.block`: several lines between two marks.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::edit::{LARGEST, Lines, Place};
@@ -18,7 +18,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     params: &[
         PATH,
         ParamSpec::new("name", ParamKind::NonEmptyText, "What the marks call the block.").required(),
-        ParamSpec::new("block", ParamKind::Text, "The lines; needed unless `state` is absent.").secret(),
+        ParamSpec::new("block", ParamKind::Text, "The lines; needed unless `state` is absent.")
+            .secret()
+            .needed(Needed::UnlessAbsent),
         ParamSpec::new(
             "comment",
             ParamKind::NonEmptyText,

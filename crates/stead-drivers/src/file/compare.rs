@@ -10,6 +10,7 @@ use crate::disk::seen::{Kind, Seen};
 
 /// Longer diffs are cut: they are for reading.
 const LONGEST_TEXT: usize = 64 << 10;
+const CUT: &str = "\n… (cut at 64 KiB)\n";
 /// A diff is a courtesy; after this long it may be coarser than it could be.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -25,9 +26,10 @@ pub(crate) fn diff(records: &[Record]) -> Diff {
         all.extend(differing);
     }
     if text.len() > LONGEST_TEXT {
-        let cut = (0..=LONGEST_TEXT).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+        let room = LONGEST_TEXT - CUT.len();
+        let cut = (0..=room).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
         text.truncate(cut);
-        text.push_str("\n… (cut at 64 KiB)\n");
+        text.push_str(CUT);
     }
     Diff { fields: all, text: (!text.is_empty()).then_some(text) }
 }

@@ -24,8 +24,8 @@ impl Place {
     /// Returns the place `after` and `before` name.
     pub(crate) fn new(params: &Params) -> Result<Self, OpError> {
         Ok(match (params.text("after"), params.text("before")) {
-            (Some("EOF") | None, None) => Self::End,
-            (None, Some("BOF")) => Self::Start,
+            (Some("EOF") | None, None) | (None, Some("EOF")) => Self::End,
+            (Some("BOF"), None) | (None, Some("BOF")) => Self::Start,
             (Some(after), None) => Self::After(regex("after", after)?),
             (None, Some(before)) => Self::Before(regex("before", before)?),
             (Some(_), Some(_)) => {

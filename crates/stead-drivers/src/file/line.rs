@@ -1,7 +1,7 @@
 //! `file.line`: one line in a file.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpContext, OpError, Params};
 
 use super::edit::{LARGEST, Lines, Place, regex};
@@ -11,6 +11,7 @@ use super::params::{
 use super::{Desire, Entry, params};
 use crate::disk::Disk;
 use crate::disk::seen::Kind;
+use crate::setup::input;
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "file.line",
@@ -21,7 +22,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "line",
             ParamKind::Text,
             "The line, without its end; needed unless `state` is absent.",
-        ),
+        )
+        .needed(Needed::UnlessAbsent)
+        .judged(|value| judge_texts(value, |text| input::problem(one_line(text)))),
         ParamSpec::new(
             "match",
             ParamKind::Regex,
@@ -80,10 +83,7 @@ impl Desire for Line {
 
 /// Returns the content with the line as it should be. Pure.
 fn edit(content: &[u8], params: &Params, absent: bool) -> Result<Vec<u8>, OpError> {
-    let line = params.text("line").map(str::as_bytes);
-    if line.is_some_and(|line| line.contains(&b'\n')) {
-        return Err(OpError::invalid("`line` holds a line end; `file.block` takes several lines"));
-    }
+    let line = params.text("line").map(one_line).transpose()?;
     let pattern = params.text("match").map(|pattern| regex("match", pattern)).transpose()?;
     let mut lines = Lines::new(content);
     let found = match (&pattern, line) {
@@ -109,6 +109,14 @@ fn edit(content: &[u8], params: &Params, absent: bool) -> Result<Vec<u8>, OpErro
         }
     }
     Ok(lines.into_bytes())
+}
+
+/// Returns the bytes of `line` if it is one.
+fn one_line(line: &str) -> Result<&[u8], OpError> {
+    if line.contains('\n') {
+        return Err(OpError::invalid("`line` holds a line end; `file.block` takes several lines"));
+    }
+    Ok(line.as_bytes())
 }
 
 #[cfg(test)]
@@ -145,6 +153,9 @@ mod tests {
         assert_eq!(edited("x\ny\n", after("^none")), "x\ny\nnew\n");
         assert_eq!(edited("x\ny\n", after("EOF")), "x\ny\nnew\n");
         assert_eq!(edited("x\ny", json!({"line": "new", "before": "BOF"})), "new\nx\ny");
+        // Both words are places, whichever of the two names them.
+        assert_eq!(edited("x\ny", json!({"line": "new", "after": "BOF"})), "new\nx\ny");
+        assert_eq!(edited("x\ny\n", json!({"line": "new", "before": "EOF"})), "x\ny\nnew\n");
         assert_eq!(edited("x1\nx2\ny\n", json!({"line": "new", "before": "^x"})), "x1\nnew\nx2\ny\n");
         assert_eq!(edited("new\nx\n", after("^x")), "new\nx\n");
         assert_eq!(edited("x\n", json!({"line": "new", "match": "^no"})), "x\nnew\n");

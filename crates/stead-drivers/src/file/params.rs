@@ -32,7 +32,12 @@ pub(super) const VALIDATE: ParamSpec = ParamSpec::new(
     "validate",
     ParamKind::NonEmptyTextList,
     "Program and arguments, one of them `{}` for the new file; if it fails the target stays untouched.",
-);
+)
+.judged(|value| {
+    let words = value.as_array().map(Vec::as_slice).unwrap_or_default();
+    let places = words.iter().filter(|word| word.as_str() == Some("{}")).count();
+    (places != 1).then(|| format!("expected one `{{}}` for the new file, found {places}"))
+});
 pub(super) const FOLLOW: ParamSpec = ParamSpec::new(
     "follow",
     ParamKind::Bool,
@@ -54,13 +59,13 @@ pub(super) const CREATE: ParamSpec = ParamSpec::new(
 pub(super) const AFTER: ParamSpec = ParamSpec::new(
     "after",
     ParamKind::Regex,
-    "Insert after the last line that matches, or at `EOF` (default; also if none matches).",
+    "Insert after the last line that matches, or at `EOF` (default; also if none matches) or `BOF`.",
 )
 .default(ParamDefault::Text("EOF"));
 pub(super) const BEFORE: ParamSpec = ParamSpec::new(
     "before",
     ParamKind::Regex,
-    "Insert before the last line that matches, or at `BOF`; if none matches, at the end.",
+    "Insert before the last line that matches, or at `BOF` or `EOF`; if none matches, at the end.",
 );
 
 pub(super) const RESULT: &[(&str, &str)] = &[

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stead_model::Descriptor;
 use stead_model::executor::{EntryKind, SourceEntry};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamKind, ParamSpec, judge_texts};
 use stead_runner::files::Exclude;
 use stead_runner::operation::{OpContext, OpError, Params};
 
@@ -28,7 +28,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "The content, as text; default: kept, a new file is empty.",
         )
         .secret(),
-        ParamSpec::new("content_base64", ParamKind::Text, "The content, as base64.").secret(),
+        ParamSpec::new("content_base64", ParamKind::Text, "The content, as base64.").secret().judged(
+            |value| {
+                judge_texts(value, |text| base64::decode(text).is_none().then(|| "not base64".to_owned()))
+            },
+        ),
         ParamSpec::new("source", ParamKind::SourcePath, "A file on the driver that holds the content."),
         MODE,
         OWNER,

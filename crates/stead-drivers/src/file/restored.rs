@@ -12,12 +12,13 @@ use stead_model::plan::Param;
 use stead_model::{Descriptor, Op, OperationName};
 use stead_runner::operation::{OpContext, OpError, Params};
 
+use super::absent::join;
 use super::entry::{Record, Want};
 use super::params::{PATH, WRITE};
 use super::{Desire, Entry, compare, kept};
 use crate::disk::body::{Body, WHOLE};
 use crate::disk::seen::{Depth, Kind};
-use crate::disk::{Disk, Last, base64};
+use crate::disk::{Disk, Last, Spot, base64};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "file.restored",
@@ -36,6 +37,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::TextList,
             "Directories above `path` to be removed if nothing else is in them; default: none.",
         ).default(ParamDefault::Texts(&[])),
+        ParamSpec::new(
+            "nothing_else",
+            ParamKind::Bool,
+            "Remove what is below `path` and not in `entries`; default: false.",
+        )
+        .default(ParamDefault::Flag(false)),
     ],
     result: &[("path", "The path that was changed.")],
     ..WRITE
@@ -80,6 +87,10 @@ impl Desire for Restored {
         let mut entries = Vec::new();
         for directory in params.texts("empty_parents") {
             entries.extend(empty_parent(disk, Path::new(&directory), base)?);
+        }
+        if params.flag("nothing_else", false) {
+            let names = |label: &str| recorded.contains_key(label);
+            entries.extend(strangers(disk, base, &names)?);
         }
         for (label, recorded) in recorded {
             let below = Path::new(&label);
@@ -127,6 +138,29 @@ impl Recorded {
             (None, None, None) => want,
         })
     }
+}
+
+/// Returns the wishes to remove what is below `base` and has no name among the recorded ones.
+fn strangers(disk: &Disk, base: &Path, is_recorded: &dyn Fn(&str) -> bool) -> Result<Vec<Entry>, OpError> {
+    let mut entries = Vec::new();
+    let spot = disk.locate(base, Last::Keep)?;
+    if disk.see(&spot, Depth::Attributes)?.kind != Kind::Directory {
+        return Ok(entries);
+    }
+    let below = |label: &str, spot: &Spot| -> Result<Vec<(String, Spot)>, OpError> {
+        Ok(disk.children(spot)?.into_iter().map(|child| (join(label, &child), child)).collect())
+    };
+    let mut todo = below("", &spot)?;
+    while let Some((label, spot)) = todo.pop() {
+        let seen = disk.see(&spot, Depth::Attributes)?;
+        if seen.kind == Kind::Directory {
+            todo.extend(below(&label, &spot)?);
+        }
+        if !is_recorded(&label) {
+            entries.push(Entry { label, spot, seen, want: Want::new(Kind::Absent) });
+        }
+    }
+    Ok(entries)
 }
 
 /// Returns the wish to remove a directory above `base`, if nothing but the way to `base` is in it.

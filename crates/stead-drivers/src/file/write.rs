@@ -88,7 +88,11 @@ impl Writer<'_> {
             let above = self.disk.locate(missing, Last::Keep)?;
             let Some(directory) = &above.directory else { return Err(gone(&above)) };
             match rustix::fs::mkdirat(directory, &above.name, Mode::from_raw_mode(0o755)) {
-                Ok(()) => self.changed = true,
+                Ok(()) => {
+                    self.changed = true;
+                    // Whatever the mask of this process takes away.
+                    change_mode(directory, &above, 0o755)?;
+                }
                 // Another task may have made it meanwhile.
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(io_error(&above.path, "make directory", errno)),
@@ -217,7 +221,7 @@ impl Writer<'_> {
         if let Some(old) = &old
             && self.params.flag("backup", false)
         {
-            self.written.backup = Some(backup(self.disk, spot, seen, old).map_err(failed)?);
+            self.written.backup = Some(backup(spot, seen, old).map_err(failed)?);
         }
         if seen.kind == Kind::Directory {
             self.remove(spot, seen)?;
@@ -327,7 +331,7 @@ fn change_mode(directory: &OwnedFd, spot: &Spot, mode: u32) -> Result<(), OpErro
 }
 
 /// Copies the old file to `PATH.stead.TIMESTAMP`, with mode and owner.
-fn backup(disk: &Disk, spot: &Spot, seen: &Seen, old: &File) -> io::Result<String> {
+fn backup(spot: &Spot, seen: &Seen, old: &File) -> io::Result<String> {
     let Some(directory) = &spot.directory else { return Err(Errno::NOENT.into()) };
     // The moment is the kernel's, read off the temporary file just written: this crate asks no clock.
     let stat = rustix::fs::statat(directory, name_of(&spot.name), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -356,7 +360,7 @@ fn backup(disk: &Disk, spot: &Spot, seen: &Seen, old: &File) -> io::Result<Strin
             .or_else(|errno| if errno == Errno::PERM { Ok(()) } else { Err(errno) })?;
         rustix::fs::fchmod(&copy, Mode::from_raw_mode(seen.mode))?;
         copy.sync_all()?;
-        let path = disk.outside(&spot.path).with_file_name(&name);
+        let path = spot.path.with_file_name(&name);
         return Ok(path.to_string_lossy().into_owned());
     }
     Err(Errno::EXIST.into())

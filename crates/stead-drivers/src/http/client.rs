@@ -1,17 +1,21 @@
 //! A small HTTP/1.1 client: one connection per request, TLS by rustls, every exchange with a deadline.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes};
 use hyper::ext::ReasonPhrase;
+use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
 use stead_model::ErrorClass;
+use stead_model::operation::judge_texts;
 use stead_runner::files::Needs;
 use stead_runner::operation::{OpContext, OpError, Params, Stop};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -129,15 +133,29 @@ pub(crate) async fn send_body<B: Sendable>(
     }
 }
 
-async fn exchange<B: Sendable>(request: Request<'_>, body: B, sink: Sink<'_>) -> Result<Response, OpError> {
-    let url = request.url;
-    let invalid = |what: &str| OpError::invalid(format!("`{url}` is not an address: {what}"));
-    let uri: Uri = url.parse().map_err(|error| invalid(&format!("{error}")))?;
-    let is_tls = uri.scheme_str() == Some("https");
-    let authority = uri.authority().ok_or_else(|| invalid("it names no host"))?;
+/// Returns why the texts are not addresses of requests.
+pub(crate) fn judge_address(value: &Value) -> Option<String> {
+    judge_texts(value, |url| address(url).err().map(|error| error.message))
+}
+
+/// Returns the address `url` is, and its host with the port.
+fn address(url: &str) -> Result<(Uri, Authority), OpError> {
+    let uri: Uri = url.parse().map_err(|error| no_address(url, &error))?;
+    let authority = uri.authority().cloned().ok_or_else(|| no_address(url, &"it names no host"))?;
     if authority.as_str().contains('@') {
         return Err(OpError::invalid("an address holds no account: use `headers`"));
     }
+    Ok((uri, authority))
+}
+
+fn no_address(url: &str, what: &dyn fmt::Display) -> OpError {
+    OpError::invalid(format!("`{url}` is not an address: {what}"))
+}
+
+async fn exchange<B: Sendable>(request: Request<'_>, body: B, sink: Sink<'_>) -> Result<Response, OpError> {
+    let url = request.url;
+    let (uri, authority) = address(url)?;
+    let is_tls = uri.scheme_str() == Some("https");
     let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
 
@@ -160,7 +178,7 @@ async fn exchange<B: Sendable>(request: Request<'_>, body: B, sink: Sink<'_>) ->
     if !is_tls {
         return talk(url, stream, message, sink).await;
     }
-    let name = ServerName::try_from(host.clone()).map_err(|error| invalid(&format!("{error}")))?;
+    let name = ServerName::try_from(host.clone()).map_err(|error| no_address(url, &error))?;
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config(&request.roots)?));
     let stream = connector
         .connect(name, stream)

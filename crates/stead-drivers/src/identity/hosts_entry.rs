@@ -1,7 +1,7 @@
 //! `hosts.entry`: names of an address in `/etc/hosts`.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
 use super::hosts::{Hosts, PATH};
@@ -13,7 +13,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure names lead to an address in /etc/hosts, or do not.",
     params: &[
         ParamSpec::new("address", ParamKind::Address, "IPv4 or IPv6 address.").required(),
-        ParamSpec::new("names", ParamKind::Lines, "Host names of the address.").required(),
+        ParamSpec::new("names", ParamKind::Lines, "Host names of the address.")
+            .required()
+            .judged(|value| judge_texts(value, |text| input::problem(input::host_name("names", text)))),
         STATE,
     ],
     ..CONFIGURE

@@ -3,13 +3,13 @@
 use std::path::{Component, Path, PathBuf};
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
 use crate::disk::seen::Kind;
 use crate::file::entry::Want;
 use crate::machine::sandbox::Sandbox;
-use crate::setup::{CONFIGURE, Configure, Setup};
+use crate::setup::{CONFIGURE, Configure, Setup, input};
 
 const ZONES: &str = "/usr/share/zoneinfo";
 const LINK: &str = "/etc/localtime";
@@ -18,7 +18,9 @@ const NAME: &str = "/etc/timezone";
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "timezone",
     summary: "Makes sure local time is that of a zone: the link /etc/localtime and /etc/timezone.",
-    params: &[ParamSpec::new("zone", ParamKind::NonEmptyText, "Zone, such as Europe/Vienna.").required()],
+    params: &[ParamSpec::new("zone", ParamKind::NonEmptyText, "Zone, such as Europe/Vienna.")
+        .required()
+        .judged(|value| judge_texts(value, |text| input::problem(zone_name(text))))],
     ..CONFIGURE
 };
 
@@ -30,16 +32,7 @@ impl Configure for Timezone {
     }
 
     fn setup(&self, setup: &mut Setup<'_>, params: &Params) -> Result<(), OpError> {
-        let zone = params.required("zone")?;
-        let part = |part: &str| {
-            !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "_+-".contains(c))
-        };
-        if !zone.split('/').all(part) {
-            return Err(OpError::invalid(format!(
-                "`zone`, `{}`: expected a name such as Europe/Vienna",
-                zone.escape_debug()
-            )));
-        }
+        let zone = zone_name(params.required("zone")?)?;
         let file = format!("{ZONES}/{zone}");
         // A directory of zones, such as Europe, exists and is none.
         let is_there = match Sandbox::of(setup.cx) {
@@ -63,6 +56,16 @@ impl Configure for Timezone {
         setup.push(spot, seen, want);
         setup.content(NAME, format!("{zone}\n").into_bytes())
     }
+}
+
+/// Returns `zone` if it can be the name of one, and not a path that leads elsewhere.
+fn zone_name(zone: &str) -> Result<&str, OpError> {
+    let part =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "_+-".contains(c));
+    if zone.split('/').all(part) {
+        return Ok(zone);
+    }
+    Err(OpError::invalid(format!("`zone`, `{}`: expected a name such as Europe/Vienna", zone.escape_debug())))
 }
 
 /// Returns where a link with text `to` in `directory` leads, by its text alone.

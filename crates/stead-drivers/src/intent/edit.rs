@@ -88,6 +88,10 @@ impl Operation for Edit {
         Diff { fields: differing.collect(), text }
     }
 
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(json!({"files": [], "diff": null}))
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let (surroundings, prepared) = (&self.0, self.prepare(params)?);
         for file in &prepared.files {

@@ -1,7 +1,7 @@
 //! `sysctl.value`: a kernel parameter, running and after the next start.
 
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
 use super::parameters::{dotted, normalised, path};
@@ -16,8 +16,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
     name: "sysctl.value",
     summary: "Makes sure a kernel parameter has a value: running and in /etc/sysctl.d/60-stead.conf.",
     params: &[
-        ParamSpec::new("key", ParamKind::Line, "Parameter, such as net.ipv4.ip_forward.").required(),
-        ParamSpec::new("value", ParamKind::TextOrNumber, "Its value; needed unless `state` is absent."),
+        ParamSpec::new("key", ParamKind::Line, "Parameter, such as net.ipv4.ip_forward.")
+            .required()
+            .judged(|value| judge_texts(value, |text| input::problem(path(text)))),
+        ParamSpec::new("value", ParamKind::TextOrNumber, "Its value; needed unless `state` is absent.")
+            .needed(Needed::UnlessAbsent),
         ParamSpec::new("persist", ParamKind::Bool, "Write it to the file; default: true.")
             .default(ParamDefault::Flag(true)),
         ParamSpec::new("runtime", ParamKind::Bool, "Set it in the running kernel; default: true.")

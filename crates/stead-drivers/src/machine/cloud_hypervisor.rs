@@ -151,7 +151,7 @@ impl Local for CloudHypervisorDriver {
     }
 
     fn run(&self, home: &Home, _record: &Record, mark: &ProcessMark) -> Run {
-        run::seen(home, mark, &network::cards(home), None)
+        run::seen(home, mark, &network::cards(home))
     }
 
     fn exit(&self, home: &Home) -> Option<MachineExit> {
@@ -216,6 +216,10 @@ impl MachineDriver for CloudHypervisorDriver {
 
     async fn start(&self, id: &MachineId) -> Result<Changed, MachineError> {
         control::start(self, &local::home_of(self, id)?).await
+    }
+
+    async fn ssh_moved(&self, id: &MachineId, port: u16) -> Result<Changed, MachineError> {
+        run::ssh_moved(&local::home_of(self, id)?, port).await
     }
 
     async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {

@@ -55,6 +55,11 @@ pub(super) trait Local: Clone + Send + Sync + 'static {
     /// Makes the machine's files, in a directory that holds none yet. Blocks.
     fn make(&self, home: &Home, spec: &MachineSpec) -> Result<(), MachineError>;
 
+    /// Removes everything of the machine but what says whose it is. Blocks.
+    fn wipe(&self, home: &Home) -> io::Result<()> {
+        home.wipe()
+    }
+
     /// Does what is to be done before the machine is removed.
     async fn before_removing(&self, _home: &Home) -> Result<(), MachineError> {
         Ok(())
@@ -120,7 +125,7 @@ pub(super) async fn ensure_created<L: Local>(
         let watch = maker.watch();
         end_all(&maker, &place)?;
         watch("quiet");
-        place.wipe().map_err(failed)?;
+        maker.wipe(&place).map_err(failed)?;
         watch("wiped");
         let mut record = Record::new(maker.kind(), &spec, record.created_at);
         place.set_record(&record).map_err(failed)?;
@@ -198,7 +203,7 @@ pub(super) async fn destroy<L: Local>(driver: &L, home: &Home) -> Result<Changed
         watch("unmade");
         end_all(&driver, &place)?;
         watch("quiet");
-        place.wipe().map_err(failed)?;
+        driver.wipe(&place).map_err(failed)?;
         watch("wiped");
         home::sweep(&root_dir);
         place.vanish().map_err(failed)?;

@@ -9,6 +9,8 @@
 //! ```
 //! Mounts are in a namespace that goes with the keeper, cards in one that goes with the container: what is left to be
 //! taken back is a control group, a bridge that nobody is on any more, and the directory.
+//!
+//! An ordinary account has containers too, by a user namespace: see `rootless`.
 
 mod bundle;
 mod cgroup;
@@ -21,6 +23,7 @@ mod network;
 mod plant;
 mod ports;
 mod refusal;
+mod rootless;
 mod runtime;
 mod storage;
 mod template;
@@ -29,6 +32,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -48,6 +52,7 @@ pub use execute::execute;
 pub(crate) use init::boot_id;
 pub use init::{init, look_again, power_off, restart};
 pub use keeper::keep;
+pub use rootless::{Lack, apart, is_rootless, lacks, make, map, remove};
 pub use runtime::RuntimeChoice;
 pub use storage::StorageChoice;
 
@@ -56,7 +61,7 @@ use super::home::{Found, Home, Kind, Record, Run, canonical, guest_file};
 use super::local::{self, Local, StepWatch};
 use super::process::ProcessMark;
 use super::sandbox::check_path;
-use super::vm::network::{Networks, plan};
+use super::vm::network::{Networks, USER, plan};
 use super::vm::run::{self, Virtual};
 use crate::transport::ssh::server::ServerKey;
 use keeper::Door;
@@ -120,13 +125,16 @@ impl OciSettings {
 pub struct OciDriver {
     settings: Arc<OciSettings>,
     watch: StepWatch,
+    /// Whether a machine was to have limits that this account cannot give it.
+    unlimited: Arc<AtomicBool>,
 }
 
 impl OciDriver {
     /// Returns the driver of these settings. Touches nothing yet.
     pub fn new(settings: OciSettings) -> Self {
         let root_dir = canonical(&settings.root_dir);
-        Self { settings: Arc::new(OciSettings { root_dir, ..settings }), watch: Arc::new(|_| {}) }
+        let settings = Arc::new(OciSettings { root_dir, ..settings });
+        Self { settings, watch: Arc::new(|_| {}), unlimited: Arc::default() }
     }
 
     /// Returns this driver with somebody who is told of every step.
@@ -171,9 +179,26 @@ impl OciDriver {
             ServerKey::parse(key.expose()).map_err(MachineError::Invalid)?;
         }
         let home = Home::new(&KIND, &self.settings.root_dir, &spec.owner.uuid());
-        network::check(&plan(&home, spec, &networks(&self.settings.bridge))?)?;
-        Template::of(spec.boot.as_ref(), &self.settings.image_dir)?;
+        let is_rootless = is_rootless();
+        network::check(&plan(&home, spec, &networks(&self.settings.bridge, is_rootless))?, is_rootless)?;
+        if is_rootless && spec.hosts {
+            let why = "only root's containers can make machines in them: run stead as root";
+            return Err(MachineError::Unsupported(why.to_owned()));
+        }
+        self.template(spec.boot.as_ref())?;
         spec.files.iter().try_for_each(|file| check_path(&file.path).map(drop))
+    }
+
+    /// Returns what a machine is made from.
+    fn template(&self, boot: Option<&Boot>) -> Result<Template, MachineError> {
+        match Template::of(boot, &self.settings.image_dir)? {
+            Template::Host if is_rootless() => Err(MachineError::Unsupported(
+                "the template `host` is for root alone, who can read all of this machine: name a tarball or a \
+                 directory, or run stead as root"
+                    .to_owned(),
+            )),
+            template @ (Template::Host | Template::Directory(_) | Template::Tarball(_)) => Ok(template),
+        }
     }
 
     /// Returns the places that nobody in a machine of this one may see: its own, and those around it.
@@ -188,7 +213,14 @@ impl OciDriver {
     /// Removes unpacked templates that no machine stands on any more. Blocks.
     fn sweep(&self) {
         let root_dir = &self.settings.root_dir;
-        template::sweep(root_dir, || {
+        let remove = |tree: &Path| {
+            if is_rootless() {
+                rootless::remove_apart(&self.settings.program, tree, &[tree.to_owned()])
+            } else {
+                super::home::remove(tree)
+            }
+        };
+        template::sweep(root_dir, remove, || {
             let homes = fs::read_dir(root_dir).into_iter().flatten().flatten();
             let homes = homes.map(|entry| Home::at(&KIND, entry.path()));
             let used: Vec<Home> = homes.filter(|home| matches!(home.find(), Found::Ours(_))).collect();
@@ -218,9 +250,24 @@ pub fn try_namespaces() -> Result<(), String> {
     if missing.is_empty() { Ok(()) } else { Err(format!("this process has no {}", missing.join(", no "))) }
 }
 
-/// Returns what containers are plugged into: bridges alone, and their keepers pass ports on.
-fn networks(bridge: &str) -> Networks<'_> {
-    Networks { default: Some(bridge), passes_ports: true, ..Networks::default() }
+/// Returns what containers are plugged into: bridges alone, and their keepers pass ports on. Those of an ordinary account
+/// have a network of their own each.
+fn networks(bridge: &str, is_rootless: bool) -> Networks<'_> {
+    let default = Some(if is_rootless { USER } else { bridge });
+    Networks { default, has_user: is_rootless, passes_ports: true, ..Networks::default() }
+}
+
+/// Mounts the root of a machine and puts into it what it has of its own. Blocks.
+fn make_files(
+    home: &Home,
+    spec: &MachineSpec,
+    storage: &Storage,
+    step: &(dyn Fn(&str) + Sync),
+) -> Result<(), MachineError> {
+    mounts::apart(|| {
+        let root = storage.mount(home).map_err(|error| home.failed("make", &error))?;
+        plant::plant(home, spec, &root, step)
+    })?
 }
 
 /// Returns the runtime's name for a machine.
@@ -267,19 +314,36 @@ impl Local for OciDriver {
 
     fn make(&self, home: &Home, spec: &MachineSpec) -> Result<(), MachineError> {
         let settings = &self.settings;
-        let tree = Template::of(spec.boot.as_ref(), &settings.image_dir)?.tree(&settings.root_dir)?;
-        (self.watch)("template");
-        let storage = Storage::make(home, &tree, settings.storage, &self.hidden())?;
-        (self.watch)("storage");
         let watch = &self.watch;
-        mounts::apart(|| {
-            let root = storage.mount(home).map_err(|error| home.failed("make", &error))?;
-            plant::plant(home, spec, &root, &|step| watch(step))
-        })?
+        if is_rootless() {
+            return rootless::make_apart(settings, &self.hidden(), home, spec, &|step| watch(step));
+        }
+        let tree = self.template(spec.boot.as_ref())?.tree(&settings.root_dir, false)?;
+        watch("template");
+        let storage = Storage::make(home, &tree, settings.storage, false, &self.hidden())?;
+        watch("storage");
+        make_files(home, spec, &storage, &|step| watch(step))
+    }
+
+    /// What a machine of an ordinary account has written may belong to numbers that are nobody's here.
+    fn wipe(&self, home: &Home) -> std::io::Result<()> {
+        match home.wipe() {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied && is_rootless() => {
+                let trees = storage::TREES.map(|name| home.file(name));
+                rootless::remove_apart(&self.settings.program, home.directory(), &trees)?;
+                home.wipe()
+            }
+            wiped => wiped,
+        }
     }
 
     fn release(&self, home: &Home) -> Result<(), MachineError> {
         let id = container_id(home);
+        if is_rootless() {
+            // Everything else of it went with its last process.
+            return super::home::remove(&home.file(runtime::STATE))
+                .map_err(|error| home.failed("clear", &error));
+        }
         let deleted = Runtime::of(home, &id).map_or(Ok(()), |runtime| runtime.delete());
         if !cgroup::remove(&id) {
             deleted?;
@@ -297,7 +361,7 @@ impl Local for OciDriver {
         let first = door.addresses.first().cloned();
         let ssh = first.zip(plant::host_key_of(home)).map(|(host, host_key)| SshDoor {
             host,
-            port: ssh_port(door.init),
+            port: door.port.unwrap_or_else(|| ssh_port(door.init)),
             host_key,
         });
         Run { state, addresses: door.addresses, ssh }
@@ -348,22 +412,37 @@ impl MachineDriver for OciDriver {
             RuntimeChoice::Auto => Need::AnyProgram(runtime::KNOWN.map(str::to_owned).to_vec()),
             RuntimeChoice::Named(name) => Need::Program(name.clone()),
         };
+        let is_rootless = is_rootless();
+        let mut needs =
+            if is_rootless { vec![Need::UserNamespaces] } else { vec![Need::Root, Need::Namespaces] };
+        needs.extend([runtime, Need::Program("ip".to_owned())]);
         Capabilities {
             kinds: vec![MachineKind::Ct],
-            hosts: true,
+            hosts: !is_rootless,
             console: true,
             networks: true,
-            needs: vec![Need::Root, Need::Namespaces, runtime, Need::Program("ip".to_owned())],
+            needs,
             ..Capabilities::default()
         }
     }
 
     fn check_boot(&self, boot: Option<&Boot>) -> Result<(), MachineError> {
-        Template::of(boot, &self.settings.image_dir).map(drop)
+        self.template(boot).map(drop)
+    }
+
+    fn remark(&self) -> Option<String> {
+        let told = "containers of an ordinary account have no limits: their `cpus` and `memory_mb` are those of this \
+                    machine (root's containers have them)";
+        self.unlimited.load(Ordering::Relaxed).then(|| told.to_owned())
     }
 
     async fn ensure_created(&self, spec: &MachineSpec) -> Result<Ensured, MachineError> {
         self.check(spec)?;
+        if is_rootless() {
+            rootless::refuse(&rootless::absent())?;
+            let is_limited = spec.cpus.is_some() || spec.cpu_milli.is_some() || spec.memory_mb.is_some();
+            self.unlimited.fetch_or(is_limited, Ordering::Relaxed);
+        }
         local::ensure_created(self, spec).await
     }
 

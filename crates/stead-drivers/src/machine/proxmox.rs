@@ -29,7 +29,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use stead_model::machine::{Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope};
+use stead_model::machine::{
+    Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, Owner, OwnerScope,
+};
 use stead_model::node::wire::Pins;
 use stead_model::site::secrets::Secret;
 use stead_runner::machine::{
@@ -191,8 +193,8 @@ impl Cluster {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).extend(text);
     }
 
-    /// Returns why machines that boot these could not be made.
-    async fn missing(&self, boots: &[Boot]) -> Vec<MachineError> {
+    /// Returns why machines that boot these, and those that are to have these numbers, could not be made.
+    async fn missing(&self, boots: &[Boot], numbers: &[(Owner, u32)]) -> Vec<MachineError> {
         let settings = &self.settings;
         let node = encode(&settings.node);
         // Without an answer, or with a token that is refused, nothing else is known.
@@ -223,6 +225,9 @@ impl Cluster {
             for boot in boots {
                 found.extend(self.find_boot(boot).await.err());
             }
+            for (owner, vmid) in numbers {
+                found.extend(self.refuse_number(owner, *vmid).await.err());
+            }
         }
         found
     }
@@ -248,8 +253,8 @@ impl MachineDriver for ProxmoxDriver {
         boot::check(boot)
     }
 
-    async fn missing(&self, boots: &[Boot]) -> Vec<MachineError> {
-        self.cluster.missing(boots).await
+    async fn missing(&self, boots: &[Boot], numbers: &[(Owner, u32)]) -> Vec<MachineError> {
+        self.cluster.missing(boots, numbers).await
     }
 
     fn remark(&self) -> Option<String> {
@@ -266,6 +271,11 @@ impl MachineDriver for ProxmoxDriver {
     async fn start(&self, id: &MachineId) -> Result<Changed, MachineError> {
         let id = id.clone();
         self.to_its_end(|cluster| async move { cluster.start(&id).await }).await
+    }
+
+    async fn ssh_moved(&self, id: &MachineId, port: u16) -> Result<Changed, MachineError> {
+        let id = id.clone();
+        self.to_its_end(move |cluster| async move { cluster.ssh_moved(&id, port).await }).await
     }
 
     async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stead_model::machine::{
-    Boot, DriveAccess, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope,
+    Boot, DriveAccess, Machine, MachineExit, MachineId, MachineKind, MachineSpec, Owner, OwnerScope,
 };
 use stead_model::site::address::Cidr;
 use stead_runner::machine::{
@@ -31,16 +31,13 @@ pub use accel::{Accel, Acceleration};
 pub(crate) use accel::{KVM, kvm_works, open_kvm};
 pub use argv::Emulated;
 
-use super::home::{Home, Kind, Record, Run, canonical, read};
+use super::home::{Home, Kind, Record, Run, canonical};
 use super::local::{self, Local, StepWatch};
 use super::process::ProcessMark;
 use super::vm::network::{self, Networks};
-use super::vm::run::{self, Sheet, Virtual};
+use super::vm::run::{self, Virtual};
 use super::vm::{self, BootSettings, image};
 use super::{console, qemu::argv::DISK};
-
-/// The run's own facts.
-const SHEET: &str = "run.json";
 
 static KIND: Kind = Kind { driver: "qemu", noun: "virtual machine", kept: &[], mark: "STEAD_MACHINE" };
 
@@ -174,8 +171,7 @@ impl Local for QemuDriver {
     }
 
     fn run(&self, home: &Home, _record: &Record, mark: &ProcessMark) -> Run {
-        let sheet: Sheet = read(&home.file(SHEET)).unwrap_or_default();
-        run::seen(home, mark, &network::cards(home), sheet.port)
+        run::seen(home, mark, &network::cards(home))
     }
 
     fn exit(&self, home: &Home) -> Option<MachineExit> {
@@ -228,7 +224,7 @@ impl MachineDriver for QemuDriver {
     }
 
     /// A device that is there may still hang or abort: where nothing else will do, a guest is booted to see.
-    async fn missing(&self, _boots: &[Boot]) -> Vec<MachineError> {
+    async fn missing(&self, _boots: &[Boot], _numbers: &[(Owner, u32)]) -> Vec<MachineError> {
         let QemuSettings { accel, binary, kvm_device, .. } = &*self.settings;
         // Those who look for it without a guest say that it is not there.
         if *accel != Accel::Kvm || open_kvm(kvm_device).is_err() {
@@ -250,6 +246,10 @@ impl MachineDriver for QemuDriver {
 
     async fn start(&self, id: &MachineId) -> Result<Changed, MachineError> {
         control::start(self, &local::home_of(self, id)?).await
+    }
+
+    async fn ssh_moved(&self, id: &MachineId, port: u16) -> Result<Changed, MachineError> {
+        control::ssh_moved(&local::home_of(self, id)?, port).await
     }
 
     async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {

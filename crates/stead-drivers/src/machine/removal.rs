@@ -10,7 +10,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, openat, renameat_with, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 /// What directories are called that were moved up.
@@ -77,7 +79,8 @@ fn move_up(from: &OwnedFd, name: &CStr, top: &OwnedFd, moved: &mut u64) -> io::R
     let mut was_opened = false;
     loop {
         let new = CString::new(format!("{MOVED}{moved}"))?;
-        match renameat(from, name, top, &new) {
+        // An empty directory of that name would be replaced, and then be looked for twice.
+        match renameat_with(from, name, top, &new, RenameFlags::NOREPLACE) {
             Ok(()) => {
                 *moved += 1;
                 return Ok(new);
@@ -114,6 +117,19 @@ mod tests {
         remove(&top).unwrap();
         assert!(!top.exists());
         remove(&top).unwrap();
+    }
+
+    /// Somebody was cut off who had moved directories up; or a guest calls its own so.
+    #[test]
+    fn what_was_moved_up_before_goes_too() {
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path().join("top");
+        fs::create_dir_all(top.join("x/y/z")).unwrap();
+        for number in 0..4 {
+            fs::create_dir(top.join(format!("{MOVED}{number}"))).unwrap();
+        }
+        remove(&top).unwrap();
+        assert!(!top.exists());
     }
 
     #[test]

@@ -182,7 +182,13 @@ impl Local for SandboxDriver {
     }
 
     async fn before_removing(&self, home: &AnyHome) -> Result<(), MachineError> {
-        control::suffer(&Home::from(home), Phase::Destroy).await
+        let place = Home::from(home);
+        // What the host says now counts, not what it said when the sandbox was last made or started.
+        if let Some(before) = place.sheet() {
+            let sheet = control::sheet(&self.settings, &before.node);
+            place.set_sheet(&sheet).map_err(|error| home.failed("remove", &error))?;
+        }
+        control::suffer(&place, Phase::Destroy).await
     }
 
     fn release(&self, home: &AnyHome) -> Result<(), MachineError> {

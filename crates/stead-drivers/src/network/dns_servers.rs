@@ -85,10 +85,13 @@ impl Configure for DnsServers {
             }
             Manager::Netplan => {
                 let interface = interface.unwrap_or_default();
+                let path = format!("/etc/netplan/90-stead-dns-{interface}.yaml");
+                let old = setup.read(path.as_ref())?.unwrap_or_default();
+                let kept = netplan_file::old_dns(&String::from_utf8_lossy(&old));
                 let content =
-                    netplan_file::dns(interface, &servers.unwrap_or_default(), &search.unwrap_or_default());
+                    netplan_file::dns(interface, &servers.unwrap_or(kept.0), &search.unwrap_or(kept.1));
                 let want = Want::new(Kind::File).content(content.into_bytes()).mode(0o600);
-                setup.file(format!("/etc/netplan/90-stead-dns-{interface}.yaml"), want)?;
+                setup.file(path, want)?;
                 setup.settle(Settle::Netplan);
             }
             Manager::Resolvconf => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
 use super::manager::{self, Manager};
@@ -37,12 +37,14 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "addresses",
             ParamKind::TextList,
             "Addresses with prefix length, such as 10.0.0.7/24.",
-        ),
+        )
+        .judged(|value| judge_texts(value, |text| input::problem(Prefix::given("addresses", text)))),
         ParamSpec::new("gateway4", ParamKind::Address, "Gateway of the IPv4 default route."),
         ParamSpec::new("gateway6", ParamKind::Address, "Gateway of the IPv6 default route."),
         ParamSpec::new("dns", ParamKind::Addresses, "Name servers."),
         ParamSpec::new("mtu", ParamKind::Int(68, 65_536), "Largest packet."),
-        ParamSpec::new("mac", ParamKind::NonEmptyText, "Hardware address."),
+        ParamSpec::new("mac", ParamKind::NonEmptyText, "Hardware address.")
+            .judged(|value| judge_texts(value, |text| input::problem(mac(text)))),
         ParamSpec::new(
             "state",
             STATE.kind,

@@ -45,15 +45,28 @@ pub(super) fn route(interface: &str, to: &str, via: Option<IpAddr>, metric: Opti
 }
 
 /// Returns the file of an interface's name servers.
+///
+/// A list that is empty is left out: netplan would read it as the wish for none.
 pub(super) fn dns(interface: &str, servers: &[String], search: &[String]) -> String {
     let quoted =
         |items: &[String]| items.iter().map(|item| format!("\"{item}\"")).collect::<Vec<_>>().join(", ");
-    format!(
-        "{}      nameservers: {{addresses: [{}], search: [{}]}}\n",
-        head(interface),
-        quoted(servers),
-        quoted(search)
-    )
+    let lists = [("addresses", servers), ("search", search)];
+    let lists = lists.iter().filter(|(_, items)| !items.is_empty());
+    let lists: Vec<String> = lists.map(|(name, items)| format!("{name}: [{}]", quoted(items))).collect();
+    format!("{}      nameservers: {{{}}}\n", head(interface), lists.join(", "))
+}
+
+/// Returns the servers and the domains to search that a file of [`dns`] gives an interface.
+pub(super) fn old_dns(text: &str) -> (Vec<String>, Vec<String>) {
+    let line = text.lines().find_map(|line| line.strip_prefix("      nameservers: "));
+    let list = |name: &str| -> Vec<String> {
+        let start = format!("{name}: [");
+        let items =
+            line.and_then(|line| line.split_once(&start)).and_then(|(_, rest)| rest.split(']').next());
+        let items = items.into_iter().flat_map(|items| items.split(", "));
+        items.map(|item| item.trim_matches('"').to_owned()).filter(|item| !item.is_empty()).collect()
+    };
+    (list("addresses"), list("search"))
 }
 
 fn head(interface: &str) -> String {
@@ -80,4 +93,23 @@ pub(super) fn old(text: &str) -> (Vec<Prefix>, Vec<IpAddr>) {
     let addresses = items.clone().filter_map(|item| Prefix::parse(item.trim().trim_matches('"')));
     let gateways = items.filter_map(|item| item.split_once("via: \"")?.1.split('"').next()?.parse().ok());
     (addresses.collect(), gateways.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_are_read_back_as_they_were_written() {
+        let list = |items: &[&str]| items.iter().map(|item| (*item).to_owned()).collect::<Vec<_>>();
+        let (servers, search) = (list(&["1.1.1.1", "fd00::1"]), list(&["a.b", "c.d"]));
+        for (servers, search) in
+            [(servers.clone(), search.clone()), (servers, list(&[])), (list(&[]), search)]
+        {
+            let text = dns("eth0", &servers, &search);
+            assert_eq!(old_dns(&text), (servers, search), "{text}");
+            assert!(!text.contains("[]"), "{text}");
+        }
+        assert_eq!(old_dns(""), (list(&[]), list(&[])));
+    }
 }

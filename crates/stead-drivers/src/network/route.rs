@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
 use super::interface::{CONFIRM, watched};
@@ -26,7 +26,10 @@ static DESCRIPTOR: Descriptor = Descriptor {
             ParamKind::NonEmptyText,
             "Destination: a network such as 10.1.0.0/16, or `default`.",
         )
-        .required(),
+        .required()
+        .judged(|value| {
+            judge_texts(value, |text| input::problem(Prefix::given("to", text)).filter(|_| text != "default"))
+        }),
         ParamSpec::new("via", ParamKind::Address, "Gateway; default: the destination is on the link."),
         ParamSpec::new(
             "interface",

@@ -351,6 +351,21 @@ mod tests {
         jobs.report(&begun.job, end)
     }
 
+    /// At most once: a job that cannot be taken down does not begin, and only what has begun can run.
+    #[test]
+    fn a_job_that_cannot_be_journaled_does_not_begin() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut jobs = jobs(dir.path());
+        let job = begun("exit 0");
+        // No file takes the place of a directory, whoever writes it.
+        fs::create_dir_all(jobs.file(&job.job).join("x")).unwrap();
+        assert!(jobs.begin(&job).is_err());
+        assert_eq!(jobs.running(), 0);
+        fs::remove_dir_all(jobs.file(&job.job)).unwrap();
+        assert!(jobs.begin(&job).unwrap().is_some());
+        assert!(jobs.file(&job.job).is_file(), "known before it runs");
+    }
+
     #[tokio::test]
     async fn output_is_cut_at_a_mebibyte_and_that_is_said() {
         let dir = tempfile::tempdir().unwrap();

@@ -76,7 +76,7 @@ impl Spool {
         let number = self.waiting.last().map_or(1, |last| last.number + 1);
         let about = match report.kind {
             ReportKind::Config => About::Spec,
-            ReportKind::Job | ReportKind::Terminated => About::Other,
+            ReportKind::Job | ReportKind::Link | ReportKind::Terminated => About::Other,
         };
         let content = serde_json::to_vec(report)?;
         let kept = Waiting { number, about, bytes: content.len() as u64 };

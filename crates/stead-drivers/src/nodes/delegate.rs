@@ -4,8 +4,11 @@
 //! whoever listens; what happens there comes here line by line and stands in this run's journal as it happened.
 
 mod deputy;
+mod images;
 mod listen;
+mod offer;
 mod overhear;
+mod pack;
 mod recall;
 
 use std::collections::BTreeMap;
@@ -31,6 +34,7 @@ use super::{NodeView, NodesSurroundings, make};
 use crate::errand::COMMAND;
 pub(super) use deputy::Deputy;
 use listen::Listening;
+pub use offer::offers;
 use recall::Recalled;
 
 /// How long a hosting node is tried whose nodes are to go: they go with it in any case.
@@ -178,6 +182,9 @@ impl NodesSurroundings {
         wanted: &Wanted,
         mut line: Line,
     ) -> Result<(Line, Listening), OpError> {
+        if wanted.verb == ErrandVerb::Create {
+            self.bring_images(deputy, wanted, &line).await?;
+        }
         let mut recalled = Recalled::of(cx, deputy.node())?;
         let mut tries = 0;
         let mut waits: Option<Instant> = None;
@@ -422,13 +429,7 @@ impl NodesSurroundings {
                 .await?;
             }
         }
-        let class = match end.code {
-            Some(7) => ErrorClass::Unreachable,
-            Some(8) => ErrorClass::Timeout,
-            Some(3) => ErrorClass::Permanent,
-            Some(_) | None => ErrorClass::Operation,
-        };
-        Err(OpError { changed, ..OpError::new(class, reason) })
+        Err(OpError { changed, ..OpError::new(class_of(end.code), reason) })
     }
 
     /// Puts an event of a level below into this run's journal, and takes over what it says of a node.
@@ -475,6 +476,16 @@ fn run_below(first: &str, asked: &[&str]) -> Result<RunId, OpError> {
     RunId::parse(&id).map_err(|error| OpError::invalid(error.to_string()))
 }
 
+/// Returns what the exit code of a run below that did not go well means for the task. Locks are a level's own business.
+fn class_of(code: Option<i32>) -> ErrorClass {
+    match code {
+        Some(3) => ErrorClass::Permanent,
+        Some(7) => ErrorClass::Unreachable,
+        Some(8) => ErrorClass::Timeout,
+        Some(_) | None => ErrorClass::Operation,
+    }
+}
+
 /// Returns why a run below did not go well, in its own words.
 fn reason(name: &impl fmt::Display, end: &ErrandEnd) -> String {
     let document = end.document.as_ref();
@@ -506,6 +517,21 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!((first.as_str().len(), second.as_str().len()), (19, 19));
         assert_ne!(first, run_below("20260101-r", &["20260101-r", "quay.children.create", "2"]).unwrap());
+    }
+
+    #[test]
+    fn how_a_run_below_ended_is_how_its_task_ends() {
+        for (code, class) in [
+            (Some(1), ErrorClass::Operation),
+            (Some(3), ErrorClass::Permanent),
+            (Some(5), ErrorClass::Operation),
+            (Some(7), ErrorClass::Unreachable),
+            (Some(8), ErrorClass::Timeout),
+            (Some(130), ErrorClass::Operation),
+            (None, ErrorClass::Operation),
+        ] {
+            assert_eq!(class_of(code), class, "{code:?}");
+        }
     }
 
     #[test]

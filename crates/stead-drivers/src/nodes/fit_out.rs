@@ -22,6 +22,9 @@ impl NodesSurroundings {
         let mut unapplied: Vec<&str> = Vec::new();
         if able.networks {
             spec.nics.extend(self.card_of(node));
+            if fixed_address(node.written, preset).is_some() {
+                spec.name_servers.clone_from(&self.parts.site.settings.value.defaults.dns_servers);
+            }
         } else {
             unapplied.extend(fixed_address(node.written, preset).is_some().then_some("ip"));
             unapplied.extend(preset.is_some_and(|preset| preset.bridge.is_some()).then_some("bridge"));

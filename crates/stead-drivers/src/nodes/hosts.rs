@@ -14,7 +14,7 @@ use stead_model::site::secrets::Secrets;
 use stead_runner::machine::MachineDriver;
 
 use crate::machine::cloud_hypervisor::{CloudHypervisorDriver, CloudHypervisorSettings};
-use crate::machine::oci::{OciDriver, OciSettings, RuntimeChoice, StorageChoice};
+use crate::machine::oci::{OciDriver, OciSettings, RuntimeChoice, StorageChoice, is_rootless};
 use crate::machine::proxmox::{BadSetting, Method, Pace, ProxmoxDriver, ProxmoxSettings};
 use crate::machine::qemu::{Accel, Emulated, QemuDriver, QemuSettings};
 use crate::machine::sandbox::{self, SandboxDriver, SandboxSettings};
@@ -23,6 +23,8 @@ use crate::machine::{BootSettings, USER_GATEWAY, bridge_address};
 #[cfg(test)]
 mod tests;
 
+/// Where images and templates lie below the state directory, unless the host says otherwise.
+pub(super) const IMAGES: &str = "images";
 /// The bridge of machines whose host names none.
 const BRIDGE: &str = "vmbr0";
 
@@ -109,7 +111,7 @@ fn sandbox_settings(
 
 fn oci_settings(name: &str, host: &Host, state_dir: &Path, program: &Path) -> Result<OciSettings, HostError> {
     let mut settings = OciSettings::new(machines(state_dir), program);
-    settings.image_dir = place(host, "image_dir", state_dir).unwrap_or_else(|| state_dir.join("images"));
+    settings.image_dir = image_dir(host, state_dir);
     settings.hidden = vec![absolute(state_dir)];
     settings.runtime = text(host, "runtime").map(RuntimeChoice::parse).unwrap_or_default();
     settings.storage = text(host, "storage").and_then(StorageChoice::parse).unwrap_or_default();
@@ -135,6 +137,7 @@ fn absolute(path: &Path) -> PathBuf {
 pub fn network_side(host: &Host) -> Option<IpAddr> {
     match host.driver() {
         DriverKind::Qemu if !has_taps(host) => Some(USER_GATEWAY.into()),
+        DriverKind::Oci if is_rootless() => Some(USER_GATEWAY.into()),
         DriverKind::Qemu | DriverKind::CloudHypervisor => subnet(host).and_then(bridge_address),
         DriverKind::Sandbox | DriverKind::Oci | DriverKind::Proxmox | DriverKind::None => None,
     }
@@ -214,14 +217,20 @@ fn proxmox_settings(
         },
         bridge: bridge(host),
         lock_dir: state_dir.join("locks"),
-        pace: Pace::default(),
+        pace: Pace { busy: patience(host), ..Pace::default() },
     })
+}
+
+/// Returns how long one call to an API may wait for others: as long as what makes or removes a machine may take.
+fn patience(host: &Host) -> Duration {
+    let limits = host.timeouts();
+    Duration::from_secs(limits.create.max(limits.destroy).into())
 }
 
 fn boot_settings(host: &Host, state_dir: &Path) -> BootSettings {
     let file = |key: &str| place(host, key, state_dir).map(|path| path.display().to_string());
     BootSettings {
-        image_dir: place(host, "image_dir", state_dir).or_else(|| Some(state_dir.join("images"))),
+        image_dir: Some(image_dir(host, state_dir)),
         kernel: file("kernel"),
         initrd: file("initrd"),
         cmdline: text(host, "cmdline").map(str::to_owned),
@@ -240,6 +249,11 @@ fn text<'a>(host: &'a Host, key: &str) -> Option<&'a str> {
 fn place(host: &Host, key: &str, state_dir: &Path) -> Option<PathBuf> {
     let given = state_dir.join(text(host, key)?);
     Some(std::path::absolute(&given).unwrap_or(given))
+}
+
+/// Returns where a host has its images and templates.
+pub(super) fn image_dir(host: &Host, state_dir: &Path) -> PathBuf {
+    place(host, "image_dir", state_dir).unwrap_or_else(|| state_dir.join(IMAGES))
 }
 
 fn bridge(host: &Host) -> String {

@@ -84,15 +84,28 @@ impl NodesSurroundings {
             Line::Ssh(transport) => self.on_node(&**transport, argv, input).await,
             Line::Jobs(client) => {
                 let name = name.ok_or_else(|| OpError::invalid("only a node has an agent"))?;
-                let id = self.submit(client, name, argv, input, false).await?;
-                let deadline = Instant::now() + self.limit(name.as_str(), |limits| limits.config);
-                let ended = timeout_at(deadline, ended(client, &id)).await;
-                let job = ended.map_err(|_| {
-                    OpError::new(ErrorClass::Timeout, format!("{name} did not end its job {id} in time"))
-                })??;
-                said(name, job)
+                let patience = self.limit(name.as_str(), |limits| limits.config);
+                self.ask_agent(client, name, argv, input, patience).await
             }
         }
+    }
+
+    /// Has the agent of a node run stead with `input` on its standard input, and returns what it left.
+    pub(super) async fn ask_agent(
+        &self,
+        client: &ServerClient,
+        name: &NodeName,
+        argv: &[&str],
+        input: Vec<u8>,
+        patience: Duration,
+    ) -> Result<Said, OpError> {
+        let deadline = Instant::now() + patience;
+        let id = self.submit(client, name, argv, input, false).await?;
+        let ended = timeout_at(deadline, ended(client, &id)).await;
+        let job = ended.map_err(|_| {
+            OpError::new(ErrorClass::Timeout, format!("{name} did not end its job {id} in time"))
+        })??;
+        said(name, job)
     }
 
     /// Has the agent of a node run stead as a job.

@@ -2,23 +2,28 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use stead_model::NodeName;
 use stead_model::node::NodeEntry;
-use stead_model::node::wire::SignalKind;
+use stead_model::node::wire::{AgentState, ReportStatus, SignalKind};
 use stead_model::site::host::DriverKind;
 use stead_model::site::manifest::PeerOutside;
+use stead_model::{ErrorClass, MessageId, NodeName};
 use stead_runner::operation::{OpContext, OpError, Outcome};
 
+use super::line::refused;
 use super::{NodeView, NodesSurroundings};
 use crate::machine::USER_GATEWAY;
+use crate::machine::oci::is_rootless;
 use crate::node_agent::{Peer, Peers};
+use crate::server_client::ServerClient;
 
-/// Returns where the node of `entry` finds what this machine finds at `address`: on QEMU's own network this machine is
-/// not where it is for itself.
+/// Returns where the node of `entry` finds what this machine finds at `address`: on QEMU's own network, and on that of a
+/// container of an ordinary account, this machine is not where it is for itself.
 pub(super) fn seen_from(entry: &NodeEntry, address: IpAddr) -> IpAddr {
     match entry.driver {
         DriverKind::Qemu if address.is_loopback() => USER_GATEWAY.into(),
+        DriverKind::Oci if address.is_loopback() && is_rootless() => USER_GATEWAY.into(),
         DriverKind::Qemu
         | DriverKind::Sandbox
         | DriverKind::Oci
@@ -26,6 +31,19 @@ pub(super) fn seen_from(entry: &NodeEntry, address: IpAddr) -> IpAddr {
         | DriverKind::Proxmox
         | DriverKind::None => address,
     }
+}
+
+/// Returns why nothing is known of a link that an agent was told of, and what to do. An agent that hears and does not say
+/// is of a version that had nothing to say of links.
+fn silence(agent: AgentState, limit: Duration) -> String {
+    let within = stead_model::duration::to_exact(limit);
+    let why = match agent {
+        AgentState::Connected => {
+            "although it is connected; one of an older version reports no links: create with --mode push takes it away, the next create brings a new one"
+        }
+        AgentState::Stale | AgentState::None => "and is not connected; see its log on the node",
+    };
+    format!("its agent did not report within {within} that it knows its peers, {why}")
 }
 
 impl NodesSurroundings {
@@ -39,7 +57,7 @@ impl NodesSurroundings {
         Ok(Outcome { changed, ..Outcome::default() })
     }
 
-    /// Makes a node know its peers. Whether that was new to it; of one that is only told later nobody knows.
+    /// Makes a node know its peers. Whether that was new to it.
     async fn tell_peers(&self, name: &NodeName) -> Result<bool, OpError> {
         // One after the other: each knows at least what the one before did.
         let turn = {
@@ -63,9 +81,36 @@ impl NodesSurroundings {
         }
         let client = self.server_client().await?;
         let payload = serde_json::to_value(&told).ok().and_then(|told| told.as_object().cloned());
+        let known = client.node(name, 0, Duration::ZERO).await.map_err(|error| refused(&error))?;
         let sent = client.signal(name, SignalKind::Link, payload.unwrap_or_default()).await;
-        sent.map_err(|error| OpError::operation(error.to_string()))?;
-        Ok(false)
+        let id = sent.map_err(|error| refused(&error))?;
+        let limit = self.limit(name.as_str(), |limits| limits.ssh);
+        let linked = self.linked(&client, name, known.seq, &id);
+        if let Ok(answer) = tokio::time::timeout(limit, linked).await {
+            return answer;
+        }
+        let agent = client.node(name, 0, Duration::ZERO).await.map_or(AgentState::None, |known| known.agent);
+        Err(OpError::new(ErrorClass::Timeout, silence(agent, limit)))
+    }
+
+    /// Waits for what a node reports of the signal `id`, and returns whether its peers were new to it.
+    async fn linked(
+        &self,
+        client: &ServerClient,
+        name: &NodeName,
+        mut seen: u64,
+        id: &MessageId,
+    ) -> Result<bool, OpError> {
+        loop {
+            let (last, reports) = self.next_report(client, name, seen).await?;
+            seen = last;
+            let mut own = reports.into_iter().map(|stored| stored.report);
+            let Some(report) = own.find(|report| report.id.as_ref() == Some(id)) else { continue };
+            return match report.status {
+                ReportStatus::Failed => Err(OpError::operation(report.error.unwrap_or_default())),
+                ReportStatus::Complete | ReportStatus::Running => Ok(report.changed > 0),
+            };
+        }
     }
 
     /// Returns the peers of a node whose addresses are known, and those that only a level above knows.

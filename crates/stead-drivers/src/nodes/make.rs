@@ -177,36 +177,25 @@ impl NodesSurroundings {
         if before.machine_id.is_none() {
             return Ok(());
         }
-        let name = &node.node.name;
-        let refuse = |field: &str, old: &str, new: &str| Err(unchangeable(name, field, old, new));
-        let kind = node.written.kind.as_ref().map_or(before.kind, |kind| kind.value);
-        if kind != before.kind {
-            return refuse("type", before.kind.word(), kind.word());
-        }
-        if let Some(moved) = self.moved(node, before) {
-            return Err(moved);
-        }
-        let host = node.written.host.as_ref().map(|host| host.value.as_str());
-        if host != before.host.as_deref() {
-            let own = self.parts.host.name.as_str();
-            return refuse("host", before.host.as_deref().unwrap_or(own), host.unwrap_or(own));
-        }
-        match (&node.written.vmid, before.vm_id) {
-            (Some(wanted), Some(given)) if wanted.value != given => {
-                refuse("vmid", &given.to_string(), &wanted.value.to_string())
-            }
-            (Some(_) | None, _) => Ok(()),
-        }
+        let own = self.parts.host.name.as_str();
+        let mut changes = identity_changes(node.written, before, own);
+        changes.extend(self.parent_change(node, before));
+        if changes.is_empty() { Ok(()) } else { Err(unchangeable(&node.node.name, &changes)) }
     }
 
     /// Returns why a node that is there cannot be made: it is to be in another node than it is.
     pub(super) fn moved(&self, node: &NodeView<'_>, before: &NodeEntry) -> Option<OpError> {
+        let change = self.parent_change(node, before)?;
+        Some(unchangeable(&node.node.name, &[change]))
+    }
+
+    fn parent_change(&self, node: &NodeView<'_>, before: &NodeEntry) -> Option<String> {
         let parent = node.node.parent.map(|parent| &self.parts.forest.nodes[parent].name);
         if before.machine_id.is_none() || parent == before.parent.as_ref() {
             return None;
         }
         let shown = |parent: Option<&NodeName>| parent.map_or("none", NodeName::as_str).to_owned();
-        Some(unchangeable(&node.node.name, "parent", &shown(before.parent.as_ref()), &shown(parent)))
+        Some(change("parent", &shown(before.parent.as_ref()), &shown(parent)))
     }
 
     /// Returns what the machine of a node should be.
@@ -314,8 +303,35 @@ pub(super) fn note_machine(entry: &mut NodeEntry, machine: &Machine, door: &SshD
     entry.host_key = Some(door.host_key.clone());
 }
 
-fn unchangeable(name: &NodeName, field: &str, old: &str, new: &str) -> OpError {
-    OpError::permanent(format!("{name} cannot be changed: {field} is {old}, not {new}; destroy it first"))
+/// Returns what of a machine's identity is written another way than it was made; `own` is the host of nodes that name
+/// none.
+fn identity_changes(written: &ManifestNode, before: &NodeEntry, own: &str) -> Vec<String> {
+    let mut changes = Vec::new();
+    let kind = written.kind.as_ref().map_or(before.kind, |kind| kind.value);
+    if kind != before.kind {
+        changes.push(change("type", before.kind.word(), kind.word()));
+    }
+    let host = written.host.as_ref().map(|host| host.value.as_str());
+    if host != before.host.as_deref() {
+        changes.push(change("host", before.host.as_deref().unwrap_or(own), host.unwrap_or(own)));
+    }
+    // A number that is not written any more is kept.
+    if let Some(wanted) = written.vmid.as_ref().filter(|wanted| before.vm_id != Some(wanted.value)) {
+        let given = before.vm_id.map_or_else(|| "none".to_owned(), |given| given.to_string());
+        changes.push(change("vmid", &given, &wanted.value.to_string()));
+    }
+    changes
+}
+
+fn change(field: &str, old: &str, new: &str) -> String {
+    format!("{field} is {old}, not {new}")
+}
+
+fn unchangeable(name: &NodeName, changes: &[String]) -> OpError {
+    OpError::permanent(format!(
+        "{name} cannot be changed: {}; write back what it was made with, or destroy it first",
+        changes.join(", ")
+    ))
 }
 
 fn late(name: &NodeName, what: &str, limit: Duration) -> MachineError {
@@ -325,6 +341,10 @@ fn late(name: &NodeName, what: &str, limit: Duration) -> MachineError {
 /// Returns what a driver's refusal means for the task.
 pub(super) fn refused(error: MachineError) -> OpError {
     let class: ErrorClass = error.class();
-    let what_to_do = if matches!(error, MachineError::Conflict { .. }) { "; destroy it first" } else { "" };
+    let what_to_do = if matches!(error, MachineError::Conflict { .. }) {
+        "; write back what it was made with, or destroy it first"
+    } else {
+        ""
+    };
     OpError::new(class, format!("{error}{what_to_do}"))
 }

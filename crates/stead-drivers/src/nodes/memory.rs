@@ -1,5 +1,6 @@
 //! What is remembered of nodes: one file per manifest and host, replaced whole after each change.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,20 +10,41 @@ use stead_model::node::{NodesState, StateError};
 use stead_model::site::manifest::Mode;
 use stead_runner::operation::OpError;
 
+use super::reached::node_labels;
+
 /// How names of files begin that are being written, before the process that writes them.
 const TEMPORARY: &str = ".state.";
 
-/// Returns how the node called `node` is kept what it is, if it is remembered under any manifest and host.
+/// Returns how the node called `node` gets its work, if it is remembered under any manifest and host: as its agent
+/// was told, which may run what it fetches where the node is configured by push.
 pub fn known_mode(state_dir: &Path, node: &NodeName) -> Option<Mode> {
+    let modes = states(state_dir).filter_map(|state| {
+        let entry = state.nodes.get(node)?;
+        Some(entry.told.as_ref().map_or(entry.mode, |told| told.mode))
+    });
+    // Of several nodes of that name one that has an agent counts: push is the least of them.
+    modes.max()
+}
+
+/// Returns what targets select the node called `node` by, if it is remembered under any manifest and host. Of several nodes of
+/// that name one that has an agent counts.
+pub fn known_labels(state_dir: &Path, node: &NodeName) -> BTreeMap<String, String> {
+    let known = states(state_dir).filter_map(|state| {
+        let entry = state.nodes.get(node)?;
+        Some((entry.mode, node_labels(&state, node, entry)))
+    });
+    known.max_by_key(|(mode, _)| *mode).map(|(_, labels)| labels).unwrap_or_default()
+}
+
+/// Returns everything that is remembered, of all manifests and hosts.
+fn states(state_dir: &Path) -> impl Iterator<Item = NodesState> {
     let below = |directory: PathBuf| {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect::<Vec<_>>()
     };
     let manifests = below(state_dir.join("nodes")).into_iter().flat_map(below);
     let states = manifests.filter_map(|manifest| std::fs::read(manifest.join("state.json")).ok());
-    let modes = states.filter_map(|bytes| Some(NodesState::parse(&bytes).ok()?.nodes.get(node)?.mode));
-    // Of several nodes of that name one that has an agent counts: push is the least of them.
-    modes.max()
+    states.filter_map(|bytes| NodesState::parse(&bytes).ok())
 }
 
 /// What is remembered of nodes, and where it is written down.

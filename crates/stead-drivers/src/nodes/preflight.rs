@@ -5,13 +5,15 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 
-use stead_engine::nodes::{Checked, Forest, Selection};
+use stead_engine::nodes::{Checked, ChosenHost, Forest, Selection, find_host};
 use stead_model::diagnostic::Place;
-use stead_model::machine::Boot;
+use stead_model::machine::{Boot, Owner};
 use stead_model::site::address::NodeAddress;
+use stead_model::site::host::DriverKind;
+use stead_model::site::manifest::ManifestNode;
 use stead_model::site::{Manifest, Site};
 use stead_model::token::LiveRing;
-use stead_model::{Diagnostic, Diagnostics, ErrorClass};
+use stead_model::{Diagnostic, Diagnostics, ErrorClass, NodeName};
 use stead_runner::clock;
 use stead_runner::machine::{MachineDriver, Need};
 
@@ -19,11 +21,14 @@ use super::DriverKey;
 use super::make::boot_of;
 use super::reach::expand_home;
 use crate::command::program;
+use crate::facts;
 use crate::machine::qemu::open_kvm;
 use crate::machine::{SYSTEM_PATH, oci};
 
 /// Diagnostic code: something that nodes need is missing.
 const CODE: &str = "node/preflight";
+/// Where the kernel has a directory for every ZFS pool.
+const POOLS: &str = "/proc/spl/kstat/zfs";
 
 /// Whether everything that is missing is that somebody is not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +58,8 @@ pub struct Preflight<'a> {
     pub drivers: &'a BTreeMap<String, Arc<dyn MachineDriver>>,
     /// The host of those that name none.
     pub host: &'a str,
+    /// Whose machines they are.
+    pub scope: &'a str,
     /// The environment: `HOME`.
     pub environment: &'a BTreeMap<String, String>,
 }
@@ -62,6 +69,7 @@ impl Preflight<'_> {
     pub fn findings(&self) -> Diagnostics {
         let mut found = Diagnostics::default();
         self.look_at_hosts(&mut found);
+        self.look_at_descriptions(&mut found);
         self.look_at_images(&mut found);
         self.look_at_keys(&mut found);
         self.look_at_addresses(&mut found);
@@ -75,7 +83,7 @@ impl Preflight<'_> {
         let mut only = OnlyReach::Yes;
         for (host, driver) in self.drivers {
             let boots = self.boots_on(host, &**driver);
-            for error in driver.missing(&boots).await {
+            for error in driver.missing(&boots, &self.numbers_on(host)).await {
                 if error.class() != ErrorClass::Unreachable {
                     only = OnlyReach::No;
                 }
@@ -89,7 +97,7 @@ impl Preflight<'_> {
     pub async fn unreached(&self) -> Diagnostics {
         let mut found = Diagnostics::default();
         for (host, driver) in self.drivers {
-            let missing = driver.missing(&[]).await.into_iter();
+            let missing = driver.missing(&[], &[]).await.into_iter();
             for error in missing.filter(|error| error.class() == ErrorClass::Unreachable) {
                 found.push(Diagnostic::error(CODE, Place::Named(format!("host {host}")), error.to_string()));
             }
@@ -100,13 +108,30 @@ impl Preflight<'_> {
     /// Returns what the selected roots on a host boot, each thing once.
     fn boots_on(&self, host: &str, driver: &dyn MachineDriver) -> Vec<Boot> {
         let mut boots: Vec<Boot> = Vec::new();
-        for index in self.selected().filter(|index| self.forest.nodes[*index].parent.is_none()) {
-            let written = &self.manifest.nodes[self.forest.nodes[index].written];
-            let on = written.host.as_ref().map_or(self.host, |host| host.value.as_str());
-            let boot = boot_of(self.site, written, &driver.capabilities().kinds).filter(|_| on == host);
+        for (_, written) in self.roots_on(host) {
+            let boot = boot_of(self.site, written, &driver.capabilities().kinds);
             boots.extend(boot.filter(|boot| !boots.contains(boot)));
         }
         boots
+    }
+
+    /// Returns the numbers that selected roots on a host are to have.
+    fn numbers_on(&self, host: &str) -> Vec<(Owner, u32)> {
+        let number = |(name, written): (&NodeName, &ManifestNode)| {
+            let owner = Owner::new(self.scope, name.as_str()).ok()?;
+            Some((owner, written.vmid.as_ref()?.value))
+        };
+        self.roots_on(host).filter_map(number).collect()
+    }
+
+    /// Returns the selected roots on a host, with what is written of them.
+    fn roots_on(&self, host: &str) -> impl Iterator<Item = (&NodeName, &ManifestNode)> {
+        let roots =
+            self.selected().map(|index| &self.forest.nodes[index]).filter(|node| node.parent.is_none());
+        let written = roots.map(|node| (&node.name, &self.manifest.nodes[node.written]));
+        written.filter(move |(_, written)| {
+            written.host.as_ref().map_or(self.host, |host| host.value.as_str()) == host
+        })
     }
 
     fn selected(&self) -> impl Iterator<Item = usize> {
@@ -119,10 +144,14 @@ impl Preflight<'_> {
             for need in driver.capabilities().needs {
                 match need {
                     Need::Program(program) if !has_program(&program) => {
-                        found.push(missing(format!("the program `{program}` is not installed")));
+                        let help = format!("install it where the system has its programs ({SYSTEM_PATH})");
+                        found.push(missing(format!("the program `{program}` is not installed")).help(help));
                     }
                     Need::AnyProgram(programs) if !programs.iter().any(|program| has_program(program)) => {
-                        found.push(missing(format!("none of {} is installed", programs.join(", "))));
+                        let help = "install one of them, or name another driver";
+                        found.push(
+                            missing(format!("none of {} is installed", programs.join(", "))).help(help),
+                        );
                     }
                     Need::Root if !rustix::process::geteuid().is_root() => {
                         let help =
@@ -134,6 +163,13 @@ impl Preflight<'_> {
                             found.push(missing(why));
                         }
                     }
+                    Need::UserNamespaces => {
+                        let lacks = std::env::current_exe().map(|program| oci::lacks(&program));
+                        for lack in lacks.unwrap_or_default() {
+                            let help = format!("{}; or run stead as root", lack.fix);
+                            found.push(missing(lack.what).help(help));
+                        }
+                    }
                     Need::Kvm(device) => {
                         if let Err(why) = open_kvm(&device) {
                             found.push(missing(format!("the processor cannot run guests: {why}")));
@@ -141,6 +177,31 @@ impl Preflight<'_> {
                     }
                     Need::Program(_) | Need::AnyProgram(_) | Need::Root | Need::Namespaces => {}
                 }
+            }
+        }
+    }
+
+    /// What a host is said to have is there, where it is this machine that makes the nodes.
+    fn look_at_descriptions(&self, found: &mut Diagnostics) {
+        for name in self.drivers.keys() {
+            let Ok(ChosenHost { host, .. }) = find_host(self.site, name) else { continue };
+            let has = match host.driver() {
+                DriverKind::Qemu | DriverKind::CloudHypervisor => facts::interfaces(),
+                // It makes its bridge itself.
+                DriverKind::Oci => Vec::new(),
+                DriverKind::Sandbox | DriverKind::Proxmox | DriverKind::None => continue,
+            };
+            let mut miss = |what: String| {
+                let place = Place::Named(format!("host {name}"));
+                let help = "make it, or take it out of the host's file";
+                found.push(Diagnostic::error(CODE, place, what).help(help));
+            };
+            let is_missing = |name: &&str| !has.is_empty() && has.iter().all(|own| own.name != *name);
+            for wanted in host.interfaces().filter(is_missing) {
+                miss(format!("this machine has no interface `{wanted}`, which the host is said to have"));
+            }
+            for wanted in host.zfs_pools().filter(|pool| !Path::new(POOLS).join(pool).is_dir()) {
+                miss(format!("this machine has no ZFS pool `{wanted}`, which the host is said to have"));
             }
         }
     }

@@ -32,7 +32,7 @@ exec $as "$program" "$@""#;
 const ABSENT: i32 = 97;
 
 /// Runs the command that its arguments are as whoever programs of this node belong to.
-const AS_OWNER: &str = r#"if [ -z "${STEAD_ROOT:-}" ] && [ "$(id -u)" != 0 ]; then exec sudo -n -- "$@"; fi
+pub(super) const AS_OWNER: &str = r#"if [ -z "${STEAD_ROOT:-}" ] && [ "$(id -u)" != 0 ]; then exec sudo -n -- "$@"; fi
 exec "$@""#;
 
 impl NodesSurroundings {
@@ -49,6 +49,10 @@ impl NodesSurroundings {
                 let message = format!("{name} was not configured within {within}");
                 Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) })
             })?;
+        if let Some(port) = port_after(&applied, &spec) {
+            self.follow_port(&node, port).await?;
+        }
+        let applied = well(name, applied)?;
         let transport = match applied.unconfirmed {
             None => transport,
             Some(_) => {
@@ -67,9 +71,7 @@ impl NodesSurroundings {
         };
         let changed = applied.changed > 0 || told || stopped;
         let is_done = !node.known.is_hosting;
-        let port = self.port_now(&node).await;
         self.update(name, changed, |entry| {
-            entry.ssh_port = port.or(entry.ssh_port);
             (entry.mode, entry.spec) = (Mode::Push, Some(spec.spec.clone()));
             entry.spec_digest = Some(applied.spec_digest.clone());
             entry.state_digest = applied.state_digest.clone();
@@ -84,7 +86,7 @@ impl NodesSurroundings {
         Ok(Outcome { changed, ..Outcome::default() })
     }
 
-    /// Has the node's own stead apply `spec`, and returns what became of it.
+    /// Has the node's own stead apply `spec`, and returns what became of it, well or not.
     async fn apply_over(
         &self,
         transport: &dyn Transport,
@@ -95,20 +97,11 @@ impl NodesSurroundings {
         let said = self.on_node(transport, &argv, spec.to_canonical_json().into_bytes()).await?;
         let lines = String::from_utf8_lossy(&said.stdout);
         let last = lines.lines().rev().find_map(|line| serde_json::from_str::<Applied>(line).ok());
-        let broken = |message: String| OpError { changed: true, ..OpError::operation(message) };
-        let Some(applied) = last else {
+        last.ok_or_else(|| {
             let how = said.code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
             let why = said.complaint();
-            return Err(broken(format!("`stead config apply` on {name} ended with {how}: {why}")));
-        };
-        match applied.error {
-            Some(error) => Err(OpError {
-                changed: applied.changed > 0,
-                ..OpError::operation(format!("{}: {}", error.code, error.message))
-            }),
-            None if !applied.success => Err(broken(format!("{name} did not become what its spec wants"))),
-            None => Ok(applied),
-        }
+            broken(format!("`stead config apply` on {name} ended with {how}: {why}"))
+        })
     }
 
     /// Runs stead on a node, brought there first if it is not there, with `input` on its standard input.
@@ -186,4 +179,31 @@ pub(crate) fn start(sha256: &str, argv: &[&str], input: Vec<u8>) -> Command {
     let mut words = vec!["sh", "-c", START, "stead", sha256];
     words.extend(argv);
     Command { stdin: Stdin::Bytes(input), ..Command::new(words) }
+}
+
+/// Returns where the SSH of a node listens after its spec was applied; none: where it did before.
+fn port_after(applied: &Applied, spec: &ResolvedSpec) -> Option<u16> {
+    if applied.success && applied.error.is_none() {
+        return Some(spec.access.security.ssh.port);
+    }
+    // Something after it went wrong.
+    let moved = applied.changes.iter().find(|change| change.path == "security.ssh.port")?;
+    moved.after.as_u64().and_then(|port| u16::try_from(port).ok())
+}
+
+/// Refuses what did not become of a node.
+fn well(name: &NodeName, applied: Applied) -> Result<Applied, OpError> {
+    match &applied.error {
+        Some(error) => Err(OpError {
+            changed: applied.changed > 0,
+            ..OpError::operation(format!("{}: {}", error.code, error.message))
+        }),
+        None if !applied.success => Err(broken(format!("{name} did not become what its spec wants"))),
+        None => Ok(applied),
+    }
+}
+
+/// Returns the error of something that left changes behind.
+fn broken(message: String) -> OpError {
+    OpError { changed: true, ..OpError::operation(message) }
 }

@@ -11,6 +11,7 @@ use stead_runner::transport::Transport;
 use tokio::io::AsyncReadExt as _;
 use tokio::time::{Instant, sleep};
 
+use super::make::refused;
 use super::{DriverKey, NodeView, NodesSurroundings};
 
 /// How long one try to connect may take: emulated machines are slow to shake hands.
@@ -113,13 +114,20 @@ impl NodesSurroundings {
         Ok(hops)
     }
 
-    /// Returns the port at which the machine of a node takes logins now, as far as its driver knows: a spec may change
-    /// it.
-    pub(super) async fn port_now(&self, node: &NodeView<'_>) -> Option<u16> {
-        let entry = self.entry(&node.node.name)?;
-        let driver = self.driver(&self.host_of(Some(node), Some(&entry))).ok()?;
-        let machine = driver.inspect(entry.machine_id.as_ref()?).await.ok()??;
-        machine.ssh.map(|door| door.port)
+    /// Leads to where the SSH of a node listens now, which its spec may change, and keeps the port at which it is reached.
+    pub(super) async fn follow_port(&self, node: &NodeView<'_>, port: u16) -> Result<(), OpError> {
+        let name = &node.node.name;
+        let Some(entry) = self.entry(name) else { return Ok(()) };
+        let Some(id) = &entry.machine_id else { return Ok(()) };
+        let driver = self.driver(&self.host_of(Some(node), Some(&entry)))?;
+        driver.ssh_moved(id, port).await.map_err(refused)?;
+        let machine = driver.inspect(id).await.map_err(refused)?;
+        match machine.and_then(|machine| machine.ssh) {
+            Some(door) if entry.ssh_port != Some(door.port) => {
+                self.update(name, true, |entry| entry.ssh_port = Some(door.port)).await
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Connects to a node, trying again for as long as its SSH may take to come up.
@@ -141,7 +149,8 @@ impl NodesSurroundings {
         let (mut pause, mut patience) = (FIRST_PAUSE, FIRST_TRY);
         loop {
             if let TransportSpec::Ssh(ssh) = &mut way {
-                ssh.connect_timeout = Some(patience);
+                let left = deadline.saturating_duration_since(Instant::now());
+                ssh.connect_timeout = Some(time_of_try(patience, left));
             }
             let error = match self.parts.connect.connect(&way).await {
                 Ok(transport) => return Ok(transport),
@@ -160,6 +169,11 @@ impl NodesSurroundings {
             patience = (patience * 2).min(ONE_TRY);
         }
     }
+}
+
+/// Returns how long one try may take of the time that is left for all of them: the last one ends with it.
+fn time_of_try(patience: Duration, left: Duration) -> Duration {
+    patience.min(left.max(FIRST_PAUSE))
 }
 
 /// Runs a command to its end and returns what it left.
@@ -191,5 +205,18 @@ pub(super) fn expand_home(path: &str, environment: &std::collections::BTreeMap<S
     match (path.strip_prefix("~/"), environment.get("HOME")) {
         (Some(rest), Some(home)) => format!("{home}/{rest}"),
         (Some(_), None) | (None, _) => path.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_try_to_connect_ends_with_the_time_there_is() {
+        let seconds = Duration::from_secs;
+        assert_eq!(time_of_try(ONE_TRY, seconds(3)), seconds(3));
+        assert_eq!(time_of_try(FIRST_TRY, seconds(63)), FIRST_TRY);
+        assert_eq!(time_of_try(FIRST_TRY, Duration::ZERO), FIRST_PAUSE, "there is always one try");
     }
 }

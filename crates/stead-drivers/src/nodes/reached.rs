@@ -67,7 +67,11 @@ pub fn reached_hosts(
 }
 
 /// Returns what targets select a node by.
-fn node_labels(state: &NodesState, name: &NodeName, entry: &NodeEntry) -> BTreeMap<String, String> {
+pub(super) fn node_labels(
+    state: &NodesState,
+    name: &NodeName,
+    entry: &NodeEntry,
+) -> BTreeMap<String, String> {
     let host = entry.host.as_deref().unwrap_or(&state.host);
     let parent = entry.parent.as_ref().map(ToString::to_string);
     let spec = entry.spec.as_ref().map(ToString::to_string);

@@ -74,7 +74,7 @@ impl NodesSurroundings {
                 }
                 Err(_) if wait < deadline && is_hybrid => {
                     over_ssh = None;
-                    self.tell_over_ssh(name).await?;
+                    self.signal_if_silent(&client, name).await?;
                 }
                 Err(_) if wait < deadline => {
                     over_ssh = None;
@@ -89,9 +89,8 @@ impl NodesSurroundings {
         };
         let changed = report.changed > 0 || enabled;
         let (mode, is_done) = (node.known.modes.config, !node.known.is_hosting);
-        let port = self.port_now(&node).await;
+        self.follow_port(&node, spec.access.security.ssh.port).await?;
         self.update(name, changed, |entry| {
-            entry.ssh_port = port.or(entry.ssh_port);
             (entry.mode, entry.spec) = (mode, Some(spec.spec.clone()));
             entry.spec_digest = Some(digest);
             entry.state_digest = report.state_digest.clone();
@@ -104,7 +103,7 @@ impl NodesSurroundings {
     }
 
     /// Returns the reports after `after`, waiting for one, and the place of the last.
-    async fn next_report(
+    pub(super) async fn next_report(
         &self,
         client: &ServerClient,
         name: &NodeName,
@@ -225,12 +224,10 @@ impl NodesSurroundings {
         node: &NodeView<'_>,
     ) -> Result<bool, OpError> {
         let name = &node.node.name;
-        let asks = match client.node(name, 0, Duration::ZERO).await {
-            Ok(known) => known.agent == AgentState::Connected,
-            Err(ClientError::Refused { .. }) => false,
-            Err(error) => return Err(refused(&error)),
-        };
-        let Some(entry) = self.entry(name).filter(|_| !asks) else { return Ok(false) };
+        if asks(client, name).await? {
+            return Ok(false);
+        }
+        let Some(entry) = self.entry(name) else { return Ok(false) };
         let text = match timeout(REACHED_WITHIN, self.tell_anew(cx, node, entry)).await {
             Ok(Ok(())) => return Ok(true),
             Ok(Err(error)) => error.message,
@@ -240,6 +237,22 @@ impl NodesSurroundings {
         let text = format!("{name} does not ask the server, and was given no new token: {text}");
         self.parts.announcer.warn(Warning::new("node/silent", text)).await;
         Ok(false)
+    }
+
+    /// Tells a hybrid node to converge over SSH if its agent has not connected, and warns if that cannot be done.
+    async fn signal_if_silent(&self, client: &ServerClient, name: &NodeName) -> Result<(), OpError> {
+        if asks(client, name).await? {
+            return Ok(());
+        }
+        let text = match timeout(REACHED_WITHIN, self.tell_over_ssh(name)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error.message,
+            Err(_) => format!("it was not reached within {} s", REACHED_WITHIN.as_secs()),
+        };
+        // SSH is one of two ways: the signal waits at the server for an agent that comes late.
+        let text = format!("{name} does not ask the server, and was not told to converge over SSH: {text}");
+        self.parts.announcer.warn(Warning::new("node/silent", text)).await;
+        Ok(())
     }
 
     async fn tell_over_ssh(&self, name: &NodeName) -> Result<(), OpError> {
@@ -275,6 +288,15 @@ impl NodesSurroundings {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Whether the agent of a node asks the server.
+async fn asks(client: &ServerClient, name: &NodeName) -> Result<bool, OpError> {
+    match client.node(name, 0, Duration::ZERO).await {
+        Ok(known) => Ok(known.agent == AgentState::Connected),
+        Err(ClientError::Refused { .. }) => Ok(false),
+        Err(error) => Err(refused(&error)),
     }
 }
 

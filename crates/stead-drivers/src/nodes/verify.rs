@@ -25,6 +25,9 @@ const SHORT: Duration = Duration::from_secs(60);
 /// What of a state is compared, each as one check.
 const AREAS: [&str; 6] = ["identity", "packages", "users", "services", "security", "network"];
 
+/// Why a node is not logged into.
+const NO_SSH: &str = "the manifest sets verify_ssh to false";
+
 impl NodesSurroundings {
     /// Compares a node with what it should be. All checks are in the result, whatever they find.
     pub(super) async fn verify(&self, cx: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
@@ -61,9 +64,15 @@ impl NodesSurroundings {
             Some(ip) => Check::new("address", true, ip.clone()),
             None => Check::new("address", false, "it has no address"),
         }];
+        let peers = self.peers_of(node);
         if !self.parts.manifest.settings.verify_ssh {
-            checks.push(Check::skipped("ssh", "the manifest sets verify_ssh to false"));
-            checks.extend(spec.map(|spec| marker_check(spec, entry.spec_digest.as_deref())));
+            checks.push(Check::skipped("ssh", NO_SSH));
+            checks.extend(match entry.jti {
+                Some(_) => self.look_by_job(name, spec, &peers).await,
+                None => inner_checks(spec, &peers)
+                    .map(|check| Check::skipped(&check, format!("{NO_SSH}, and it has no agent to ask")))
+                    .collect(),
+            });
             return Ok(checks);
         }
         let transport = match self.connect(name).await {
@@ -76,23 +85,39 @@ impl NodesSurroundings {
         let user = &self.parts.site.settings.value.defaults.vm_user;
         checks.push(Check::new("ssh", true, format!("{user} may log in, the host key is the pinned one")));
         checks.push(hostname_check(&*transport, name).await);
-        let peers = self.peers_of(node);
         if spec.is_none() && peers.is_empty() {
             return Ok(checks);
         }
         let line = Line::Ssh(transport);
         match self.observe(&line, name, spec, peers.values().map(String::as_str)).await {
-            Ok(seen) => {
-                if let Some(spec) = spec {
-                    let digest = seen.complete.as_ref().map(|marker| marker.spec_digest.as_str());
-                    checks.push(marker_check(spec, digest));
-                    checks.extend(area_checks(&drift(spec, &seen.state)));
-                }
-                checks.extend(peers.iter().map(|(peer, place)| link_check(peer, place, &seen)));
-            }
+            Ok(seen) => checks.extend(seen_checks(spec, &peers, &seen)),
             Err(error) => checks.push(Check::new("observe", false, error.message)),
         }
         Ok(checks)
+    }
+
+    /// Has the agent of a node that is not logged into look at the node.
+    async fn look_by_job(
+        &self,
+        name: &NodeName,
+        spec: Option<&ResolvedSpec>,
+        peers: &BTreeMap<NodeName, String>,
+    ) -> Vec<Check> {
+        let seen = async {
+            let patience = self.limit(name.as_str(), |limits| limits.ssh);
+            let line = self.job_line(self.running_server().await?, name, patience).await?;
+            self.observe(&line, name, spec, peers.values().map(String::as_str)).await
+        };
+        let seen = match seen.await {
+            Ok(seen) => seen,
+            Err(error) => return vec![Check::new("observe", false, error.message)],
+        };
+        let hostname = match (&seen.state.hostname, spec) {
+            (Some(found), _) => Check::new("hostname", found == name.as_str(), found.clone()),
+            (None, Some(_)) => Check::new("hostname", false, "it has none"),
+            (None, None) => Check::skipped("hostname", format!("{NO_SSH}, and its agent knows of no spec")),
+        };
+        [vec![hostname], seen_checks(spec, peers, &seen)].concat()
     }
 
     /// Has a node look at itself.
@@ -148,6 +173,32 @@ async fn hostname_check(transport: &dyn Transport, name: &NodeName) -> Check {
         }
         Err(error) => Check::new("hostname", false, error.message),
     }
+}
+
+/// Returns the names of the checks that need somebody on the node.
+fn inner_checks(
+    spec: Option<&ResolvedSpec>,
+    peers: &BTreeMap<NodeName, String>,
+) -> impl Iterator<Item = String> {
+    let of_spec = spec.into_iter().flat_map(|_| ["marker"].into_iter().chain(AREAS));
+    let links = peers.keys().map(|peer| format!("link.{peer}"));
+    ["hostname"].into_iter().chain(of_spec).map(str::to_owned).chain(links)
+}
+
+/// Returns what a node's look at itself comes to.
+fn seen_checks(
+    spec: Option<&ResolvedSpec>,
+    peers: &BTreeMap<NodeName, String>,
+    seen: &Observation,
+) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if let Some(spec) = spec {
+        let digest = seen.complete.as_ref().map(|marker| marker.spec_digest.as_str());
+        checks.push(marker_check(spec, digest));
+        checks.extend(area_checks(&drift(spec, &seen.state)));
+    }
+    checks.extend(peers.iter().map(|(peer, place)| link_check(peer, place, seen)));
+    checks
 }
 
 fn marker_check(spec: &ResolvedSpec, found: Option<&str>) -> Check {

@@ -46,9 +46,16 @@ impl Operation for Absent {
         diff
     }
 
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, seen: &Observed) -> Option<Value> {
+        Seen::of(seen).applied().data
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root(&*manager(cx)?, DESCRIPTOR.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let manager = manager(cx)?;
-        need_root(&*manager, DESCRIPTOR.name)?;
         let seen = see(cx, &*manager, params)?;
         manager.commit(&transaction(&seen, params))?;
         Ok(seen.applied())

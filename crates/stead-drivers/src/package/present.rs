@@ -285,9 +285,16 @@ impl Operation for Installing {
         Seen::of(seen).diff()
     }
 
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, seen: &Observed) -> Option<Value> {
+        Seen::of(seen).applied().data
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root(&*manager(cx)?, self.descriptor().name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let manager = manager(cx)?;
-        need_root(&*manager, self.descriptor().name)?;
         let requests = requests(&*manager, cx, &params.texts("names"))?;
         let open = open(&requests, &installed(cx, &*manager, &names(&requests))?, self.0);
         let lacks = || Ok(unknown(&open, &lookup(&*manager, &asked(&open))?).is_some());

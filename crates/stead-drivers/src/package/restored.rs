@@ -1,5 +1,6 @@
 //! `package.restored`: packages as they were. The inverse of an installation that also changed versions.
 
+use serde_json::Value;
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
@@ -37,9 +38,16 @@ impl Operation for Restored {
         Seen::of(seen).diff()
     }
 
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, seen: &Observed) -> Option<Value> {
+        Seen::of(seen).applied().data
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root(&*manager(cx)?, DESCRIPTOR.name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let manager = manager(cx)?;
-        need_root(&*manager, DESCRIPTOR.name)?;
         let seen = see(cx, &*manager, params)?;
         manager.commit(&transaction(&seen, params))?;
         Ok(seen.applied())

@@ -2,9 +2,10 @@
 
 use stead_engine::cron::Cron;
 use stead_model::Descriptor;
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpError, Params};
 
+use crate::access::account::Account;
 use crate::disk::seen::Kind;
 use crate::file::entry::Want;
 use crate::file::params::STATE;
@@ -19,19 +20,24 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure cron runs a command on a schedule, by the file /etc/cron.d/NAME, or does not.",
     params: &[
         ParamSpec::new("name", ParamKind::FileName, "Name of the file: letters, digits, `-` and `_`.")
-            .required(),
+            .required()
+            .judged(input::judge_plain_name),
         ParamSpec::new(
             "schedule",
             ParamKind::Line,
             "Five fields (minute hour day month weekday) or `@daily`, `@hourly` and so on; needed unless `state` is absent.",
-        ),
+        )
+        .needed(Needed::UnlessAbsent)
+        .judged(|value| judge_texts(value, |text| input::problem(schedule(text.trim())))),
         ParamSpec::new(
             "command",
             ParamKind::Line,
             "Shell command; a `%` in it is an ordinary character. Needed unless `state` is absent.",
-        ),
-        ParamSpec::new("user", ParamKind::Line, "Account it runs as; default: root.")
-            .default(ParamDefault::Text("root")),
+        )
+        .needed(Needed::UnlessAbsent),
+        ParamSpec::new("user", ParamKind::Line, "Account it runs as, which must be there; default: root.")
+            .default(ParamDefault::Text("root"))
+            .judged(|value| judge_texts(value, |text| input::problem(input::word("user", text)))),
         ParamSpec::new("env", ParamKind::TextMap, "Environment variables; default: none.")
             .default(ParamDefault::EmptyMap),
         STATE,
@@ -52,7 +58,12 @@ impl Configure for CronEntry {
         if input::is_absent(params) {
             return setup.absent(path);
         }
-        let want = Want::new(Kind::File).content(content(params)?.into_bytes()).mode(0o644);
+        let content = content(params)?;
+        // Cron passes over a whole file that names an account it does not know; root there is always.
+        if let Some(user) = params.text("user").filter(|user| *user != "root") {
+            Account::require(setup, user)?;
+        }
+        let want = Want::new(Kind::File).content(content.into_bytes()).mode(0o644);
         let want = setup.owned_by_root(want);
         setup.file(path, want)
     }

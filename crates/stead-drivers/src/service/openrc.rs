@@ -1,6 +1,7 @@
 //! OpenRC, by `rc-service` and `rc-update`, in the runlevel `default`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use stead_runner::operation::{OpContext, OpError};
 
@@ -76,8 +77,8 @@ impl ServiceManager for OpenRc<'_> {
         self.each("restart", &[name.to_owned()])
     }
 
-    fn reload(&self, name: &str) -> Result<(), OpError> {
-        self.each("reload", &[name.to_owned()])
+    fn reload(&self, name: &str, limit: Duration) -> Result<(), OpError> {
+        Tool::new(self.cx, "rc-service").args([name, "reload"]).within(limit).must().map(|_| ())
     }
 
     fn log(&self, _name: &str) -> String {

@@ -95,8 +95,8 @@ fn restart(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
     let manager = manager(cx)?;
     let names = std::slice::from_ref(&unit.name);
     let reload = params.flag("reload", false) && unit.can_reload && unit.active == Activity::Active;
-    let asked = if reload { manager.reload(&unit.name) } else { manager.restart(&unit.name) };
     let timeout = params.duration("timeout", Duration::from_secs(30));
+    let asked = if reload { manager.reload(&unit.name, timeout) } else { manager.restart(&unit.name) };
     asked
         .map_err(|error| with_log(error, &*manager, names))
         .and_then(|()| wait(cx, &*manager, names, timeout, Wish::Started))

@@ -1,6 +1,8 @@
 //! A sandbox's own services: names in its database, as many as its host allows. Nothing runs; what is said to run
 //! does so until it is stopped or the machine restarts.
 
+use std::time::Duration;
+
 use stead_runner::operation::OpError;
 
 use super::{Activity, Boot, ServiceManager, Unit};
@@ -63,7 +65,7 @@ impl ServiceManager for SandboxServices {
         self.start(&[name.to_owned()])
     }
 
-    fn reload(&self, name: &str) -> Result<(), OpError> {
+    fn reload(&self, name: &str, _limit: Duration) -> Result<(), OpError> {
         self.start(&[name.to_owned()])
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, ErrorClass, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
@@ -213,8 +213,15 @@ impl Operation for State {
         Diff { fields: fields.collect(), text: None }
     }
 
+    fn unchanged(&self, _cx: &OpContext, _params: &Params, _seen: &Observed) -> Option<Value> {
+        Some(json!({"services": []}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+        need_root_in(cx, self.descriptor().name)
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
-        need_root_in(cx, self.descriptor().name)?;
         let manager = self.manager(cx)?;
         let units = self.see(cx, &*manager, params)?;
         let open: Vec<String> =

@@ -1,5 +1,7 @@
 //! systemd, by `systemctl`: the running one, or the files of a root prefix.
 
+use std::time::Duration;
+
 use stead_runner::operation::{OpContext, OpError};
 
 use super::{Activity, Boot, ServiceManager, Unit};
@@ -103,8 +105,8 @@ impl ServiceManager for Systemd<'_> {
         self.tool().args(["restart", "--no-block", "--no-ask-password", "--", name]).must().map(|_| ())
     }
 
-    fn reload(&self, name: &str) -> Result<(), OpError> {
-        self.command("reload", &[name.to_owned()])
+    fn reload(&self, name: &str, limit: Duration) -> Result<(), OpError> {
+        self.tool().args(["reload", "--no-ask-password", "--", name]).within(limit).must().map(|_| ())
     }
 
     fn log(&self, name: &str) -> String {

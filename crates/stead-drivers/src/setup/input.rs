@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use serde_json::Value;
+use stead_model::operation::judge_texts;
 use stead_runner::operation::{OpError, Params};
 
 /// Returns the text of parameter `name` if it fits on one line of a file.
@@ -45,7 +47,20 @@ pub(crate) fn word<'a>(name: &str, text: &'a str) -> Result<&'a str, OpError> {
 /// Returns the text of parameter `name` if it can name a file in a directory and nothing else, made of letters,
 /// digits, `-`, `_` and the characters of `also`.
 pub(crate) fn file_name<'a>(params: &'a Params, name: &str, also: &str) -> Result<&'a str, OpError> {
-    let text = params.required(name)?;
+    as_file_name(name, params.required(name)?, also)
+}
+
+/// Returns why the text of `name` cannot name a file that programs with strict rules read.
+pub(crate) fn judge_plain_name(value: &Value) -> Option<String> {
+    judge_texts(value, |text| problem(as_file_name("name", text, "")))
+}
+
+/// Returns what was wrong.
+pub(crate) fn problem<T>(judged: Result<T, OpError>) -> Option<String> {
+    judged.err().map(|error| error.message)
+}
+
+fn as_file_name<'a>(name: &str, text: &'a str, also: &str) -> Result<&'a str, OpError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || also.contains(c);
     if text.is_empty() || text.len() > 200 || text.starts_with(['-', '.']) || !text.chars().all(fits) {
         let also: String = also.chars().map(|c| format!(" `{c}`")).collect();

@@ -13,6 +13,9 @@ use stead_model::{Diagnostic, Diagnostics, Site};
 /// The most files one folder may have.
 const MOST_FILES: usize = 100_000;
 
+/// What is odd about secrets that Git has. Only those who check a site are told: whoever cloned it cannot mend it.
+pub const TRACKED_SECRETS: &str = "node/tracked-secrets";
+
 /// Which manifests are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manifests<'a> {
@@ -118,10 +121,18 @@ impl Loading<'_> {
         let plain = self.directory.join(path);
         if plain.symlink_metadata().is_ok()
             && plain.metadata().is_ok_and(|found| found.permissions().mode() & 0o077 != 0)
-            && !is_committed(&plain)
         {
-            let message = "others may read this file";
-            self.warn("node/readable-secrets", path, message, "chmod 600 it");
+            match is_tracked(&plain) {
+                true => self.warn(
+                    TRACKED_SECRETS,
+                    path,
+                    "whoever has the repository reads this file: Git tracks it",
+                    "take it out of Git (git rm --cached), make new secrets, and chmod 600 the file",
+                ),
+                false => {
+                    self.warn("node/readable-secrets", path, "others may read this file", "chmod 600 it");
+                }
+            }
         }
         self.top(FileKind::Secrets);
         if plain.symlink_metadata().is_ok() {
@@ -204,8 +215,8 @@ impl Loading<'_> {
 }
 
 /// Whether a file is in the index of the Git work tree around it: then everybody who has the repository has its text, and
-/// Git does not keep who may read it, so that there is nothing to mend here.
-fn is_committed(file: &Path) -> bool {
+/// Git does not keep who may read it.
+fn is_tracked(file: &Path) -> bool {
     let Ok(file) = file.canonicalize() else { return false };
     let Some(tree) = file.ancestors().skip(1).find(|directory| directory.join(".git").exists()) else {
         return false;
@@ -256,24 +267,40 @@ mod tests {
         load(dir.path(), Path::new("s"), Manifests::All).unwrap()
     }
 
-    /// Git does not keep who may read a file: of one it has there is nothing to mend.
+    /// Git does not keep who may read a file: of one that it tracks the warning says so, in the first clone and in any other.
     #[test]
-    fn committed_secrets_are_not_told_of() {
+    fn secrets_that_git_tracks_are_told_of_with_what_to_do() {
         let dir = site(&[("lab/site.yaml", "name: lab\n"), ("lab/secrets.yaml", "")]);
-        fs::set_permissions(dir.path().join("lab/secrets.yaml"), fs::Permissions::from_mode(0o644)).unwrap();
+        let allow = |mode| {
+            let of = dir.path().join("lab/secrets.yaml");
+            fs::set_permissions(of, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        allow(0o644);
         let git = |words: &[&str]| {
             let mut command = std::process::Command::new("git");
             assert!(command.args(words).current_dir(dir.path()).status().unwrap().success());
         };
-        let warnings =
-            || load(&dir.path().join("lab"), Path::new("lab"), Manifests::All).unwrap().warnings.0.len();
-        assert_eq!(warnings(), 1);
+        let warned = || {
+            let loaded = load(&dir.path().join("lab"), Path::new("lab"), Manifests::All).unwrap();
+            let told = loaded.warnings.iter().map(ToString::to_string);
+            told.collect::<Vec<_>>()
+        };
+        let plain = [
+            "warning[node/readable-secrets]: lab/secrets.yaml: others may read this file (help: chmod 600 it)",
+        ];
+        assert_eq!(warned(), plain);
         git(&["init", "--quiet"]);
-        assert_eq!(warnings(), 1);
+        assert_eq!(warned(), plain);
         git(&["add", "lab/site.yaml"]);
-        assert_eq!(warnings(), 1);
+        assert_eq!(warned(), plain);
         git(&["add", "lab/secrets.yaml"]);
-        assert_eq!(warnings(), 0);
+        let tracked = warned();
+        assert!(tracked.len() == 1 && tracked[0].contains(TRACKED_SECRETS), "{tracked:?}");
+        allow(0o600);
+        assert!(warned().is_empty());
+        allow(0o640);
+        git(&["rm", "--quiet", "--cached", "lab/secrets.yaml"]);
+        assert_eq!(warned(), plain);
     }
 
     #[test]

@@ -51,10 +51,12 @@ fn fresh(root: &Path) {
     sh(root, "chown -R 1500:1500 home/bob; chmod 0700 home/bob/notes");
 }
 
+const FILES: [&str; 6] = ["passwd", "group", "shadow", "gshadow", "subuid", "subgid"];
+
 /// Every account line by file and name, and the homes. The day of the last password change is left out: it is today's.
-fn accounts(root: &Path) -> BTreeMap<String, String> {
+fn accounts(root: &Path, depth: Depth) -> BTreeMap<String, String> {
     let mut state = BTreeMap::new();
-    for file in ["passwd", "group", "shadow", "gshadow", "subuid", "subgid"] {
+    for file in FILES {
         for line in std::fs::read_to_string(root.join("etc").join(file)).unwrap_or_default().lines() {
             let mut fields: Vec<&str> = line.split(':').collect();
             if file == "shadow" && fields.len() > 2 {
@@ -69,9 +71,16 @@ fn accounts(root: &Path) -> BTreeMap<String, String> {
             state.insert(key, format!("{}:{}", fields.join(":"), members.join(",")));
         }
     }
+    // Their lines are compared above; here that nobody wrote them.
+    for file in FILES.iter().filter(|_| depth == Depth::Everything) {
+        let path = root.join("etc").join(file);
+        if path.exists() {
+            state.extend(snapshot(&path, depth).into_values().map(|line| ((*file).to_owned(), line)));
+        }
+    }
     for name in ["zoe", "bob"] {
         if root.join("home").join(name).exists() {
-            state.extend(snapshot(&root.join("home").join(name), Depth::State));
+            state.extend(snapshot(&root.join("home").join(name), depth));
         }
     }
     state
@@ -134,7 +143,7 @@ pub(crate) const CASES: &[Case] = &[
         params: || json!({"name": "bob", "shell": "/bin/sh", "groups": ["spare"], "create_home": false}),
         half: |root| edit(root, "passwd", "/home/bob:/bin/bash", "/home/bob:/bin/sh"),
         kept: |root| {
-            let mut state = accounts(root);
+            let mut state = accounts(root, Depth::State);
             let line = state.remove("passwd:bob").unwrap();
             let group = state.remove("group:spare").map(|_| state.remove("gshadow:spare"));
             format!("{} {} {state:?}", line.rsplit_once(':').unwrap().0, group.is_some())
@@ -257,13 +266,13 @@ fn what_would_harm_accounts_is_refused() {
             ("group.absent", json!({"name": "bob"}), "primary group of user `bob`"),
             ("group.present", json!({"name": "spare", "gid": 4}), "gid 4 belongs to `adm`"),
         ] {
-            let before = accounts(Path::new("/"));
+            let before = accounts(Path::new("/"), Depth::State);
             let predicted = check(&cx, name, values.clone()).unwrap_err();
             let error = run(&cx, name, values).unwrap_err();
             assert!(error.message.contains(says), "{says}: {}", error.message);
             assert!(!error.message.contains("hunter2"));
             assert_eq!(predicted.message, error.message, "the dry run says the same");
-            assert_eq!(accounts(Path::new("/")), before);
+            assert_eq!(accounts(Path::new("/"), Depth::State), before);
         }
         let mut child = std::process::Command::new("setpriv")
             .args(["--reuid", "1500", "--regid", "1500", "--clear-groups", "sleep", "60"])

@@ -48,6 +48,19 @@ fn cancellable(base: &Path) -> (OpContext, watch::Sender<Stop>) {
     (OpContext { cancel: Cancel::new(receiver), ..context(base) }, sender)
 }
 
+/// Reach, section 2: a variable that no shell can set is refused here as on every other way to a host.
+#[tokio::test]
+async fn a_variable_that_no_shell_can_set_is_refused_here_too() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.b", "1a", "", "a=b", "a-b"] {
+        let error =
+            exec(&context(dir.path()), json!({"command": "true", "env": {name: "x"}})).await.unwrap_err();
+        assert_eq!(error.class, ErrorClass::Invalid, "{name}: {}", error.message);
+    }
+    let fine = json!({"command": "true", "env": {"_A1": "x"}});
+    assert_eq!(exec(&context(dir.path()), fine).await.unwrap().exit_code, Some(0));
+}
+
 /// Case 17: a command is changed every time, `creates` and `unless` settle it, `ok_exit` widens success.
 #[tokio::test]
 async fn changed_follows_creates_unless_and_exit_code() {

@@ -73,7 +73,7 @@ pub(crate) fn says(root: &Path, script: &str) -> String {
 }
 
 /// Returns the state of these paths.
-pub(crate) fn state(root: &Path, paths: &[&str]) -> BTreeMap<String, String> {
+pub(crate) fn state(root: &Path, depth: Depth, paths: &[&str]) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for path in paths {
         let at = at(root, path);
@@ -81,9 +81,7 @@ pub(crate) fn state(root: &Path, paths: &[&str]) -> BTreeMap<String, String> {
             found.insert((*path).to_owned(), format!("-> {}", to.display()));
         } else if at.exists() {
             found.extend(
-                snapshot(&at, Depth::State)
-                    .into_iter()
-                    .map(|(below, state)| (format!("{path}/{below}"), state)),
+                snapshot(&at, depth).into_iter().map(|(below, state)| (format!("{path}/{below}"), state)),
             );
         }
     }
@@ -94,7 +92,7 @@ const ACCESS: &[Case] = &[
     Case {
         operation: "ssh.authorized_key",
         name: "a key in a new file",
-        world: World::System(|root| state(root, &["/home/zoe"])),
+        world: World::System(|root, depth| state(root, depth, &["/home/zoe"])),
         params: || json!({"user": "zoe", "keys": [format!("{ANN} ann@home")]}),
         fresh: zoe,
         half: |root| {
@@ -116,7 +114,7 @@ const ACCESS: &[Case] = &[
     Case {
         operation: "ssh.authorized_key",
         name: "among others",
-        world: World::System(|root| state(root, &["/home/zoe"])),
+        world: World::System(|root, depth| state(root, depth, &["/home/zoe"])),
         params: || json!({"user": "zoe", "keys": [format!("from=\"10.0.0.0/8\" {ANN} ann")]}),
         fresh: |root| {
             zoe(root);
@@ -132,7 +130,7 @@ const ACCESS: &[Case] = &[
     Case {
         operation: "ssh.authorized_key",
         name: "exactly these",
-        world: World::System(|root| state(root, &["/home/zoe"])),
+        world: World::System(|root, depth| state(root, depth, &["/home/zoe"])),
         params: || json!({"user": "zoe", "keys": [format!("{BOB} b"), format!("{ANN} a")], "exclusive": true}),
         fresh: zoe,
         half: |root| put(root, "/home/zoe/.ssh/authorized_keys", &format!("{ANN} a\n{BOB} b\n")),
@@ -141,7 +139,7 @@ const ACCESS: &[Case] = &[
     Case {
         operation: "ssh.authorized_key",
         name: "not this one",
-        world: World::System(|root| state(root, &["/home/zoe"])),
+        world: World::System(|root, depth| state(root, depth, &["/home/zoe"])),
         params: || json!({"user": "zoe", "keys": [ANN], "state": "absent"}),
         fresh: |root| {
             zoe(root);
@@ -152,7 +150,7 @@ const ACCESS: &[Case] = &[
     Case {
         operation: "sudo.rule",
         name: "put in",
-        world: World::System(|root| state(root, &["/etc/sudoers.d"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/sudoers.d"])),
         params: || json!({"name": "deploy", "group": "ops", "commands": ["/usr/bin/systemctl restart web"], "nopasswd": true}),
         fresh: |root| {
             remove(root, "/etc/sudoers.d/deploy");
@@ -170,7 +168,7 @@ const ACCESS: &[Case] = &[
     Case {
         operation: "sudo.rule",
         name: "taken out",
-        world: World::System(|root| state(root, &["/etc/sudoers.d"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/sudoers.d"])),
         params: || json!({"name": "deploy", "state": "absent"}),
         fresh: |root| {
             put(root, "/etc/sudoers.d/deploy", "ann ALL=(ALL) ALL\n");
@@ -181,8 +179,8 @@ const ACCESS: &[Case] = &[
     Case {
         operation: "ssh.daemon",
         name: "settings before those of the main file",
-        world: World::System(|root| {
-            let mut found = state(root, &["/etc/ssh/sshd_config", "/etc/ssh/sshd_config.d"]);
+        world: World::System(|root, depth| {
+            let mut found = state(root, depth, &["/etc/ssh/sshd_config", "/etc/ssh/sshd_config.d"]);
             let effective =
                 says(root, "/usr/sbin/sshd -T | grep -E '^(permitrootlogin|maxauthtries|acceptenv) '");
             found.insert("effective".to_owned(), effective);
@@ -234,7 +232,7 @@ const IDENTITY: &[Case] = &[
     Case {
         operation: "hosts.entry",
         name: "names of an address",
-        world: World::System(|root| state(root, &["/etc/hosts"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/hosts"])),
         params: || json!({"address": "10.0.0.7", "names": ["web.example", "web"]}),
         fresh: |root| put(root, "/etc/hosts", "127.0.0.1 localhost # us\n10.0.0.8  web db\n"),
         half: |root| put(root, "/etc/hosts", "127.0.0.1 localhost # us\n10.0.0.8  web db\n10.0.0.7 web\n"),
@@ -256,7 +254,7 @@ const IDENTITY: &[Case] = &[
     Case {
         operation: "hosts.entry",
         name: "taken off",
-        world: World::System(|root| state(root, &["/etc/hosts"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/hosts"])),
         params: || json!({"address": "10.0.0.8", "names": ["web"], "state": "absent"}),
         fresh: |root| put(root, "/etc/hosts", "10.0.0.8  web db\n10.0.0.9 web"),
         ..BASE
@@ -264,8 +262,8 @@ const IDENTITY: &[Case] = &[
     Case {
         operation: "hostname",
         name: "files and the running one",
-        world: World::System(|root| {
-            let mut found = state(root, &["/etc/hosts", "/etc/hostname"]);
+        world: World::System(|root, depth| {
+            let mut found = state(root, depth, &["/etc/hosts", "/etc/hostname"]);
             found.insert("running".to_owned(), says(root, "hostname"));
             found
         }),
@@ -298,7 +296,7 @@ const IDENTITY: &[Case] = &[
     Case {
         operation: "timezone",
         name: "link and name",
-        world: World::System(|root| state(root, &["/etc/localtime", "/etc/timezone"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/localtime", "/etc/timezone"])),
         params: || json!({"zone": "Europe/Vienna"}),
         fresh: |root| {
             put(root, "/usr/share/zoneinfo/Europe/Vienna", "TZif");
@@ -322,8 +320,8 @@ const RUNNING: &[Case] = &[
     Case {
         operation: "sysctl.value",
         name: "running and after a start",
-        world: World::System(|root| {
-            let mut found = state(root, &["/etc/sysctl.d/60-stead.conf"]);
+        world: World::System(|root, depth| {
+            let mut found = state(root, depth, &["/etc/sysctl.d/60-stead.conf"]);
             found.insert("running".to_owned(), says(root, "cat /proc/sys/net/ipv4/ip_forward"));
             found
         }),
@@ -346,7 +344,7 @@ const RUNNING: &[Case] = &[
     Case {
         operation: "sysctl.value",
         name: "the last line of the file",
-        world: World::System(|root| state(root, &["/etc/sysctl.d/60-stead.conf"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/sysctl.d/60-stead.conf"])),
         params: || json!({"key": "net/ipv4/ip_forward", "state": "absent"}),
         fresh: |root| put(root, "/etc/sysctl.d/60-stead.conf", "net.ipv4.ip_forward = 1\n"),
         ..BASE
@@ -354,7 +352,7 @@ const RUNNING: &[Case] = &[
     Case {
         operation: "kernel.module",
         name: "options and start",
-        world: World::System(|root| state(root, &["/etc/modules-load.d", "/etc/modprobe.d"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/modules-load.d", "/etc/modprobe.d"])),
         params: || json!({"name": "stead-test", "options": "a=1 b=2"}),
         // Part of the kernel, as far as anybody can see: a container cannot load modules.
         fresh: |root| {
@@ -377,7 +375,9 @@ const RUNNING: &[Case] = &[
     Case {
         operation: "kernel.module",
         name: "not at the start any more",
-        world: World::System(|root| state(root, &["/etc/modules-load.d", "/etc/modules", "/etc/modprobe.d"])),
+        world: World::System(|root, depth| {
+            state(root, depth, &["/etc/modules-load.d", "/etc/modules", "/etc/modprobe.d"])
+        }),
         params: || json!({"name": "stead_gone", "state": "absent"}),
         fresh: |root| {
             put(root, "/etc/modules-load.d/stead-stead_gone.conf", "stead_gone\n");
@@ -458,7 +458,7 @@ const RUNNING: &[Case] = &[
     Case {
         operation: "cron.entry",
         name: "put in",
-        world: World::System(|root| state(root, &["/etc/cron.d"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/cron.d"])),
         params: || json!({"name": "backup", "schedule": "@daily", "command": "date +%F", "env": {"A": "1"}}),
         fresh: |root| {
             remove(root, "/etc/cron.d/backup");
@@ -475,7 +475,7 @@ const RUNNING: &[Case] = &[
     Case {
         operation: "cron.entry",
         name: "taken out",
-        world: World::System(|root| state(root, &["/etc/cron.d"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/cron.d"])),
         params: || json!({"name": "backup", "state": "absent"}),
         fresh: |root| put(root, "/etc/cron.d/backup", "@hourly root true\n"),
         ..BASE
@@ -523,8 +523,8 @@ const RUNNING: &[Case] = &[
     Case {
         operation: "config.restored",
         name: "files, made directories and a running part",
-        world: World::System(|root| {
-            let mut found = state(root, &["/srv/restored"]);
+        world: World::System(|root, depth| {
+            let mut found = state(root, depth, &["/srv/restored"]);
             found.insert("running".to_owned(), says(root, "cat /proc/sys/net/ipv4/ip_forward"));
             found
         }),
@@ -546,8 +546,8 @@ const RUNNING: &[Case] = &[
     },
 ];
 
-fn mounts(root: &Path) -> BTreeMap<String, String> {
-    let mut found = state(root, &["/etc/fstab"]);
+fn mounts(root: &Path, depth: Depth) -> BTreeMap<String, String> {
+    let mut found = state(root, depth, &["/etc/fstab"]);
     let exists = at(root, "/srv/stead test").is_dir();
     found.insert("directory".to_owned(), exists.to_string());
     let shown = says(root, "findmnt -rno SOURCE,FSTYPE,OPTIONS '/srv/stead test'");
@@ -559,8 +559,8 @@ fn unmount(root: &Path) {
     says(root, "while umount '/srv/stead test'; do :; done");
 }
 
-fn trusted(root: &Path) -> BTreeMap<String, String> {
-    let mut found = state(root, &["/usr/local/share/ca-certificates"]);
+fn trusted(root: &Path, depth: Depth) -> BTreeMap<String, String> {
+    let mut found = state(root, depth, &["/usr/local/share/ca-certificates"]);
     found.insert("bundle".to_owned(), says(root, "sha256sum </etc/ssl/certs/ca-certificates.crt"));
     found.insert(
         "links".to_owned(),

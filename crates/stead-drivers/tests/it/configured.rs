@@ -182,6 +182,40 @@ fn hostile_names_and_texts_are_refused() {
     assert_eq!(snapshot(&root, Depth::Everything), before);
 }
 
+/// Section 8: an entry is validated, and so is its account, by the passwd of the target; predicted as it is done.
+#[test]
+fn an_entry_of_cron_names_an_account_of_the_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root");
+    put(&root, "/etc/passwd", "zoe:x:7777:7777::/home/zoe:/bin/sh\n");
+    let cx = OpContext { root: Some(root.clone()), ..context(dir.path()) };
+    let entry = |user: &str| json!({"name": "a", "schedule": "@daily", "command": "true", "user": user});
+    let error = run(&cx, "cron.entry", entry("daemon")).unwrap_err();
+    assert_eq!(error.message, "there is no user `daemon`");
+    assert_eq!(check(&cx, "cron.entry", entry("daemon")).unwrap_err(), error);
+    assert!(!root.join("etc/cron.d").exists());
+    // An earlier task of a dry run would make one, and remove the other.
+    let later = OpContext { predicted: Default::default(), ..cx.clone() };
+    later.predicted.set("user:daemon", json!({}));
+    later.predicted.set("user:zoe", Value::Null);
+    assert!(check(&later, "cron.entry", entry("daemon")).is_ok());
+    assert!(check(&later, "cron.entry", entry("zoe")).is_err());
+    for user in ["zoe", "root"] {
+        assert!(run(&cx, "cron.entry", entry(user)).unwrap().changed, "{user}");
+    }
+}
+
+/// What nobody could check is said.
+#[test]
+fn settings_of_a_daemon_under_a_root_prefix_are_said_to_be_unchecked() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = OpContext { root: Some(dir.path().join("root")), ..context(dir.path()) };
+    put(&dir.path().join("root"), "/etc/ssh/sshd_config", "");
+    let settings = json!({"settings": {"PasswordAuthentication": "maybe"}});
+    let notes = run(&cx, "ssh.daemon", settings).unwrap().applied.notes;
+    assert!(notes.iter().any(|note| note.contains("10-stead.conf` was not checked")), "{notes:?}");
+}
+
 /// A user's own directory cannot lead a root operation elsewhere.
 #[test]
 fn a_key_is_not_written_through_a_planted_link_or_hard_link() {

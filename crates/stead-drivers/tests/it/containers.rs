@@ -24,8 +24,8 @@ fn fresh(root: &Path) {
 }
 
 /// The containers, as the engine keeps them.
-fn containers(_: &Path) -> BTreeMap<String, String> {
-    snapshot(Path::new("/run/engine/containers"), Depth::State)
+fn containers(_: &Path, depth: Depth) -> BTreeMap<String, String> {
+    snapshot(Path::new("/run/engine/containers"), depth)
 }
 
 fn make(arguments: &str) {
@@ -102,7 +102,7 @@ fn containers_of_others_are_not_touched_and_failures_are_undone() {
         let cx = context(root);
         // A real engine, should the machine have one, is hidden behind the stand-in.
         fresh(root);
-        let before = containers(root);
+        let before = containers(root, Depth::State);
         for (name, values, says) in [
             ("container.present", json!({"name": "other", "image": "web:1"}), "`adopt: true`"),
             ("container.absent", json!({"name": "other"}), "`adopt: true`"),
@@ -115,15 +115,15 @@ fn containers_of_others_are_not_touched_and_failures_are_undone() {
         ] {
             let error = run(&cx, name, values).unwrap_err();
             assert!(error.message.contains(says), "{says}: {}", error.message);
-            assert_eq!(containers(root), before, "{says}");
+            assert_eq!(containers(root, Depth::State), before, "{says}");
         }
         let adopted = json!({"name": "other", "image": "web:1", "adopt": true});
         assert!(run(&cx, "container.present", adopted).unwrap().changed);
         assert!(!run(&cx, "container.present", json!({"name": "other", "image": "web:1"})).unwrap().changed);
-        let before = containers(root);
+        let before = containers(root, Depth::State);
         let error = run(&cx, "container.present", json!({"name": "other", "image": "broken"})).unwrap_err();
         assert!(error.message.contains("ended at once"), "{}", error.message);
-        assert_eq!(containers(root), before, "the old one is back, and runs");
+        assert_eq!(containers(root, Depth::State), before, "the old one is back, and runs");
         sh(root, "podman pull -- web:1");
         let moved = run(&cx, "container.present", json!({"name": "other", "image": "web:1"})).unwrap();
         assert_eq!(moved.diff.fields[0].name, "image_id", "the name means a newer image now");

@@ -8,6 +8,7 @@ use hyper::Response;
 use serde_json::json;
 use stead_model::ErrorClass;
 use stead_runner::operation::OpContext;
+use stead_testkit::container::inside;
 use stead_testkit::context::context;
 use stead_testkit::tree::{Depth, snapshot};
 
@@ -90,6 +91,24 @@ fn archives_that_lead_out_are_refused_before_anything_is_written() {
         assert!(error.message.contains("refused") && error.class == ErrorClass::Permanent, "{name}: {error}");
         assert!(!out.exists(), "{name} wrote something");
     }
+}
+
+/// A directory that comes with the archive is its owner's too; one that was there stays whose it was.
+#[test]
+fn the_directory_that_an_archive_makes_is_owned_as_its_files_are() {
+    inside(|| {
+        use std::os::unix::fs::MetadataExt;
+        let base = Path::new("/tmp");
+        sh(base, "mkdir -p top there; echo x > top/f; tar cf a.tar -C top f");
+        for (out, owner) in [("made", 4242), ("there", 0)] {
+            let out = base.join(out);
+            let values = json!({"source": "a.tar", "path": text(&out), "owner": 4242});
+            assert!(run(&context(base), "archive.unpacked", values.clone()).unwrap().changed);
+            assert!(!run(&context(base), "archive.unpacked", values).unwrap().changed);
+            let uid = |path: &Path| std::fs::metadata(path).unwrap().uid();
+            assert_eq!((uid(&out), uid(&out.join("f"))), (owner, 4242), "{}", out.display());
+        }
+    });
 }
 
 #[test]

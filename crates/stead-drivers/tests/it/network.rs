@@ -45,6 +45,25 @@ fn echo() -> Answer {
     })
 }
 
+/// Section 8: GET and HEAD are reads, which take no lock and may be done again; what a template gives is not known.
+#[test]
+fn only_get_and_head_are_reads() {
+    use stead_model::Effect;
+    let action = action("http.request");
+    let effect =
+        |method: Value| action.descriptor().effect_with(|name| (name == "method").then_some(&method));
+    for (method, wanted) in [
+        (json!("GET"), Effect::Read),
+        (json!("HEAD"), Effect::Read),
+        (json!("OPTIONS"), Effect::Command),
+        (json!("POST"), Effect::Command),
+        (Value::Null, Effect::Command),
+    ] {
+        assert_eq!(effect(method.clone()), wanted, "{method}");
+    }
+    assert_eq!(action.descriptor().effect_with(|_| None), Effect::Read, "the default is GET");
+}
+
 #[tokio::test]
 async fn a_request_arrives_whole_and_so_does_the_answer() {
     let dir = tempfile::tempdir().unwrap();

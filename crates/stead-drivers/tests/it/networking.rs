@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::json;
 use stead_testkit::container::inside;
 use stead_testkit::operation_contract::{Case, World};
+use stead_testkit::tree::Depth;
 
 use crate::configuration::{at, chmod, is_running, passes, put, remove, says, state, text};
 use crate::contract::{BASE, sh};
@@ -16,7 +17,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         operation: "dns.servers",
         name: "in resolv.conf",
-        world: World::System(|root| state(root, &["/etc/resolv.conf"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/resolv.conf"])),
         params: || json!({"servers": ["9.9.9.9", "fd00::1"], "search": ["a.example"]}),
         fresh: |root| {
             remove(root, "/etc/resolv.conf");
@@ -38,7 +39,9 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         operation: "dns.servers",
         name: "by systemd-resolved",
-        world: World::System(|root| state(root, &["/etc/resolv.conf", "/etc/systemd/resolved.conf.d"])),
+        world: World::System(|root, depth| {
+            state(root, depth, &["/etc/resolv.conf", "/etc/systemd/resolved.conf.d"])
+        }),
         params: || json!({"servers": ["9.9.9.9"], "interface": "eth0"}),
         fresh: |root| {
             remove(root, "/etc/resolv.conf");
@@ -52,7 +55,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         operation: "dns.servers",
         name: "by resolvconf",
-        world: World::System(|root| state(root, &["/etc/resolvconf"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/resolvconf"])),
         params: || json!({"servers": ["9.9.9.9"], "search": []}),
         fresh: |root| {
             remove(root, "/etc/resolv.conf");
@@ -68,7 +71,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         operation: "ntp",
         name: "by systemd-timesyncd",
-        world: World::System(|root| state(root, &["/etc/systemd/timesyncd.conf.d"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/systemd/timesyncd.conf.d"])),
         params: || json!({"pools": ["pool.example"]}),
         fresh: |root| {
             remove(root, "/usr/sbin/chronyd");
@@ -81,7 +84,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         operation: "ntp",
         name: "by chrony",
-        world: World::System(|root| state(root, &["/etc/chrony"])),
+        world: World::System(|root, depth| state(root, depth, &["/etc/chrony"])),
         params: || json!({"servers": ["10.0.0.1"], "pools": ["pool.example"]}),
         fresh: |root| {
             put(root, "/usr/sbin/chronyd", "");
@@ -208,8 +211,8 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-fn network(root: &Path) -> BTreeMap<String, String> {
-    let mut found = state(root, &["/etc/network", "/etc/netplan"]);
+fn network(root: &Path, depth: Depth) -> BTreeMap<String, String> {
+    let mut found = state(root, depth, &["/etc/network", "/etc/netplan"]);
     let link = says(
         root,
         "ip -4 -o address show dev stead0 | sort -k4; ip -o link show dev stead0 | grep -o -e 'mtu [0-9]*' -e ',UP'; ip -4 route",

@@ -77,7 +77,7 @@ fn apt(root: &Path, line: &str) {
 }
 
 /// What dpkg knows of the test's packages, and their files.
-fn packages(root: &Path) -> BTreeMap<String, String> {
+fn packages(root: &Path, depth: Depth) -> BTreeMap<String, String> {
     let admin = format!("--admindir={}/var/lib/dpkg", root.display());
     let out = std::process::Command::new("dpkg-query")
         .args([&admin, "-W", "-f", "${Package} ${db:Status-Status} ${Version}\n"])
@@ -94,7 +94,7 @@ fn packages(root: &Path) -> BTreeMap<String, String> {
     for entry in std::fs::read_dir(root.join("usr/share")).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with("st-") {
-            let tree = snapshot(&entry.path(), Depth::State).into_iter();
+            let tree = snapshot(&entry.path(), depth).into_iter();
             state.extend(tree.map(|(path, line)| (format!("{name}/{path}"), line)));
         }
     }
@@ -130,7 +130,7 @@ pub(crate) const CASES: &[Case] = &[
         },
         half: |root| apt(root, "apt-get -y purge st-app"),
         drifts: &[("installed", |root| apt(root, "apt-get -y install st-lib=1.0"))],
-        kept: |root| packages(root).get("st-extra").cloned().unwrap_or_default(),
+        kept: |root| packages(root, Depth::State).get("st-extra").cloned().unwrap_or_default(),
         ..SYSTEM
     },
     Case {
@@ -160,7 +160,10 @@ fn removing_packages_keeps_the_contract() {
 }
 
 fn version(name: &str) -> Option<String> {
-    packages(Path::new("/")).get(name).and_then(|row| row.strip_prefix("installed ")).map(str::to_owned)
+    packages(Path::new("/"), Depth::State)
+        .get(name)
+        .and_then(|row| row.strip_prefix("installed "))
+        .map(str::to_owned)
 }
 
 /// Case 21: present, pinned, latest, `changed` exact in each, and a local file is a name.
@@ -208,7 +211,7 @@ fn apt_refuses_by_name() {
         fresh(root);
         let cx = context(root);
         run(&cx, "package.present", json!({"names": ["st-app"]})).unwrap();
-        let (before, there) = (packages(root), in_tmp());
+        let (before, there) = (packages(root, Depth::State), in_tmp());
         for (name, values, says) in [
             ("package.absent", json!({"names": ["st-lib"]}), "would also remove st-app; `cascade: true`"),
             ("package.present", json!({"names": ["st-foe"]}), "would remove st-app"),
@@ -227,7 +230,7 @@ fn apt_refuses_by_name() {
             assert!(error.message.contains(says), "{says}: {}", error.message);
             assert_eq!(predicted.message, error.message, "the dry run says the same");
             assert!(matches!(error.class, ErrorClass::Permanent | ErrorClass::Invalid), "{:?}", error.class);
-            assert_eq!(packages(root), before);
+            assert_eq!(packages(root, Depth::State), before);
         }
         assert_eq!(in_tmp(), there);
     });

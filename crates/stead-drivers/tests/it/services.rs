@@ -32,6 +32,7 @@ fn fresh(root: &Path) {
     unit("database.service", "slow", install);
     unit("broken.service", "dies", install);
     unit("stuck.service", "stuck", install);
+    unit("deaf.service", "reloads hangs", install);
     unit("static.service", "plain", "");
     std::os::unix::fs::symlink("/dev/null", units.join("masked.service")).unwrap();
     if root == Path::new("/") {
@@ -41,8 +42,8 @@ fn fresh(root: &Path) {
 }
 
 /// The unit files with their links, and on the whole machine what runs.
-fn services(root: &Path) -> BTreeMap<String, String> {
-    let mut state = snapshot(&root.join("etc/systemd/system"), Depth::State);
+fn services(root: &Path, depth: Depth) -> BTreeMap<String, String> {
+    let mut state = snapshot(&root.join("etc/systemd/system"), depth);
     if root == Path::new("/") {
         for entry in std::fs::read_dir("/run/stand-in").unwrap().flatten() {
             let name = entry.file_name().into_string().unwrap();
@@ -237,6 +238,12 @@ fn a_restart_reloads_if_asked_and_able() {
         let error = act(&cx, "service.restarted", json!({"name": "broken"})).unwrap_err();
         assert!(error.changed && error.message.contains("cannot bind"), "{}", error.message);
         assert!(act(&cx, "service.restarted", json!({"name": "nobody"})).is_err());
+        // One whose reload never ends is waited for as long as it may take.
+        set("deaf.service", "active");
+        let deaf = json!({"name": "deaf", "reload": true, "timeout": "500ms"});
+        let error = act(&cx, "service.restarted", deaf).unwrap_err();
+        assert_eq!((error.class, error.changed), (ErrorClass::Timeout, true), "{}", error.message);
+        assert!(error.message.contains("`systemctl` did not end within 500ms"), "{}", error.message);
     });
 }
 

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::Value;
 use stead_model::diagnostic::{Place, suggest};
-use stead_model::plan::{Part, Section, Settings, TaskIndex, Undo};
+use stead_model::plan::{Action, Expression, Param, Part, Section, Settings, TaskIndex, Undo};
 use stead_model::{Diagnostic, Diagnostics, Effect, HostName, Plan, Task};
 
 use super::{Catalogue, CompiledPlan};
@@ -27,6 +28,9 @@ mod triggers;
 
 /// The index `locate` is asked with for what belongs to no task: limits, triggers.
 pub const WHOLE_PLAN: TaskIndex = TaskIndex(u32::MAX);
+
+/// The key by which results say whether something changed.
+const CHANGED_WHEN: &str = "changed_when";
 
 /// What an author wrote where the plan itself cannot show the difference to a default.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +53,7 @@ pub fn check(
     let mut interner = intern::Interner::default();
     for (i, task) in plan.tasks.iter_mut().enumerate() {
         let index = TaskIndex(u32::try_from(i).expect("a plan has at most 1,000,000 tasks"));
+        lift_conditions(task, catalogue);
         fill_defaults(index, task, explicit, catalogue);
         task.settings = interner.intern(&task.settings);
     }
@@ -90,6 +95,36 @@ pub fn check(
     }
 }
 
+/// Makes the `changed_when` among the parameters of an operation that lists it the one of its part: every front door has
+/// parameters, and only plans have keys beside them.
+fn lift_conditions(task: &mut Task, catalogue: &Catalogue) {
+    let is_listed = |part: &Part| {
+        let descriptor = catalogue.get(part.op.operation.as_str());
+        part.op.params.contains_key(CHANGED_WHEN)
+            && descriptor.is_some_and(|descriptor| descriptor.param(CHANGED_WHEN).is_some())
+    };
+    match &mut task.action {
+        Action::Op(part) if is_listed(part) => lift_condition(Arc::make_mut(part)),
+        Action::Sequence(parts) if parts.iter().any(is_listed) => {
+            Arc::make_mut(parts).iter_mut().filter(|part| is_listed(part)).for_each(lift_condition);
+        }
+        Action::Op(_) | Action::Sequence(_) | Action::Function(_) => {}
+    }
+}
+
+/// Leaves it where it is if it is no expression, or the part has another: both are refused there.
+fn lift_condition(part: &mut Part) {
+    let expression = match part.op.params.get(CHANGED_WHEN).and_then(Param::as_value) {
+        Some(Value::String(text)) => text.as_str().into(),
+        Some(Value::Bool(known)) => known.to_string().into(),
+        Some(Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_)) | None => return,
+    };
+    if part.changed_when.is_none() {
+        part.changed_when = Some(Expression(expression));
+        part.op.params.remove(CHANGED_WHEN);
+    }
+}
+
 /// Fills in what depends on the operations: `idempotent`, and the target.
 fn fill_defaults(index: TaskIndex, task: &mut Task, explicit: &Explicit, catalogue: &Catalogue) {
     let idempotent = explicit.idempotent.get(&index).copied().unwrap_or_else(|| {
@@ -108,13 +143,14 @@ fn fill_defaults(index: TaskIndex, task: &mut Task, explicit: &Explicit, catalog
 
 fn is_idempotent(part: &Part, catalogue: &Catalogue) -> bool {
     let Some(descriptor) = catalogue.get(part.op.operation.as_str()) else { return false };
-    match descriptor.effect {
+    match descriptor.effect_of(&part.op) {
         Effect::Command => {
             descriptor.idempotent
                 || part.op.params.contains_key("creates")
                 || part.op.params.contains_key("unless")
         }
-        Effect::Read | Effect::Write => descriptor.idempotent,
+        Effect::Read => true,
+        Effect::Write => descriptor.idempotent,
     }
 }
 

@@ -15,10 +15,10 @@ use stead_model::plan::{
 use stead_model::site::ResolvedSpec;
 use stead_model::site::address::NodeAddress;
 use stead_model::site::resolve::{ResolvedNetwork, ResolvedUser};
-use stead_model::{Diagnostics, OperationName, PlanName, TaskName};
+use stead_model::{Diagnostic, Diagnostics, OperationName, PlanName, TaskName};
 
 use super::{Catalogue, CompiledPlan, Explicit, check};
-use crate::nodes::drift::{FAIL2BAN, has_sudo, removes_nag, timezone, wants_fail2ban};
+use crate::nodes::drift::{FAIL2BAN, disables_fail2ban, has_sudo, removes_nag, timezone, wants_fail2ban};
 
 /// The name of the plan.
 pub const NAME: &str = "config";
@@ -51,12 +51,20 @@ pub fn sudo_rule(user: &str) -> String {
 /// Returns the plan that makes the machine what `spec` wants.
 ///
 /// # Errors
-/// If the spec holds what an operation refuses, such as a malformed name.
+/// If the spec holds what an operation refuses, such as a malformed name, or contradicts its posture: one task would undo
+/// what another did, at every apply.
 pub fn config(
     spec: &ResolvedSpec,
     around: &ConfigSurroundings,
     catalogue: &Catalogue,
 ) -> Result<CompiledPlan, Diagnostics> {
+    if wants_fail2ban(spec) && disables_fail2ban(&spec.platform.services.disable) {
+        let message = format!("the posture `{}` runs fail2ban, which the spec disables", spec.access.posture);
+        let place = Place::Named(format!("spec {}", spec.spec));
+        let help = "take `fail2ban` out of `platform.services.disable`, or name another posture";
+        let problem = Diagnostic::error("node/conflict", place, message).path("platform.services.disable");
+        return Err(Diagnostics(vec![problem.help(help)]));
+    }
     let mut plan = Plan::new(PlanName::parse(NAME).expect("a word is a plan's name"));
     plan.lock = false;
     let settings = Arc::new(Settings {
@@ -322,6 +330,21 @@ mod tests {
             let (_, operation, params) = all.iter().find(|(name, _, _)| name == "network").unwrap();
             assert_eq!((*operation, &params["confirm"]), ("network.interface", &json!("60s")), "{ip}");
         }
+    }
+
+    /// A spec that was fetched, or written by another, is refused where it would be applied, not only where it is written.
+    #[test]
+    fn a_spec_that_contradicts_its_posture_is_refused() {
+        let refused = |disabled: &str, by_posture: bool| {
+            let mut spec = spec(true);
+            spec.access.security.fail2ban.enabled = by_posture;
+            spec.platform.services.disable = vec!["rpcbind".to_owned(), disabled.to_owned()];
+            let none = Catalogue::new(Vec::new());
+            let problems = config(&spec, &ConfigSurroundings::default(), &none).err().unwrap_or_default();
+            problems.iter().any(|problem| problem.code == "node/conflict")
+        };
+        assert!(refused("fail2ban", true) && refused("fail2ban.service", true));
+        assert!(!refused("fail2ban", false) && !refused("cups", true));
     }
 
     #[test]

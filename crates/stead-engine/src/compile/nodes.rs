@@ -140,19 +140,22 @@ pub struct NodesPlan {
     pub tasks: Vec<NodeTask>,
 }
 
-/// Returns what `verb` does with the selected nodes of a manifest without problems.
+/// Returns what `verb` does with the selected nodes of a manifest without problems. `is_ready` tells whether a node that
+/// is not selected became its spec before: then peers of it are linked with it.
 pub fn plan_nodes(
     verb: NodesVerb,
     manifest: &Manifest,
     forest: &Forest,
     checked: &Checked,
     selection: &Selection,
+    is_ready: &dyn Fn(usize) -> bool,
 ) -> NodesPlan {
     let mut planning = Planning {
         manifest,
         forest,
         checked,
         selected: &selection.selected,
+        is_ready,
         tasks: Vec::new(),
         ready: vec![None; forest.nodes.len()],
     };
@@ -174,8 +177,9 @@ struct Planning<'a> {
     forest: &'a Forest,
     checked: &'a Checked,
     selected: &'a [bool],
+    is_ready: &'a dyn Fn(usize) -> bool,
     tasks: Vec<NodeTask>,
-    /// For every node the row after which it is platform ready.
+    /// For every selected node the row after which it is platform ready.
     ready: Vec<Option<usize>>,
 }
 
@@ -226,9 +230,14 @@ impl Planning<'_> {
     fn link(&mut self) {
         let links: Vec<(usize, usize)> = self.forest.links().collect();
         for (a, b) in links {
-            let (Some(ready_a), Some(ready_b)) = (self.ready[a], self.ready[b]) else { continue };
+            let rows = [a, b].map(|node| self.ready[node]);
+            let is_ready = |node: usize| self.ready[node].is_some() || (self.is_ready)(node);
+            if rows == [None, None] || !is_ready(a) || !is_ready(b) {
+                continue;
+            }
             let mode = self.checked.nodes[a].modes.run;
-            let depends_on = vec![ready_a.min(ready_b), ready_a.max(ready_b)];
+            let mut depends_on: Vec<usize> = rows.into_iter().flatten().collect();
+            depends_on.sort_unstable();
             let row = self.add(a, Phase::Run, mode, NodeAction::Link, depends_on);
             self.tasks[row].peer = Some(b);
             self.tasks[row].at = common_parent(self.forest, a, b);

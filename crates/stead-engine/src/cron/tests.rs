@@ -26,6 +26,10 @@ fn schedules_fire_at_the_next_fitting_minute() {
         // Both day fields restricted: either matches.
         ("0 0 13 * 5", "2026-01-01T00:00:00Z", "2026-01-02T00:00Z"),
         ("0 0 13 * 5", "2026-01-09T00:00:00Z", "2026-01-13T00:00Z"),
+        // One that holds `*` restricts nothing by itself, with a step too: both match.
+        ("0 0 */2 * 5", "2026-01-01T00:00:00Z", "2026-01-09T00:00Z"),
+        ("0 0 13 * */2", "2026-01-01T00:00:00Z", "2026-01-13T00:00Z"),
+        ("0 0 14 * */2", "2026-01-01T00:00:00Z", "2026-02-14T00:00Z"),
     ] {
         assert_eq!(next(cron, "UTC", after), expected, "{cron} after {after}");
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use stead_model::fleet::policy::millis;
 use stead_model::fleet::state::{
     Assigned, Generation, Heartbeat, Hold, HoldTarget, InstanceState, Outcome, Placement, Problem,
-    Publication, Seen, Specs, Verdict, WorkerFacts,
+    Publication, Seen, Specs, Verdict, WorkerFacts, WorkerState,
 };
 use stead_model::fleet::{CommitId, FleetFile, InstanceKey, Millis, VmSpec};
 use stead_model::plan::Digest;
@@ -32,6 +32,7 @@ mod events;
 mod leave;
 mod place;
 mod rebuild;
+mod snapshot;
 #[cfg(test)]
 pub(super) mod tests;
 mod tick;
@@ -61,6 +62,8 @@ pub struct Durable {
     pub placements: BTreeMap<InstanceKey, Placement>,
     /// Workers that may still run an instance that nobody wanted any more and that must never run twice.
     pub ghosts: BTreeMap<InstanceKey, BTreeSet<WorkerName>>,
+    /// Where volumes of instances are that nobody wants any more, and that are kept.
+    pub volumes: BTreeMap<InstanceKey, WorkerName>,
     /// Specs that are desired or still run, by VM and hash.
     pub specs: Specs,
     /// Enrolled workers, with what they last said of themselves.
@@ -319,8 +322,13 @@ impl Cluster {
     pub fn enrol(&mut self, name: &WorkerName) {
         self.durable.workers.entry(name.clone()).or_default();
         if !self.ears.contains_key(name) {
-            self.ears.insert(name.clone(), Ear { state_since: self.leader_since, ..Ear::default() });
+            self.ears.insert(name.clone(), Ear { state_since: self.now, ..Ear::default() });
             self.events.push(Event::of_worker(EventKind::WorkerJoined, name, ""));
+            // Who comes is there, though nobody has looked yet.
+            if self.presence.states.insert(name.clone(), WorkerState::Ready).is_none() {
+                let word = WorkerState::Ready.word();
+                self.events.push(Event::of_worker(EventKind::WorkerState, name, word));
+            }
         }
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stead_model::fleet::state::{InstanceState, Outcome, Placement, WorkerState};
-use stead_model::fleet::vm::Resources;
+use stead_model::fleet::state::{InstanceState, Outcome, Placement, WorkerFacts, WorkerState};
+use stead_model::fleet::vm::{Driver, Resources};
 use stead_model::fleet::{Code, CommitId, InstanceKey, Millis};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
 use super::cluster::{Cluster, Ear, Sighting};
-use super::rollout::Phase;
+use super::rollout::{Hold, Phase};
 use super::schedule::Filter;
 
 mod report;
@@ -21,6 +21,9 @@ pub use report::{
     ActiveStatus, BrakeStatus, Counts, GroupStatus, HeldStatus, InstanceStatus, RolloutStatus, State, Status,
     WorkerStatus,
 };
+
+/// What is said of everything while a state that was lost is not whole yet.
+pub const REBUILDING: &str = "the master's state was lost and comes from what workers report and the publisher publishes; wait for what is missing";
 
 /// Returns how far `converged` of `desired` and `orphans` is: rounded down, 100 only if exact.
 pub fn percent(converged: u32, desired: u32, orphans: u32) -> u32 {
@@ -50,12 +53,12 @@ pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
             )
         }),
     };
-    let percent = counts.percent(&groups);
+    let percent = counts.percent();
     let needs_somebody = head_failed
         || brake.active
         || counts.failed + counts.unschedulable > 0
         || !cluster.durable.holds.is_empty()
-        || groups.iter().any(|group| group.held.is_some())
+        || groups.iter().any(|group| group.held.as_ref().is_some_and(HeldStatus::needs_somebody))
         || rollouts.iter().any(|rollout| rollout.state == Phase::Held)
         || workers
             .iter()
@@ -64,7 +67,7 @@ pub fn status(cluster: &Cluster, head_failed: bool) -> Status {
     Status {
         state: match (needs_somebody, percent) {
             (true, _) => State::Degraded,
-            (false, 100) => State::Converged,
+            (false, 100) if is_published(&groups) => State::Converged,
             (false, _) => State::Converging,
         },
         convergence_percent: percent,
@@ -87,6 +90,18 @@ pub fn newest<'g>(groups: impl IntoIterator<Item = &'g GroupStatus>) -> (u64, Op
     newest.map_or((0, None), |(_, active)| (active.generation, Some(active.commit.clone())))
 }
 
+/// Whether anything of these groups is there to be run. Before that nobody knows what there should be, and it is not there yet.
+pub fn is_published<'g>(groups: impl IntoIterator<Item = &'g GroupStatus>) -> bool {
+    groups.into_iter().any(|group| !group.is_policy() && group.active.is_some())
+}
+
+impl HeldStatus {
+    /// Whether it waits for somebody, and not for a suspension that somebody meant.
+    pub fn needs_somebody(&self) -> bool {
+        self.code != Code::Suspended.word()
+    }
+}
+
 impl GroupStatus {
     /// Whether it is what `fleet.yaml` says, of which nothing runs.
     pub fn is_policy(&self) -> bool {
@@ -95,10 +110,9 @@ impl GroupStatus {
 }
 
 impl Counts {
-    /// Returns how far it is. Before anything is published of these groups nobody knows what there should be.
-    pub fn percent<'g>(&self, groups: impl IntoIterator<Item = &'g GroupStatus>) -> u32 {
-        let is_published = groups.into_iter().any(|group| !group.is_policy() && group.active.is_some());
-        if is_published { percent(self.converged, self.desired, self.orphans) } else { 0 }
+    /// Returns how far it is.
+    pub fn percent(&self) -> u32 {
+        percent(self.converged, self.desired, self.orphans)
     }
 
     /// Returns how many of these instances are what.
@@ -106,12 +120,14 @@ impl Counts {
         let mut counts = Self::default();
         for instance in instances {
             if instance.desired_hash.is_none() {
-                counts.orphans += u32::from(instance.code == Some(Code::Orphan));
+                let is_unwanted = matches!(instance.code, Some(Code::Orphan | Code::Suspended));
+                counts.orphans += u32::from(is_unwanted);
                 continue;
             }
             counts.desired += 1;
             match instance.code {
-                None => counts.converged += 1,
+                // What no cache has is as good as what came from one, and what only has no other place is as it should be.
+                None | Some(Code::BuiltLocally | Code::DrainBlocked) => counts.converged += 1,
                 Some(Code::NoFit | Code::VolumeLocal) if instance.worker.is_none() => {
                     counts.unschedulable += 1;
                 }
@@ -136,7 +152,6 @@ fn is_failure(code: Code) -> bool {
         | Code::DiskPressure
         | Code::Fenced
         | Code::SpecUnsupported
-        | Code::RolloutHeld
         | Code::VolumeLocal
         | Code::WorkerLost
         | Code::WorkerUnknown => true,
@@ -153,9 +168,7 @@ fn is_failure(code: Code) -> bool {
         | Code::Orphan
         | Code::Foreign
         | Code::Stale
-        | Code::Rebuilding
-        | Code::BuiltLocally
-        | Code::RolloutPaused => false,
+        | Code::BuiltLocally => false,
     }
 }
 
@@ -164,11 +177,27 @@ fn is_failure(code: Code) -> bool {
 struct Face<'a> {
     ear: Option<&'a Ear>,
     state: Option<WorkerState>,
+    facts: Option<&'a WorkerFacts>,
 }
 
 impl<'a> Face<'a> {
     fn of(cluster: &'a Cluster, worker: &WorkerName) -> Self {
-        Self { ear: cluster.ears.get(worker), state: cluster.presence.states.get(worker).copied() }
+        Self {
+            ear: cluster.ears.get(worker),
+            state: cluster.presence.states.get(worker).copied(),
+            facts: cluster.durable.workers.get(worker).and_then(Option::as_ref),
+        }
+    }
+
+    /// Returns what makes an instance of `driver` there: that, or what stands in for it.
+    fn driver(&self, driver: Driver) -> &'static str {
+        match self.facts.and_then(|facts| facts.mapped.get(&driver)) {
+            None => driver.word(),
+            Some(Driver::CloudHypervisor) => "cloud-hypervisor (mapped)",
+            Some(Driver::Qemu) => "qemu (mapped)",
+            Some(Driver::Oci) => "oci (mapped)",
+            Some(Driver::Sandbox) => "sandbox (mapped)",
+        }
     }
 
     fn sighting(&self, key: &InstanceKey) -> Option<&'a Sighting> {
@@ -220,7 +249,7 @@ fn wanted(cluster: &Cluster, faces: &BTreeMap<&WorkerName, Face<'_>>) -> Vec<Ins
                 group: Some(spec.group.clone()),
                 desired_hash: Some(desired),
                 generation: placement.map_or(0, |placement| placement.generation),
-                driver: Some(spec.runtime.driver),
+                driver: Some(face.driver(spec.runtime.driver)),
                 drifted: is_drifted(&spot),
                 code: why.as_ref().map(|(code, _)| *code),
                 message: why.map(|(_, message)| message),
@@ -290,6 +319,7 @@ pub(super) fn code_of(
     let worker = placement.and_then(|placement| placement.worker.as_ref());
     let face = worker.map(|worker| Face::of(cluster, worker)).unwrap_or_default();
     code_at(cluster, &Spot::new(key, placement, face), desired)
+        .filter(|(code, _)| *code != Code::BuiltLocally)
 }
 
 fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code, String)> {
@@ -324,9 +354,16 @@ fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code,
     let is_right = seen.is_some_and(|seen| seen.vm_hash == Some(desired) && seen.ready);
     if is_right {
         let is_blocked = cluster.scheduler().is_drain_blocked(key);
-        return if is_blocked { say(Code::DrainBlocked, worker.as_str()) } else { None };
+        let is_built_there = seen.is_some_and(|seen| seen.code == Some(Code::BuiltLocally));
+        return match (is_blocked, is_built_there) {
+            (true, _) => say(Code::DrainBlocked, worker.as_str()),
+            (false, true) => say(Code::BuiltLocally, worker.as_str()),
+            (false, false) => None,
+        };
     }
-    if let Some((code, detail)) = seen.and_then(|seen| Some((seen.code?, &seen.detail))) {
+    let told = seen.and_then(|seen| Some((seen.code?, &seen.detail)));
+    // Of what is to be replaced, where it came from says nothing.
+    if let Some((code, detail)) = told.filter(|(code, _)| *code != Code::BuiltLocally) {
         return say(code, detail);
     }
     if released != Some(desired) {
@@ -335,11 +372,10 @@ fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code,
         return match phase {
             Some(Phase::Held) => {
                 let hold = row.and_then(|row| row.memory.hold.as_ref());
-                let more = hold.map(|hold| format!("{}: {}", hold.instance, hold.code)).unwrap_or_default();
-                say(Code::RolloutHeld, &more)
+                Some((Code::WaitingForRollout, hold.map(stopped).unwrap_or_default()))
             }
             Some(Phase::Paused) if frozen => say(Code::Suspended, ""),
-            Some(Phase::Paused) => say(Code::RolloutPaused, ""),
+            Some(Phase::Paused) => Some((Code::Suspended, PAUSED.to_owned())),
             Some(Phase::Running | Phase::Done) | None => say(Code::WaitingForRollout, ""),
         };
     }
@@ -357,13 +393,22 @@ fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code,
     }
 }
 
+/// What is said of a rollout that its VM pauses.
+const PAUSED: &str = "the rollout is paused; set `rollout.pause: false`";
+
+/// Says at which instance a rollout stopped, why, and what to do.
+fn stopped(hold: &Hold) -> String {
+    let (instance, code) = (&hold.instance, hold.code);
+    format!("the rollout stopped at {instance} ({code}); fix it or revert the commit")
+}
+
 /// Returns what an instance of a VM asks for.
 fn asked_for(cluster: &Cluster, vm: &VmId) -> Resources {
     let asks = cluster.desired_spec(vm).map(|spec| spec.resources);
     asks.or_else(|| cluster.durable.unclaimed.get(vm).map(|one| one.takes)).unwrap_or_default()
 }
 
-/// Returns the instances that are seen and should not be, and copies that leave.
+/// Returns the instances that are seen and should not be, what a freeze keeps of them, and copies that leave.
 fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
     let mut found = Vec::new();
     for (worker, ear) in &cluster.ears {
@@ -377,26 +422,41 @@ fn unwanted(cluster: &Cluster) -> Vec<InstanceStatus> {
             let placement = cluster.durable.placements.get(key);
             let is_here = placement.is_some_and(|placement| placement.worker.as_ref() == Some(worker));
             let unclaimed = cluster.durable.unclaimed.get(&key.vm);
-            if (is_here && unclaimed.is_none()) || sighting.seen.state == InstanceState::Absent {
+            let is_wanted = || cluster.desired_spec(&key.vm).is_some_and(|spec| key.ordinal < spec.replicas);
+            let is_told_of = is_here && unclaimed.is_none() && is_wanted();
+            if is_told_of || sighting.seen.state == InstanceState::Absent {
                 continue;
             }
+            let generation = placement.map_or(0, |placement| placement.generation);
             if let Some(unclaimed) = unclaimed {
                 let group = unclaimed.group.as_ref();
                 let of =
                     group.map_or_else(|| "of no known group".to_owned(), |group| format!("group `{group}`"));
                 found.push(InstanceStatus {
                     group: unclaimed.group.clone(),
-                    generation: placement.map_or(0, |placement| placement.generation),
-                    code: Some(Code::Rebuilding),
-                    message: Some(format!("it runs on as it is; {} ({of})", Code::Rebuilding.advice())),
+                    generation,
+                    code: Some(Code::WaitingForAssignment),
+                    message: Some(format!("it runs on as it is; {REBUILDING} ({of})")),
                     ..shown(cluster, key, Some(worker.clone()), face, Some(sighting))
                 });
                 continue;
             }
             let leaving = placement.is_some_and(|placement| placement.leaving.contains(worker));
-            let is_foreign = sighting.seen.code == Some(Code::Foreign);
-            let code = (!leaving).then_some(if is_foreign { Code::Foreign } else { Code::Orphan });
+            // Nobody wants it any more, and nothing of its VM may be stopped.
+            let is_kept = placement.is_some() && cluster.scheduler().is_frozen(&key.vm) && !is_wanted();
+            let code = match sighting.seen.code {
+                _ if is_kept => Some(Code::Suspended),
+                _ if leaving => None,
+                Some(Code::Foreign) => Some(Code::Foreign),
+                _ => Some(Code::Orphan),
+            };
+            let runs =
+                sighting.seen.vm_hash.and_then(|hash| cluster.durable.specs.get(&(key.vm.clone(), hash)));
+            let spec = runs.or_else(|| cluster.released_spec(key, placement?));
             found.push(InstanceStatus {
+                group: spec.map(|spec| spec.group.clone()),
+                generation,
+                driver: spec.map(|spec| face.driver(spec.runtime.driver)),
                 leaving,
                 code,
                 message: code.map(|code| code.advice().to_owned()),
@@ -437,9 +497,12 @@ fn workers(cluster: &Cluster, faces: &BTreeMap<&WorkerName, Face<'_>>) -> Vec<Wo
                 WorkerState::Lost => Some(Code::WorkerLost),
                 WorkerState::Suspended => Some(Code::Suspended),
                 WorkerState::Ready | WorkerState::Late | WorkerState::Cordoned | WorkerState::Draining => {
-                    facts.as_ref().is_some_and(|facts| facts.disk_pressure).then_some(Code::DiskPressure)
+                    let is_so = |fits: fn(&WorkerFacts) -> bool| facts.as_ref().is_some_and(fits);
+                    let foreign = is_so(|facts| !facts.foreign.is_empty()).then_some(Code::Foreign);
+                    is_so(|facts| facts.disk_pressure).then_some(Code::DiskPressure).or(foreign)
                 }
             };
+            let foreign = facts.iter().flat_map(|facts| &facts.foreign).map(String::as_str);
             WorkerStatus {
                 id: name.clone(),
                 state: state.word(),
@@ -455,7 +518,12 @@ fn workers(cluster: &Cluster, faces: &BTreeMap<&WorkerName, Face<'_>>) -> Vec<Wo
                 message: code.map_or_else(
                     // Nothing is wrong with it, and still it does without something.
                     || facts.as_ref().map(|facts| facts.notes.join("; ")).filter(|notes| !notes.is_empty()),
-                    |code| Some(code.advice().to_owned()),
+                    |code| {
+                        let advice = code.advice();
+                        let names = || foreign.collect::<Vec<_>>().join(", ");
+                        let is_foreign = code == Code::Foreign;
+                        Some(if is_foreign { format!("{advice} ({})", names()) } else { advice.to_owned() })
+                    },
                 ),
             }
         })
@@ -497,8 +565,9 @@ fn groups(cluster: &Cluster) -> Vec<GroupStatus> {
             }),
             held: group.highest().and_then(|highest| {
                 let code = match highest.waits? {
-                    Outcome::Held => Code::HeldGeneration,
-                    Outcome::Suspended => Code::Suspended,
+                    Outcome::Held if highest.specs.is_empty() => "empty-set",
+                    Outcome::Held => "too-many-stops",
+                    Outcome::Suspended => Code::Suspended.word(),
                     Outcome::Accepted
                     | Outcome::Duplicate
                     | Outcome::Stale
@@ -506,15 +575,18 @@ fn groups(cluster: &Cluster) -> Vec<GroupStatus> {
                     | Outcome::Invalid => return None,
                 };
                 let why = group.why.as_ref();
+                let advice = || match highest.waits {
+                    Some(Outcome::Held) => Code::HeldGeneration.advice().to_owned(),
+                    _ => Code::Suspended.advice().to_owned(),
+                };
                 let (stops, running) = cluster.stops_of(name, highest);
                 Some(HeldStatus {
                     generation: highest.number,
                     commit: highest.commit.clone(),
-                    code,
-                    reason: why.map(|why| why.code.clone()),
+                    code: why.map_or_else(|| code.to_owned(), |why| why.code.clone()),
                     stops,
                     running,
-                    message: why.map_or_else(|| code.advice().to_owned(), |why| why.message.clone()),
+                    message: why.map_or_else(advice, |why| why.message.clone()),
                     approve: highest.specs_hash,
                 })
             }),
@@ -527,12 +599,14 @@ fn rollouts(cluster: &Cluster) -> Vec<RolloutStatus> {
     let rows = cluster.rollouts.iter();
     rows.filter_map(|(vm, row)| {
         let decision = row.decision.as_ref()?;
-        let code = match decision.phase {
-            Phase::Held => Some(Code::RolloutHeld),
-            Phase::Paused => Some(Code::RolloutPaused),
-            Phase::Running | Phase::Done => None,
+        let why = match (decision.phase, &row.memory.hold) {
+            (Phase::Held, Some(hold)) => Some((hold.code, stopped(hold))),
+            (Phase::Paused, _) if cluster.scheduler().is_frozen(vm) => {
+                Some((Code::Suspended, Code::Suspended.advice().to_owned()))
+            }
+            (Phase::Paused, _) => Some((Code::Suspended, PAUSED.to_owned())),
+            (Phase::Held | Phase::Running | Phase::Done, _) => None,
         };
-        let cause = row.memory.hold.as_ref().map(|hold| format!(" ({}: {})", hold.instance, hold.code));
         Some(RolloutStatus {
             vm: vm.clone(),
             from: row.memory.from,
@@ -540,8 +614,8 @@ fn rollouts(cluster: &Cluster) -> Vec<RolloutStatus> {
             updated: decision.updated,
             total: decision.total,
             state: decision.phase,
-            code,
-            message: code.map(|code| format!("{}{}", code.advice(), cause.clone().unwrap_or_default())),
+            code: why.as_ref().map(|(code, _)| *code),
+            message: why.map(|(_, message)| message),
         })
     })
     .collect()

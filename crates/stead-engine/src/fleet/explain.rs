@@ -7,7 +7,7 @@ use stead_model::plan::Digest;
 use stead_model::{VmId, WorkerName};
 
 use super::cluster::Cluster;
-use super::converge::{code_of, moment};
+use super::converge::{REBUILDING, code_of, moment};
 use super::schedule::Filter;
 
 #[cfg(test)]
@@ -41,7 +41,7 @@ pub struct Change {
     pub commit: Option<CommitId>,
     /// The generation.
     pub generation: u64,
-    /// When it was placed.
+    /// When it was placed or released last.
     #[serde(serialize_with = "moment")]
     pub at: Millis,
 }
@@ -97,7 +97,7 @@ pub fn explain(cluster: &Cluster, key: &InstanceKey) -> Result<Explanation, Unkn
     let why_not_yet = desired
         .and_then(|desired| code_of(cluster, key, desired, placement))
         .or_else(|| {
-            cluster.is_unclaimed(&key.vm).then(|| (Code::Rebuilding, Code::Rebuilding.advice().to_owned()))
+            cluster.is_unclaimed(&key.vm).then(|| (Code::WaitingForAssignment, REBUILDING.to_owned()))
         })
         .map(|(code, message)| format!("{code}: {message}"));
     let commit_of = |generation: u64| {

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
-use stead_model::fleet::state::{Generation, MoveReason, Outcome, Problem, Publication, Snapshot};
+use stead_model::fleet::state::{
+    Generation, MoveReason, Outcome, Problem, Publication, Snapshot, SnapshotPlacement, Verdict, WorkerState,
+};
 use stead_model::fleet::{CommitId, InstanceKey, VmSpec};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
 use super::accept::{Standing, accept};
 use super::canon::{intent_hash, specs_hash, vm_hash};
-use super::schedule::{Filter, Previous, SchedulePolicy, Wanted, schedule};
+use super::schedule::{Filter, Previous, Schedule, SchedulePolicy, Scheduler, held_beside};
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +37,7 @@ pub struct Plan {
     pub assign: BTreeMap<InstanceKey, WorkerName>,
     /// The groups that change.
     pub groups: Vec<GroupName>,
-    /// Instances that would be new.
+    /// Instances that would get a place and have none.
     pub add: Vec<InstanceKey>,
     /// Instances that would go.
     pub remove: Vec<InstanceKey>,
@@ -111,38 +113,25 @@ pub struct Proposal<'a> {
     pub specs: &'a [Arc<VmSpec>],
 }
 
-/// Returns what publishing `proposal` right now would do.
+/// Returns what publishing `proposal` right now would do: the steps of a master that has the state of `snapshot`.
 pub fn plan(snapshot: &Snapshot, proposal: &Proposal<'_>) -> Plan {
     let specs_hash = specs_hash(proposal.specs.iter().map(AsRef::as_ref));
     let intent_hash = intent_hash(proposal.commit, proposal.group, &specs_hash);
     let mut desired: BTreeMap<VmId, Arc<VmSpec>> = BTreeMap::new();
-    let mut old: BTreeMap<VmId, &VmSpec> = BTreeMap::new();
+    let mut old: BTreeMap<VmId, Arc<VmSpec>> = BTreeMap::new();
     for group in &snapshot.groups {
         for spec in &group.specs {
-            old.insert(spec.id.clone(), spec);
+            let spec = Arc::new(spec.clone());
             if group.group != *proposal.group {
-                desired.insert(spec.id.clone(), Arc::new(spec.clone()));
+                desired.insert(spec.id.clone(), Arc::clone(&spec));
             }
+            old.insert(spec.id.clone(), spec);
         }
     }
     desired.extend(proposal.specs.iter().map(|spec| (spec.id.clone(), Arc::clone(spec))));
     let held = held(snapshot, proposal, specs_hash, intent_hash);
-    let previous: BTreeMap<InstanceKey, Previous> = snapshot
-        .placements
-        .iter()
-        .map(|placement| {
-            let volumes_on = (!placement.volumes.is_empty()).then(|| placement.worker.clone());
-            (placement.instance.clone(), Previous { volumes_on, ..Previous::on(&placement.worker) })
-        })
-        .collect();
-    let vms: Vec<Arc<VmSpec>> = desired.values().cloned().collect();
-    let policy = SchedulePolicy {
-        preempt: snapshot.fleet.policy.preempt,
-        freeze_all: snapshot.fleet.suspend.all,
-        frozen: snapshot.fleet.suspend.vms.clone(),
-        ..SchedulePolicy::default()
-    };
-    let found = schedule(&Wanted { vms: &vms, workers: &snapshot.workers, previous: &previous, policy });
+    let policy = policy(snapshot);
+    let found = settle(snapshot, &policy, &desired, &old);
     let mut plan = Plan {
         rev: proposal.commit.clone(),
         specs_hash,
@@ -180,34 +169,139 @@ pub fn plan(snapshot: &Snapshot, proposal: &Proposal<'_>) -> Plan {
         let (filters, message) = (refusals.filters, refusals.text);
         plan.unschedulable.push(Unschedulable { instance, filters, message });
     }
-    compare(&mut plan, snapshot, &desired, &old);
+    compare(&mut plan, snapshot, &policy, &desired, &old);
     plan
+}
+
+/// Returns everything for which a master that has the state of `snapshot` would refuse these groups of one commit, published
+/// one after the other. What is not built yet is none of it: a plan can do without bits.
+pub fn refusals(snapshot: &Snapshot, proposals: &[Proposal<'_>]) -> Vec<Problem> {
+    let ids = |specs: &[Arc<VmSpec>]| specs.iter().map(|spec| spec.id.clone()).collect::<Vec<VmId>>();
+    let mut groups: BTreeMap<&GroupName, Vec<VmId>> = snapshot
+        .groups
+        .iter()
+        .map(|group| (&group.group, group.specs.iter().map(|spec| spec.id.clone()).collect()))
+        .collect();
+    let mut found = Vec::new();
+    for proposal in proposals {
+        let others = groups.iter().filter(|(group, _)| **group != proposal.group);
+        let taken = others.flat_map(|(group, vms)| vms.iter().map(|vm| (vm.clone(), (*group).clone())));
+        let specs = specs_hash(proposal.specs.iter().map(AsRef::as_ref));
+        let intent = intent_hash(proposal.commit, proposal.group, &specs);
+        let verdict = verdict(snapshot, proposal, &taken.collect(), specs, intent);
+        if verdict.outcome == Outcome::Invalid {
+            found.extend(verdict.problems.into_iter().filter(|problem| problem.code != "not-built"));
+        }
+        groups.insert(proposal.group, ids(proposal.specs));
+    }
+    found
+}
+
+/// Returns what may be moved now.
+fn policy(snapshot: &Snapshot) -> SchedulePolicy {
+    let (fleet, now) = (&snapshot.fleet, &snapshot.now);
+    SchedulePolicy {
+        preempt: fleet.policy.preempt && !now.brake,
+        rebalance: if now.brake { 0 } else { fleet.policy.rebalance.saturating_sub(now.rebalanced) },
+        freeze_all: fleet.suspend.all,
+        frozen: fleet.suspend.vms.union(&now.held_vms).cloned().collect(),
+        leaving: now.leaving.clone(),
+        copies: now.copies.clone(),
+        keeps_copies: true,
+        brake: now.brake.then(|| now.homeless.keys().cloned().collect()),
+    }
+}
+
+/// Settles where everything goes, from where it is with the old specs to where it would be with the new ones.
+fn settle(
+    snapshot: &Snapshot,
+    policy: &SchedulePolicy,
+    desired: &BTreeMap<VmId, Arc<VmSpec>>,
+    old: &BTreeMap<VmId, Arc<VmSpec>>,
+) -> Schedule {
+    let mut scheduler = Scheduler::new(policy.clone());
+    snapshot.workers.iter().cloned().for_each(|worker| scheduler.set_worker(worker));
+    old.values().cloned().for_each(|spec| scheduler.set_vm(spec));
+    for placement in &snapshot.placements {
+        scheduler.set_previous(&placement.instance, &previous_of(placement));
+    }
+    for (key, homeless) in &snapshot.now.homeless {
+        let (volumes_on, is_tied) = (homeless.volumes_on.clone(), homeless.tied);
+        scheduler.set_previous(key, &Previous { worker: None, holds: None, volumes_on, is_tied });
+    }
+    old.keys().filter(|vm| !desired.contains_key(*vm)).for_each(|vm| scheduler.remove_vm(vm));
+    desired.values().cloned().for_each(|spec| scheduler.set_vm(spec));
+    // What is frozen is somewhere though nobody wanted it any more.
+    for placement in snapshot.placements.iter().filter(|one| !old.contains_key(&one.instance.vm)) {
+        scheduler.set_previous(&placement.instance, &previous_of(placement));
+    }
+    snapshot.now.volumes.iter().for_each(|(key, worker)| scheduler.set_home(key, worker));
+    let placed = snapshot.placements.iter().map(|placement| (&placement.instance, placement.vm_hash));
+    let homeless = snapshot.now.homeless.iter().map(|(key, homeless)| (key, Some(homeless.vm_hash)));
+    // Of what was removed a worker may still have a copy.
+    let removed = snapshot.now.runs.keys().map(|key| (key, None));
+    let known: BTreeMap<&InstanceKey, Option<Digest>> = removed.chain(placed).chain(homeless).collect();
+    for (key, released) in known {
+        let Some(target) = desired.get(&key.vm).map(|spec| vm_hash(spec)) else { continue };
+        let holds = match (snapshot.now.runs.get(key), old.get(&key.vm)) {
+            (Some(runs), _) => held_beside(runs, target),
+            (None, Some(old)) => {
+                let runs = released.unwrap_or_else(|| vm_hash(old));
+                (runs != target).then_some(old.resources)
+            }
+            (None, None) => None,
+        };
+        scheduler.set_holds(key, holds);
+    }
+    let moves = scheduler.settle();
+    scheduler.schedule(moves)
+}
+
+fn previous_of(placement: &SnapshotPlacement) -> Previous {
+    let is_tied = !placement.volumes.is_empty();
+    let volumes_on = is_tied.then(|| placement.worker.clone());
+    Previous { volumes_on, is_tied, ..Previous::on(&placement.worker) }
 }
 
 /// Adds what stays, goes, and is made anew.
 fn compare(
     plan: &mut Plan,
     snapshot: &Snapshot,
+    policy: &SchedulePolicy,
     desired: &BTreeMap<VmId, Arc<VmSpec>>,
-    old: &BTreeMap<VmId, &VmSpec>,
+    old: &BTreeMap<VmId, Arc<VmSpec>>,
 ) {
-    let moved: BTreeSet<InstanceKey> = plan.moves.iter().map(|change| change.instance.clone()).collect();
-    for placement in &snapshot.placements {
-        let key = &placement.instance;
+    let moved = plan.moves.iter().map(|change| &change.instance);
+    let moved: BTreeSet<InstanceKey> = moved.chain(&plan.add).cloned().collect();
+    let suspended: BTreeSet<&WorkerName> = snapshot
+        .workers
+        .iter()
+        .filter(|worker| worker.state == WorkerState::Suspended)
+        .map(|worker| &worker.id)
+        .collect();
+    let placed = snapshot.placements.iter().map(|placement| (&placement.instance, placement.vm_hash));
+    let homeless = snapshot.now.homeless.iter().map(|(key, homeless)| (key, Some(homeless.vm_hash)));
+    for (key, runs) in placed.chain(homeless) {
+        let is_frozen = policy.is_frozen(&key.vm);
         let wanted = desired.get(&key.vm).filter(|spec| key.ordinal < spec.replicas);
+        let place = plan.assign.get(key);
         let Some(spec) = wanted else {
-            if !plan.assign.contains_key(key) {
+            if place.is_none() && !is_frozen {
                 plan.remove.push(key.clone());
             }
             continue;
         };
         let to = vm_hash(spec);
         let before = old.get(&key.vm);
-        let from = placement.vm_hash.or_else(|| before.map(|spec| vm_hash(spec))).unwrap_or(to);
-        if from != to && !snapshot.fleet.is_suspended(&key.vm) {
+        let from = runs.or_else(|| before.map(|spec| vm_hash(spec))).unwrap_or(to);
+        // A rollout that is paused or stopped at this very spec replaces nothing, nor does a suspended worker; what has no
+        // place waits for one.
+        let is_stopped = spec.rollout.pause || snapshot.now.held_rollouts.get(&key.vm) == Some(&to);
+        let stays = is_frozen || is_stopped || place.is_none_or(|worker| suspended.contains(worker));
+        if from != to && !stays {
             let fields = before.map(|before| changed_fields(before, spec)).unwrap_or_default();
             plan.replace.push(Replacement { instance: key.clone(), from, to, fields });
-        } else if !moved.contains(key) && plan.assign.contains_key(key) {
+        } else if !moved.contains(key) && place.is_some() {
             plan.unchanged += 1;
         }
     }
@@ -221,8 +315,14 @@ fn groups(snapshot: &Snapshot, proposal: &Proposal<'_>, hash: Digest) -> Vec<Gro
     if is_same { Vec::new() } else { vec![proposal.group.clone()] }
 }
 
-/// Returns why the publication would wait for approval.
-fn held(snapshot: &Snapshot, proposal: &Proposal<'_>, specs: Digest, intent: Digest) -> Option<Problem> {
+/// Returns what a master would say of the publication; `taken` is which other group has which VM.
+fn verdict(
+    snapshot: &Snapshot,
+    proposal: &Proposal<'_>,
+    taken: &BTreeMap<VmId, GroupName>,
+    specs: Digest,
+    intent: Digest,
+) -> Verdict {
     let active = snapshot.groups.iter().find(|group| group.group == *proposal.group);
     let generation = active.map(|group| {
         let specs: Vec<Arc<VmSpec>> = group.specs.iter().cloned().map(Arc::new).collect();
@@ -242,16 +342,19 @@ fn held(snapshot: &Snapshot, proposal: &Proposal<'_>, specs: Digest, intent: Dig
         generation.as_ref().is_some_and(|generation| generation.specs.iter().any(|spec| spec.id == key.vm))
     };
     let keys = snapshot.placements.iter().map(|placement| &placement.instance);
+    let leaving = snapshot.now.homeless.iter().filter(|(_, homeless)| !homeless.leaving.is_empty());
+    let keys = keys.chain(leaving.map(|(key, _)| key));
     let running: Vec<InstanceKey> = keys.filter(|key| of_group(key)).cloned().collect();
     let standing = Standing {
         highest: generation.as_ref(),
         active: generation.as_ref(),
-        taken: &BTreeMap::new(),
+        taken,
         reserved: Some(number),
         known_specs: None,
         running: &running,
         fleet: &snapshot.fleet,
-        is_suspended: snapshot.fleet.group(proposal.group).suspend,
+        is_suspended: snapshot.fleet.group(proposal.group).suspend
+            || snapshot.now.held_groups.contains(proposal.group),
     };
     let message = Publication {
         group: proposal.group.clone(),
@@ -262,7 +365,12 @@ fn held(snapshot: &Snapshot, proposal: &Proposal<'_>, specs: Digest, intent: Dig
         specs: proposal.specs.to_vec(),
         policy: None,
     };
-    let verdict = accept(&standing, &message);
+    accept(&standing, &message)
+}
+
+/// Returns why the publication would wait for approval.
+fn held(snapshot: &Snapshot, proposal: &Proposal<'_>, specs: Digest, intent: Digest) -> Option<Problem> {
+    let verdict = verdict(snapshot, proposal, &BTreeMap::new(), specs, intent);
     match verdict.outcome {
         Outcome::Held => verdict.problems.into_iter().next(),
         Outcome::Suspended => Some(Problem {

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use stead_model::VmId;
 use stead_model::fleet::state::{Assigned, Assignment};
 use stead_model::fleet::vm::{Restart, RestartPolicy};
 use stead_model::fleet::{Code, InstanceKey, Millis, VmSpec};
@@ -471,14 +472,16 @@ pub fn fetch_retry_at(failures: u32, now: Millis) -> Millis {
 }
 
 /// Returns the closures that need no longer be kept, oldest first: neither running, nor released, nor among the
-/// `keep_previous` that each VM had last. `history` has the closures of each VM, the newest last.
+/// `keep_previous` that each VM of `here`, assigned or still there, had last. `history` has the closures of each VM, the
+/// newest last.
 pub fn collectable(
-    history: &BTreeMap<stead_model::VmId, Vec<Digest>>,
+    history: &BTreeMap<VmId, Vec<Digest>>,
+    here: &BTreeSet<VmId>,
     in_use: &BTreeSet<Digest>,
     keep_previous: usize,
 ) -> Vec<Digest> {
     let mut kept: BTreeSet<Digest> = in_use.clone();
-    for hashes in history.values() {
+    for hashes in history.iter().filter(|(vm, _)| here.contains(*vm)).map(|(_, hashes)| hashes) {
         let earlier = hashes.iter().rev().filter(|hash| !in_use.contains(*hash)).take(keep_previous);
         kept.extend(earlier);
     }

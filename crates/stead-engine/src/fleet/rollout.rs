@@ -64,7 +64,8 @@ pub struct Instance {
     pub released_at: Millis,
     /// Whether it has a worker.
     pub is_assigned: bool,
-    /// What its worker says of it; none: its worker is silent, or has not been heard by this leader.
+    /// What its worker says of it, or the one that it leaves while it has no other; none: that is silent, or has not been
+    /// heard by this leader.
     pub seen: Option<Sight>,
 }
 
@@ -129,16 +130,17 @@ impl Instance {
     /// Whether it does its work: it runs what it may, is ready and has been for long enough.
     pub fn is_available(&self, min_ready: Millis, now: Millis) -> bool {
         let Some(seen) = self.seen else { return false };
-        self.is_assigned
-            && seen.is_running
+        seen.is_running
             && seen.hash == Some(self.released)
             && seen.ready_since.is_some_and(|since| now.saturating_sub(since) >= min_ready)
     }
 
-    /// Whether it is known to have nothing to lose: it does not work, or runs the target already.
+    /// Whether it is known to have nothing to lose: it does not work, or runs the target already, or was to run something
+    /// else for which no place was found.
     fn is_free(&self, target: Digest) -> bool {
         let Some(seen) = self.seen else { return false };
-        !self.is_assigned || !seen.is_running || seen.ready_since.is_none() || seen.hash == Some(target)
+        let is_given_up = !self.is_assigned && seen.hash != Some(self.released);
+        !seen.is_running || seen.ready_since.is_none() || seen.hash == Some(target) || is_given_up
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use stead_model::fleet::state::{MoveReason, WorkerView};
 use stead_model::fleet::vm::Resources;
 use stead_model::fleet::{InstanceKey, VmSpec};
+use stead_model::plan::Digest;
 use stead_model::{VmId, WorkerName};
 
 mod candidates;
@@ -32,6 +33,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(in crate::fleet) use filter::short_of;
 pub use filter::{Filter, Refusals};
 pub use hrw::hrw;
 pub use table::Scheduler;
@@ -58,14 +60,19 @@ pub struct Previous {
     pub holds: Option<Resources>,
     /// Where its volumes are.
     pub volumes_on: Option<WorkerName>,
+    /// Whether what it may run has volumes that bind it, whatever its VM asks for by now.
+    pub is_tied: bool,
 }
 
 impl Previous {
     /// Returns an instance on `worker`.
     pub fn on(worker: &WorkerName) -> Self {
-        Self { worker: Some(worker.clone()), holds: None, volumes_on: None }
+        Self { worker: Some(worker.clone()), holds: None, volumes_on: None, is_tied: false }
     }
 }
+
+/// What copies of instances that leave take on their workers, by instance.
+pub type Copies = BTreeMap<InstanceKey, BTreeMap<WorkerName, Resources>>;
 
 /// What may be moved, and what may not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,6 +87,10 @@ pub struct SchedulePolicy {
     pub frozen: BTreeSet<VmId>,
     /// What leaving copies take on their workers.
     pub leaving: BTreeMap<WorkerName, Resources>,
+    /// What of that an instance's own copies take: they are in nobody's way who comes back to them.
+    pub copies: Copies,
+    /// Whether a copy stays where an instance loses its place, and takes what it took until there is another one.
+    pub keeps_copies: bool,
     /// Instances that have been somewhere and have no place, if nothing may go elsewhere now; then nothing does.
     pub brake: Option<BTreeSet<InstanceKey>>,
 }
@@ -136,4 +147,10 @@ pub fn schedule(wanted: &Wanted<'_>) -> Schedule {
     }
     let moves = scheduler.settle();
     scheduler.schedule(moves)
+}
+
+/// Returns the most that an instance takes by what it may still run beside its target.
+pub(in crate::fleet) fn held_beside(runs: &BTreeMap<Digest, Resources>, target: Digest) -> Option<Resources> {
+    let others = runs.iter().filter(|(hash, _)| **hash != target);
+    others.map(|(_, takes)| *takes).reduce(Resources::larger)
 }

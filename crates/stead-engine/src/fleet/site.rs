@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use stead_model::diagnostic::{Place, Source};
+use stead_model::diagnostic::{Place, Severity, Source};
 use stead_model::fleet::fleet_file::FleetFile;
-use stead_model::fleet::vm::{Disk, DiskFormat, DiskSource, Driver, Frame, Resources, Runtime, Scheduling};
+use stead_model::fleet::vm::{
+    Disk, DiskFormat, DiskSource, Driver, Frame, Resources, Runtime, Scheduling, read_specs,
+};
 use stead_model::fleet::{Artifact, VmSpec};
 use stead_model::plan::Digest;
 use stead_model::site::address::NodeAddress;
@@ -26,6 +28,8 @@ mod tests;
 pub struct Repository<'a> {
     /// The site.
     pub site: &'a Site,
+    /// Manifests that are elsewhere than those of the site, by their paths: those that [`is_manifest`].
+    pub elsewhere: &'a BTreeMap<String, Entry<Manifest>>,
     /// What `fleet.yaml` says.
     pub fleet: &'a FleetFile,
     /// The text of `fleet.yaml`, if there is one.
@@ -43,31 +47,48 @@ pub struct Evaluated {
     pub blobs: BTreeMap<Digest, Vec<u8>>,
     /// Everything that is wrong.
     pub diagnostics: Diagnostics,
+    /// The first node that something is wrong with.
+    pub failed: Option<NodeName>,
 }
 
 /// Returns the VMs of a repository.
 pub fn evaluate(repository: &Repository<'_>) -> Evaluated {
     let mut found = Evaluated::default();
     let mut first: BTreeMap<NodeName, Place> = BTreeMap::new();
-    for (key, manifest) in &repository.site.manifests {
-        if !is_matched(repository.fleet, &FileKind::Manifest.path_of(key.as_str())) {
+    let own = repository.site.manifests.iter();
+    let own = own.map(|(key, manifest)| (FileKind::Manifest.path_of(key.as_str()), manifest));
+    let elsewhere = repository.elsewhere.iter().map(|(path, manifest)| (path.clone(), manifest));
+    let manifests: BTreeMap<String, &Entry<Manifest>> = own.chain(elsewhere).collect();
+    for glob in &repository.fleet.manifests {
+        if !manifests.keys().any(|path| matches(&glob.value, path)) {
+            let message = format!("no manifest is called `{}`", glob.value);
+            let help = "commit one, or take it out; `*` stands for anything but `/`";
+            let place = fleet_place(repository, glob.span);
+            found.diagnostics.push(Diagnostic::error("fleet/unknown-manifest", place, message).help(help));
+        }
+    }
+    for (path, manifest) in manifests {
+        if !is_matched(repository.fleet, &path) {
             continue;
         }
         found.diagnostics.0.extend(manifest.diagnostics.0.clone());
         for node in &manifest.value.nodes {
             let place = manifest.place(node.name.span);
+            let known = found.diagnostics.0.len();
             if let Some(other) = first.get(&node.name.value) {
                 let message = format!("the node `{}` is in two manifests", node.name.value);
                 let problem = Diagnostic::error("fleet/duplicate-id", place, message);
                 found.diagnostics.push(problem.related(other.clone(), "it is also here"));
-                continue;
+            } else {
+                first.insert(node.name.value.clone(), place);
+                if !refuse_unsupported(manifest, node, &mut found.diagnostics) {
+                    let vm = evaluate_node(repository, manifest, node, &mut found);
+                    found.vms.extend(vm);
+                }
             }
-            first.insert(node.name.value.clone(), place);
-            if refuse_unsupported(manifest, node, &mut found.diagnostics) {
-                continue;
+            if found.failed.is_none() && found.diagnostics.0.len() > known {
+                found.failed = Some(node.name.value.clone());
             }
-            let vm = evaluate_node(repository, manifest, node, &mut found);
-            found.vms.extend(vm);
         }
     }
     for (name, entry) in &repository.fleet.vms {
@@ -88,6 +109,16 @@ fn fleet_place(repository: &Repository<'_>, span: stead_model::diagnostic::Span)
         Some(source) => Place::Text { source: source.clone(), span },
         None => Place::Named("fleet.yaml".to_owned()),
     }
+}
+
+/// Whether a file is one of the manifests that are VMs, and nothing else that a site or a fleet has.
+pub fn is_manifest(fleet: &FleetFile, path: &str) -> bool {
+    let is_other = match FileKind::of_path(path) {
+        Some((FileKind::Manifest, _)) => false,
+        Some(_) => true,
+        None => path == "fleet.yaml",
+    };
+    !is_other && is_matched(fleet, path)
 }
 
 /// Whether a path is one of the manifests that are VMs; `*` stands for anything but `/`.
@@ -195,7 +226,31 @@ fn evaluate_node(
         resources: resources?,
         runtime: runtime?,
     };
-    Some(scheduling.to_spec(frame, &repository.fleet.defaults))
+    let spec = scheduling.to_spec(frame, &repository.fleet.defaults);
+    check(manifest, node, &spec, &mut found.diagnostics).then_some(spec)
+}
+
+/// Whether a VM keeps every rule that one keeps which somebody wrote as such; reports what it does not.
+fn check(
+    manifest: &Entry<Manifest>,
+    node: &ManifestNode,
+    spec: &VmSpec,
+    diagnostics: &mut Diagnostics,
+) -> bool {
+    let mut problems = Diagnostics::default();
+    let text = format!("[{}]", spec.to_canonical());
+    read_specs(&Source { name: "VM".into(), text: text.into() }, &mut problems);
+    for problem in problems.iter().filter(|problem| problem.severity == Severity::Error) {
+        let field = problem.path.trim_start_matches("[0]").trim_start_matches('.');
+        let field = if field == "replicas" { "count" } else { field };
+        let message = format!("`{field}` of `{}`: {}", node.name.value, problem.message);
+        diagnostics.push(
+            Diagnostic::error(problem.code, manifest.place(node.name.span), message)
+                .path(format!("nodes[{}].{field}", node.index))
+                .help(problem.help.clone()),
+        );
+    }
+    !problems.has_errors()
 }
 
 /// Returns what runs: the image the driver boots, and what instances are configured from.

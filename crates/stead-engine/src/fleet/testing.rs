@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stead_model::fleet::labels::{Operator, Requirement};
 use stead_model::fleet::state::{Allocatable, WorkerState, WorkerView};
 use stead_model::fleet::vm::{
-    Driver, OnLost, Ready, Resources, Restart, Rollout, Runtime, Spread, VmSpec, Volume,
+    Arch, Driver, OnLost, Ready, Resources, Restart, Rollout, Runtime, Spread, VmSpec, Volume,
 };
 use stead_model::{GroupName, VmId, WorkerName};
 
@@ -125,6 +125,56 @@ pub(crate) fn any_workers(dice: &mut Dice) -> Vec<WorkerView> {
 pub(crate) fn any_vms(dice: &mut Dice) -> Vec<Arc<VmSpec>> {
     let count = 1 + dice.below(3);
     (0..count).map(|index| Arc::new(any_vm(dice, &format!("v{index}")))).collect()
+}
+
+/// Returns a random VM of any driver, processor and disk, with rules of every kind. Nobody could run all of them.
+pub(crate) fn any_wide_vm(dice: &mut Dice, id: &str) -> VmSpec {
+    let mut spec = any_vm(dice, id);
+    spec.resources.disk_mib = 1024 * dice.below(3);
+    if dice.one_in(5) {
+        spec.runtime.driver = Driver::Oci;
+    }
+    if dice.one_in(6) {
+        spec.runtime.arch = Arch::Arm;
+    }
+    if dice.one_in(4) {
+        let (key, op, values): (&str, Operator, &[&str]) = *dice.pick(&[
+            ("zone", Operator::NotIn, &["a", "b"][..]),
+            ("disk", Operator::NotIn, &["hdd"][..]),
+            ("gpu", Operator::Exists, &[][..]),
+            ("gpu", Operator::NotExists, &[][..]),
+            ("stead/arch", Operator::In, &["aarch64"][..]),
+        ]);
+        let values = values.iter().map(|value| (*value).to_owned()).collect();
+        spec.selector.push(Requirement { key: key.to_owned(), op, values });
+    }
+    spec
+}
+
+/// Returns random workers with any disk, driver, processor and age.
+pub(crate) fn any_wide_workers(dice: &mut Dice) -> Vec<WorkerView> {
+    let mut workers = any_workers(dice);
+    for view in &mut workers {
+        if !dice.one_in(3) {
+            view.allocatable.disk_mib = Some(1024 * dice.below(6));
+        }
+        if dice.one_in(6) {
+            view.drivers = [*dice.pick(&[Driver::Sandbox, Driver::Oci])].into();
+        }
+        if dice.one_in(5) {
+            view.arch = Arch::Arm;
+        }
+        if dice.one_in(12) {
+            view.spec_version = 0;
+        }
+        if dice.one_in(4) {
+            view.labels.insert("gpu".to_owned(), "yes".to_owned());
+        }
+        if dice.one_in(12) {
+            view.state = WorkerState::Suspended;
+        }
+    }
+    workers
 }
 
 /// Returns a random VM.

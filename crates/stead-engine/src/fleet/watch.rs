@@ -150,7 +150,10 @@ pub fn decide(state: &mut State, seen: Seen, policy: WatchPolicy, now: Millis) -
             if state.accepted.is_none() && !state.is_first {
                 return Action::AskMaster;
             }
-            if state.accepted.as_ref() == Some(&head) || state.rejected.as_ref() == Some(&head) {
+            let is_accepted = state.accepted.as_ref() == Some(&head);
+            if is_accepted || state.rejected.as_ref() == Some(&head) {
+                // A branch that is back where it was has nothing about it that would be refused.
+                state.rejected = state.rejected.take().filter(|_| !is_accepted);
                 state.pending = None;
                 return Action::None;
             }

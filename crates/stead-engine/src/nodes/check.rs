@@ -13,7 +13,7 @@ use super::mode::{Modes, modes};
 use super::pattern::{infer, violation};
 use super::problems::{Looks, Problems};
 use super::references::{self, HostAt, Written};
-use super::{ChosenHost, Forest, HostOrigin, find_host};
+use super::{ChosenHost, Forest, HostOrigin, find_host, host_below};
 
 /// What a manifest is checked for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -430,6 +430,19 @@ fn check_driver(
             driver.word()
         );
         problems.push(problems.error("node/not-hostable", written, "type", span, message));
+        return;
+    }
+    let below = host_below(driver, hosting).driver();
+    if below == DriverKind::Proxmox {
+        let message = format!(
+            "`{name}` has children, but makes none by the driver `{}`: tokens of its API stay where they are",
+            below.word()
+        );
+        let span = written.hosting.as_ref().map_or(written.name.span, |hosting| hosting.span);
+        let problem = problems.error("node/not-hostable", written, "hosting", span, message);
+        let others = ["sandbox", "oci", "qemu", "cloud-hypervisor"].map(str::to_owned);
+        let help = "say what it makes them with, such as `hosting: {driver: qemu}`";
+        problems.push(problem.help(help).candidates(others.to_vec()));
     }
 }
 

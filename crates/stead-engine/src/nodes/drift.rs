@@ -63,6 +63,11 @@ pub fn has_sudo(spec: &ResolvedSpec) -> bool {
     spec.access.users.iter().any(|user| user.sudo)
 }
 
+/// Whether fail2ban is among services that are not to run.
+pub fn disables_fail2ban(disabled: &[String]) -> bool {
+    disabled.iter().any(|name| name.trim_end_matches(".service") == FAIL2BAN)
+}
+
 /// Whether fail2ban runs: by the posture, or because the spec enables it as a service.
 pub fn wants_fail2ban(spec: &ResolvedSpec) -> bool {
     spec.access.security.fail2ban.enabled || spec.platform.services.enable.iter().any(|name| name == FAIL2BAN)

@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use stead_model::diagnostic::{Place, nearest};
 use stead_model::site::host::DriverKind;
 use stead_model::site::{Entry, FileKind, Host, Located, Site};
-use stead_model::{Diagnostic, Diagnostics};
+use stead_model::{Diagnostic, Diagnostics, Severity};
 
 use super::references;
 
@@ -174,15 +174,9 @@ pub(super) fn base_of<'s>(site: &'s Site, kind: FileKind, host: &Host) -> Option
 
 /// Returns the problem that neither an instance nor what it inherits from says where disks are kept.
 pub(super) fn missing_datastore(site: &Site, kind: FileKind, entry: &Entry<Host>) -> Option<Diagnostic> {
-    let host = &entry.value;
-    if kind != FileKind::Instance || entry.is_broken() || host.datastore.is_some() {
+    if kind != FileKind::Instance || may_say(site, kind, entry, "datastore", |host| host.datastore.is_some())
+    {
         return None;
-    }
-    match (&host.host, base_of(site, kind, host)) {
-        // What is not there, or cannot be read, may say it.
-        (Some(_), None) => return None,
-        (_, Some(base)) if base.is_broken() || base.value.datastore.is_some() => return None,
-        (_, Some(_)) | (None, None) => {}
     }
     let message = "a Proxmox instance needs the key `datastore`, of its own or of its host";
     Some(
@@ -190,6 +184,82 @@ pub(super) fn missing_datastore(site: &Site, kind: FileKind, entry: &Entry<Host>
             .path("datastore")
             .help("where disks are kept, such as `local-zfs`"),
     )
+}
+
+/// Whether a host says something, of its own or by what it inherits from, or could say it if it were read: by `key`.
+fn may_say(
+    site: &Site,
+    kind: FileKind,
+    entry: &Entry<Host>,
+    key: &str,
+    says: impl Fn(&Host) -> bool,
+) -> bool {
+    let unread = |entry: &Entry<Host>| {
+        let mut errors = entry.diagnostics.iter().filter(|problem| problem.severity == Severity::Error);
+        errors.any(|problem| match problem.path.strip_prefix(key) {
+            Some(rest) => rest.is_empty() || rest.starts_with(['.', '[']),
+            // A key that is missing keeps no other from being read.
+            None => problem.path.is_empty() && problem.code != "node/missing-field",
+        })
+    };
+    let may = |entry: &Entry<Host>| says(&entry.value) || unread(entry);
+    let is_instance = kind == FileKind::Instance;
+    match (entry.value.host.as_ref().filter(|_| is_instance), base_of(site, kind, &entry.value)) {
+        // What is not there may say it.
+        (Some(_), None) => true,
+        (_, Some(base)) => may(entry) || may(base),
+        (None, None) => may(entry),
+    }
+}
+
+/// Returns the problem that nothing says where the API of a Proxmox host is.
+pub(super) fn missing_endpoint(
+    site: &Site,
+    kind: FileKind,
+    name: &str,
+    entry: &Entry<Host>,
+) -> Option<Diagnostic> {
+    let base = base_of(site, kind, &entry.value);
+    let mut host = base.map_or_else(|| entry.value.clone(), |base| entry.value.clone().inherit(&base.value));
+    apply_default_bridge(&site.settings.value.defaults.bridge, &mut host);
+    let inherits_it = |other: &Entry<Host>| other.value.host.as_ref().is_some_and(|host| host.value == name);
+    // Those that inherit from it may say it each.
+    let is_base = kind == FileKind::Host && site.instances.values().any(inherits_it);
+    let is_known = host.api_endpoint.is_some() || host.address.is_some();
+    let may_be_known = || {
+        let keys = ["api_endpoint", "ip", "network", "driver"];
+        keys.iter().any(|key| may_say(site, kind, entry, key, |_| false))
+    };
+    if host.driver() != DriverKind::Proxmox || is_base || is_known || may_be_known() {
+        return None;
+    }
+    let message = "nothing says where the API is: a Proxmox host needs the key `api_endpoint`, or `ip`";
+    Some(
+        Diagnostic::error("node/missing-field", entry.place(references::TOP), message)
+            .path("api_endpoint")
+            .help("write `api_endpoint: https://HOST:8006`"),
+    )
+}
+
+/// Returns the problem that an instance is in itself, by way of others or not.
+pub(super) fn parent_cycle(site: &Site, name: &str, entry: &Entry<Host>) -> Option<Diagnostic> {
+    let first = entry.value.parent_node.as_ref()?;
+    let mut way = vec![name];
+    let mut next = Some(first);
+    while let Some(parent) = next {
+        way.push(parent.value.as_str());
+        if parent.value.as_str() == name {
+            let message = format!("`parent_node` leads in a circle: {}", way.join(" -> "));
+            let problem = Diagnostic::error("node/cycle", entry.place(first.span), message);
+            return Some(problem.path("parent_node"));
+        }
+        // A circle that this one only leads to is told of those that are in it.
+        if way.len() > site.instances.len() + 1 {
+            return None;
+        }
+        next = site.instances.get(&parent.value).and_then(|parent| parent.value.parent_node.as_ref());
+    }
+    None
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use stead_model::{Diagnostic, Diagnostics};
 
 /// For how many unknown names the nearest known one is looked for: each look costs as much as there are names.
 const LOOKS: usize = 50;
+/// So many names are told where none is near.
+const MOST: usize = 20;
 
 /// What could have been meant instead of unknown names, looked for a bounded number of times.
 #[derive(Debug, Default)]
@@ -28,7 +30,7 @@ impl Looks {
     ) -> Diagnostic {
         let key = (list, word.to_owned());
         if !self.known.contains_key(&key) && self.known.len() >= LOOKS {
-            return problem;
+            return problem.candidates(known.take(MOST).map(str::to_owned).collect());
         }
         let (help, candidates) =
             self.known.entry(key).or_insert_with(|| (suggest(word, known.clone()), candidates(word, known)));
@@ -93,6 +95,6 @@ impl<'m> Problems<'m> {
 pub(super) fn candidates<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> Vec<String> {
     match nearest(word, known.clone()) {
         Some(near) => vec![near.to_owned()],
-        None => known.take(20).map(str::to_owned).collect(),
+        None => known.take(MOST).map(str::to_owned).collect(),
     }
 }

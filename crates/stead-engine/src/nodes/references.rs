@@ -5,7 +5,8 @@ use stead_model::site::host::DriverKind;
 use stead_model::site::{Entry, FileKind, Host, Located, Site, Spec};
 use stead_model::{Diagnostic, Diagnostics, SiteKey};
 
-use super::hosts::missing_datastore;
+use super::drift::disables_fail2ban;
+use super::hosts::{missing_datastore, missing_endpoint, parent_cycle};
 use super::problems::Looks;
 use crate::target::Glob;
 
@@ -75,6 +76,13 @@ pub(super) fn check_spec(site: &Site, entry: &Entry<Spec>, problems: &mut Diagno
         (None, None) => written(entry, TOP, "access.posture", default.as_str()),
     };
     check_posture(site, &posture, problems, looks);
+    let runs = site.postures.get(posture.name).is_some_and(|entry| entry.value.security.fail2ban.enabled);
+    if runs && disables_fail2ban(&spec.disable) {
+        let message = format!("the posture `{}` runs fail2ban, which the spec disables", posture.name);
+        let problem = Diagnostic::error("node/conflict", posture.place.clone(), message);
+        let help = "take `fail2ban` out of `platform.services.disable`, or name another posture";
+        problems.push(problem.path(posture.path.clone()).help(help));
+    }
     // A file of secrets that cannot be read has told so; what it holds is not known.
     if site.secrets.is_broken() {
         return;
@@ -135,6 +143,10 @@ pub(super) fn check_host(
         check_token(site, &written(entry, TOP, "api_token", name), problems, looks);
     }
     problems.0.extend(missing_datastore(site, kind, entry));
+    problems.0.extend(missing_endpoint(site, kind, name, entry));
+    if is_instance {
+        problems.0.extend(parent_cycle(site, name, entry));
+    }
 }
 
 fn check_token(site: &Site, token: &Written<'_>, problems: &mut Diagnostics, looks: &mut Looks) {

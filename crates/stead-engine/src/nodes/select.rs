@@ -53,6 +53,14 @@ pub enum SelectError {
         /// Nodes that could have been meant.
         candidates: Vec<String>,
     },
+    /// All nodes that are named are on levels that are cut off.
+    #[error("`--depth {depth}` leaves nothing of `--only {only}`: these nodes are on deeper levels")]
+    Deeper {
+        /// What was named.
+        only: String,
+        /// The last level that counts.
+        depth: usize,
+    },
     /// A word is no glob.
     #[error("`--only {word}`: {why}")]
     BadGlob {
@@ -82,6 +90,9 @@ pub fn select(
     if let Some(depth) = choice.depth {
         for (node, selected) in forest.nodes.iter().zip(&mut selected) {
             *selected &= node.depth < depth;
+        }
+        if !choice.only.is_empty() && !selected.contains(&true) {
+            return Err(SelectError::Deeper { only: choice.only.join(","), depth });
         }
     }
     let mut added = Vec::new();

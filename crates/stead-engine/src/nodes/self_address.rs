@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use stead_model::site::address::{Authority, Reach};
+use stead_model::site::host::DriverKind;
 
 /// Where the address came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub enum Source {
     ServerUrl,
     /// `--self-addr`.
     Flag,
-    /// `STEAD_SELF_ADDR`.
+    /// `STEAD_SELF_ADDR` or its older name, with the name it has.
     Environment,
     /// `self_addr` of the host.
     Host,
@@ -31,7 +32,7 @@ pub struct Given<'a> {
     /// `--self-addr`.
     pub flag: Option<&'a str>,
     /// `STEAD_SELF_ADDR`.
-    pub environment: Option<&'a str>,
+    pub environment: Option<(&'static str, &'a str)>,
     /// `self_addr` of the host.
     pub host: Option<&'a str>,
     /// Where the network that all nodes are plugged into has this machine, if that is known.
@@ -60,10 +61,12 @@ pub enum SelfAddressError {
     #[error("{0} is empty; give an address that the nodes can reach, or leave it out")]
     Empty(&'static str),
     /// It was given, and no other machine can use it.
-    #[error("{0} is {1}, which other machines cannot reach")]
+    #[error("{0} is {1}, which other machines cannot reach; give one that the nodes reach this machine by")]
     Unreachable(&'static str, String),
     /// It was given, and is neither an address nor a name.
-    #[error("{0} is {1}, which is neither an address nor a name, with a port or without")]
+    #[error(
+        "{0} is {1}, which is neither an address nor a name, with a port or without; give one, such as 10.0.0.1"
+    )]
     Malformed(&'static str, String),
     /// Nothing was given, and there is no default route.
     #[error("this machine has no default route; give the address that nodes reach it by with --self-addr")]
@@ -78,12 +81,13 @@ pub fn self_address(given: &Given<'_>) -> Result<SelfAddress, SelfAddressError> 
             .map(|flag| format!("--self-addr {flag} is ignored: site.yaml has the server_url {url}"));
         return Ok(SelfAddress { address: url.to_owned(), source: Source::ServerUrl, notice });
     }
-    for (text, name, source) in [
-        (given.flag, "--self-addr", Source::Flag),
-        (given.environment, "STEAD_SELF_ADDR", Source::Environment),
-        (given.host, "`self_addr` of the host", Source::Host),
+    let named = |name: &'static str| move |text| (name, text);
+    for (said, source) in [
+        (given.flag.map(named("--self-addr")), Source::Flag),
+        (given.environment, Source::Environment),
+        (given.host.map(named("`self_addr` of the host")), Source::Host),
     ] {
-        let Some(text) = text else { continue };
+        let Some((name, text)) = said else { continue };
         let address = text.trim();
         if address.is_empty() {
             return Err(SelfAddressError::Empty(name));
@@ -109,6 +113,15 @@ pub fn self_address(given: &Given<'_>) -> Result<SelfAddress, SelfAddressError> 
     }
 }
 
+/// Returns what a delegating run tells the machine that it reaches at `reached` of itself, if its nodes are made by
+/// `below`; none: that machine knows better.
+///
+/// Who is reached through a port of this machine has no address that its own nodes reach, unless they are sandboxes.
+pub fn address_below(reached: &str, below: DriverKind) -> Option<&str> {
+    let is_here = Authority::parse(reached).is_none_or(|authority| authority.reach() == Reach::Here);
+    (!is_here || below == DriverKind::Sandbox).then_some(reached)
+}
+
 fn is_routable_url(url: &str) -> bool {
     let authority = Authority::parse(url.strip_prefix("https://").unwrap_or(url));
     authority.is_some_and(|authority| authority.reach() == Reach::Everybody)
@@ -126,11 +139,31 @@ mod tests {
     }
 
     /// Case 34: the flag wins over the environment, which wins over the host, which wins over the route.
+    /// A virtual machine on QEMU's own network is reached at a port of this machine.
+    #[test]
+    fn a_machine_is_not_told_an_address_that_its_nodes_cannot_reach() {
+        use DriverKind::{CloudHypervisor, Oci, Qemu, Sandbox};
+        for (reached, below, told) in [
+            ("127.0.0.1", Sandbox, true),
+            ("127.0.0.1", Qemu, false),
+            ("127.0.0.1", Oci, false),
+            ("127.0.0.1", CloudHypervisor, false),
+            ("::1", Oci, false),
+            ("localhost", Oci, false),
+            ("10.44.1.2", Qemu, true),
+            ("10.44.1.2", Sandbox, true),
+            ("fd00::7", Oci, true),
+            ("quay.lab.example", Oci, true),
+        ] {
+            assert_eq!(address_below(reached, below), told.then_some(reached), "{reached} {below:?}");
+        }
+    }
+
     #[test]
     fn the_first_that_is_given_holds() {
         let all = Given {
             flag: Some("10.1.1.1"),
-            environment: Some("10.2.2.2"),
+            environment: Some(("STEAD_SELF_ADDR", "10.2.2.2")),
             host: Some("box"),
             route: ROUTE,
             ..Given::default()
@@ -161,7 +194,7 @@ mod tests {
                 );
                 assert!(
                     self_address(&Given {
-                        environment: Some(bad),
+                        environment: Some(("STEAD_SELF_ADDR", bad)),
                         route: ROUTE,
                         all_sandboxes,
                         ..Given::default()

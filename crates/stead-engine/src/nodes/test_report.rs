@@ -149,7 +149,9 @@ fn is_of(row: &TaskRow, node: &NodeName, root: &NodeName) -> bool {
 }
 
 fn phase(name: &str, description: &str, rows: &[&TaskRow]) -> TestPhase {
-    let broken = rows.iter().find(|row| matches!(row.status, Status::Failed | Status::Cancelled));
+    // What was cancelled was so because of what failed.
+    let of = |status| rows.iter().find(move |row| row.status == status);
+    let broken = of(Status::Failed).or_else(|| of(Status::Cancelled));
     let has_run = rows.iter().any(|row| matches!(row.status, Status::Changed | Status::Unchanged));
     let (status, message) = match broken {
         Some(row) => {
@@ -215,6 +217,18 @@ mod tests {
         assert_eq!(test(bad, no, good), ["failed", "skipped", "passed"]);
         assert_eq!(test(bad, no, no), ["failed", "skipped", "skipped"]);
         assert_eq!(test(good, bad, good), ["passed", "failed", "passed"]);
+    }
+
+    #[test]
+    fn a_phase_names_what_failed_and_not_what_was_cancelled_for_it() {
+        let rows = [
+            row("a.create", Status::Cancelled),
+            row("b.create", Status::Failed),
+            row("c.create", Status::Cancelled),
+        ];
+        let of = |rows: &[&TaskRow]| phase("create", "", rows).message;
+        assert_eq!(of(&[&rows[0], &rows[1], &rows[2]]), "b.create: broken");
+        assert_eq!(of(&[&rows[0], &rows[2]]), "a.create: cancelled");
     }
 
     #[test]

@@ -239,7 +239,7 @@ fn only_what_the_manifest_refers_to_matters_to_it() {
 /// Case 8: instances before hosts before the built-in one.
 #[test]
 fn hosts_are_looked_for_in_two_folders() {
-    let instance = "datastore: local-zfs\nhost: both\napi_token: t\n";
+    let instance = "datastore: local-zfs\nhost: both\napi_token: t\nip: 10.0.0.5\n";
     let site = Site::read(vec![
         file(FileKind::Host, "only", "driver: qemu\n"),
         file(FileKind::Host, "both", "driver: oci\ndomain: lab\nparallel: 3\n"),
@@ -265,13 +265,18 @@ fn hosts_are_looked_for_in_two_folders() {
     assert_eq!(error.candidates, ["both", "local", "only"]);
     assert!(find_host(&site, "@both").is_err());
     let problems = check_site(&site);
-    assert_eq!(problems.0.len(), 1, "the token is not in secrets.yaml: {problems}");
+    let codes: Vec<&str> = problems.iter().map(|problem| problem.code).collect();
+    assert_eq!(
+        codes,
+        ["node/unapplied-key", "node/unknown-fk"],
+        "the token is not in secrets.yaml: {problems}"
+    );
 }
 
 #[test]
 fn a_driver_makes_only_what_it_can() {
     let check = |driver: &str, nodes: &str| -> Vec<&'static str> {
-        let datastore = if driver == "proxmox" { "datastore: d\n" } else { "" };
+        let datastore = if driver == "proxmox" { "ip: 10.0.0.5\ndatastore: d\n" } else { "" };
         let site =
             Site::read(vec![file(FileKind::Host, "h", &format!("driver: {driver}\n{datastore}")), secrets()]);
         let host = find_host(&site, "h").unwrap();
@@ -342,6 +347,10 @@ fn order_and_selection_follow_the_forest() {
     let error = select(&forest, &only("c9"), Verb::Make, absent).unwrap_err();
     assert_eq!(error.to_string(), "`--only c9` names no node of the manifest; did you mean `c1`?");
     assert!(matches!(select(&forest, &only("[a"), Verb::Make, absent), Err(SelectError::BadGlob { .. })));
+    for verb in [Verb::Make, Verb::Remove] {
+        let cut = select(&forest, &Choice { depth: Some(1), ..only("c1,g2") }, verb, absent).unwrap_err();
+        assert!(matches!(cut, SelectError::Deeper { depth: 1, .. }), "{cut}");
+    }
 }
 
 #[test]
@@ -414,7 +423,10 @@ fn nodes_without_a_level_may_wait_for_each_other() {
 /// Every node of an entry is checked, and told once.
 #[test]
 fn each_node_of_several_is_checked() {
-    let site = Site::read(vec![file(FileKind::Host, "h", "driver: proxmox\ndatastore: d\n"), secrets()]);
+    let site = Site::read(vec![
+        file(FileKind::Host, "h", "driver: proxmox\nip: 10.0.0.5\ndatastore: d\n"),
+        secrets(),
+    ]);
     let host = find_host(&site, "h").unwrap();
     let nodes = "nodes: [{name: a, type: ct, template: t, count: 3}, {name: b, type: vm, image: i, parent: a-2}, {name: c, type: vm, image: i, parent: a-3}]\n";
     let checked = check_manifest(&site, &manifest(nodes), ForHost { host: Some(&host), mode: None });
@@ -442,6 +454,7 @@ fn hosting_is_checked_as_a_host_is() {
         found("{driver: proxmox, host: no, parent_node: no, api_token: no, access: {authorized_keys: [no]}}"),
         [
             "node/missing-field nodes[0].hosting",
+            "node/not-hostable nodes[0].hosting",
             "node/unknown-fk nodes[0].hosting.host",
             "node/unknown-fk nodes[0].hosting.parent_node",
             "node/unknown-fk nodes[0].hosting.api_token",
@@ -455,7 +468,30 @@ fn hosting_is_checked_as_a_host_is() {
         "nodes: [{{name: a, type: vm, image: i, hosting: {endpoint}}}, {{name: b, type: ct, template: t, parent: a}}]\n"
     );
     let checked = check_manifest(&site, &manifest(&nodes), ForHost { host: Some(&host), mode: None });
-    assert_eq!(checked.diagnostics.to_string(), "", "Proxmox makes containers, qemu does not");
+    let codes: Vec<&str> = checked.diagnostics.iter().map(|problem| problem.code).collect();
+    assert_eq!(codes, ["node/not-hostable"], "Proxmox makes containers, qemu does not; but not from inside");
+}
+
+/// Tokens of an API never go down, so a node that Proxmox made says what else it makes its children with.
+#[test]
+fn no_node_makes_its_children_by_proxmox() {
+    let site = Site::read(vec![
+        file(FileKind::Host, "h", "driver: proxmox\nip: 10.0.0.5\ndatastore: d\n"),
+        secrets(),
+    ]);
+    let host = find_host(&site, "h").unwrap();
+    let told = |hosting: &str| {
+        let nodes = format!(
+            "nodes: [{{name: a, type: pve, image: i{hosting}}}, {{name: b, type: vm, image: i, parent: a}}]\n"
+        );
+        let checked = check_manifest(&site, &manifest(&nodes), ForHost { host: Some(&host), mode: None });
+        let told = checked.diagnostics.iter();
+        told.map(|problem| format!("{} {} {}", problem.code, problem.path, problem.help)).collect::<Vec<_>>()
+    };
+    let help = "say what it makes them with, such as `hosting: {driver: qemu}`";
+    assert_eq!(told(""), [format!("node/not-hostable nodes[0].hosting {help}")]);
+    assert_eq!(told(", hosting: {parallel: 2}"), [format!("node/not-hostable nodes[0].hosting {help}")]);
+    assert_eq!(told(", hosting: {driver: qemu}"), [""; 0]);
 }
 
 /// An instance takes from its host what it does not say itself, field by field.
@@ -491,10 +527,47 @@ fn instances_inherit_field_by_field() {
             "node/unapplied-key hosts/base.yaml:4:42 access.authorized_keys",
             "node/unknown-fk hosts/base.yaml:4:60 access.authorized_keys[0]",
             "node/unknown-fk hosts/h.yaml:1:1 api_token",
+            "node/missing-field hosts/h.yaml:1:1 api_endpoint",
             "node/unknown-fk nodes/bare.yaml:1:1 api_token",
             "node/missing-field nodes/bare.yaml:1:1 datastore",
+            "node/missing-field nodes/bare.yaml:1:1 api_endpoint",
             "node/unknown-fk nodes/p1.yaml:1:1 api_token",
+            "node/missing-field nodes/p1.yaml:1:1 api_endpoint",
         ]
+    );
+}
+
+/// What no instance can be used without is told at once, also where its host's file has other problems.
+#[test]
+fn an_instance_says_where_its_api_is_and_is_not_in_itself() {
+    let told = |files: &[(FileKind, &str, &str)]| -> Vec<String> {
+        let files = files.iter().map(|(kind, name, text)| file(*kind, name, text));
+        let site = Site::read(files.chain([secrets()]).collect());
+        let problems = check_site(&site);
+        let errors = problems.iter().filter(|problem| !problem.path.starts_with("api_token"));
+        errors.map(|p| format!("{} {} {}", p.code, p.place, p.path)).collect()
+    };
+    let (host, instance) = (FileKind::Host, FileKind::Instance);
+    assert_eq!(
+        told(&[(host, "h", "parallel: 0\n"), (instance, "p", "host: h\n")]),
+        [
+            "node/out-of-range hosts/h.yaml:1:11 parallel",
+            "node/missing-field nodes/p.yaml:1:1 datastore",
+            "node/missing-field nodes/p.yaml:1:1 api_endpoint",
+        ]
+    );
+    let unread = "datastore: 7\napi_endpoint: nowhere\n";
+    assert_eq!(
+        told(&[(host, "h", unread), (instance, "p", "host: h\n")]),
+        ["node/bad-type hosts/h.yaml:1:12 datastore", "node/bad-type hosts/h.yaml:2:15 api_endpoint",]
+    );
+    let base = "driver: proxmox\ndatastore: d\n";
+    assert_eq!(told(&[(host, "h", base), (instance, "p", "host: h\nip: 10.0.0.5\n")]), [""; 0]);
+    let within = |parent: &str| format!("ip: 10.0.0.5\ndatastore: d\nparent_node: {parent}\n");
+    assert_eq!(told(&[(instance, "p", &within("p"))]), ["node/cycle nodes/p.yaml:3:14 parent_node"]);
+    assert_eq!(
+        told(&[(instance, "p", &within("q")), (instance, "q", &within("r")), (instance, "r", &within("q"))]),
+        ["node/cycle nodes/q.yaml:3:14 parent_node", "node/cycle nodes/r.yaml:3:14 parent_node"]
     );
 }
 
@@ -543,7 +616,31 @@ fn a_site_is_checked_for_a_host() {
     assert_eq!(codes(Some(&host)), ["node/type-unsupported", "node/type-unsupported", "node/conflict"]);
 }
 
-/// Looking for what was meant is bounded: each look costs as much as there are files.
+/// Section 2: a service that a posture runs is not disabled by a spec that names it.
+#[test]
+fn a_posture_and_a_spec_agree_on_fail2ban() {
+    let spec = |disable: &str| {
+        format!(
+            "schema_version: 1\naccess: {{posture: prod}}\nplatform: {{services: {{disable: [{disable}]}}}}\n"
+        )
+    };
+    for (disable, posture, codes) in [
+        ("fail2ban", "fail2ban: {enabled: true}", &["node/conflict"][..]),
+        ("fail2ban", "fail2ban: {enabled: false}", &[]),
+        ("rpcbind", "fail2ban: {enabled: true}", &[]),
+    ] {
+        let site = Site::read(vec![
+            file(FileKind::Spec, "base", &spec(disable)),
+            file(FileKind::Posture, "prod", posture),
+        ]);
+        let nodes = manifest("nodes: [{name: a, type: vm, spec: base}]\n");
+        let checked = check_manifest(&site, &nodes, ForHost::default());
+        let found: Vec<&str> = checked.diagnostics.iter().map(|problem| problem.code).collect();
+        assert_eq!(found, codes, "{disable}, {posture}");
+    }
+}
+
+/// Looking for what was meant is bounded: each look costs as much as there are files. Every problem has candidates.
 #[test]
 fn many_unknown_files_are_told_quickly() {
     let mut files: Vec<SiteFile> =
@@ -553,8 +650,9 @@ fn many_unknown_files_are_told_quickly() {
     let nodes: String =
         (0..3000).map(|i| format!("  - {{name: n{i}, type: vm, spec: spec-numbre-{i}}}\n")).collect();
     let checked = check_manifest(&site, &manifest(&format!("nodes:\n{nodes}")), ForHost::default());
-    let advised = checked.diagnostics.iter().filter(|problem| !problem.candidates.is_empty()).count();
-    assert_eq!((checked.diagnostics.0.len(), advised), (3000, 50));
+    let with =
+        |count: usize| checked.diagnostics.iter().filter(|problem| problem.candidates.len() == count).count();
+    assert_eq!((checked.diagnostics.0.len(), with(1), with(20)), (3000, 50, 2950));
 }
 
 /// Words that are no words select nothing, which is told.

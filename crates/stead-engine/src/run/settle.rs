@@ -54,6 +54,7 @@ impl Run {
         if result.status == Status::Failed
             && self.halt.is_none()
             && !self.is_dry()
+            && !result.in_vain
             && settings.retries(result.class.unwrap_or(ErrorClass::Operation), counted)
         {
             let name = self.name(task);

@@ -71,6 +71,16 @@ fn unknown_hosts_are_named_with_candidates() {
     assert_eq!(TargetExpr::parse("a*,role:x,c*").unwrap().unmatched(&three()), ["role:x", "c*"]);
 }
 
+/// Reach, section 5: at most twenty candidates are named, and how many more there are.
+#[test]
+fn of_many_hosts_twenty_are_named() {
+    let names: Vec<String> = (0..25).map(|number| format!("web{number:02}")).collect();
+    let hosts = hosts(&names.iter().map(|name| (name.as_str(), "")).collect::<Vec<_>>());
+    let errors = resolve(&[TargetExpr::parse("nope").unwrap()], &hosts, "").unwrap_err();
+    let wanted = format!("there is no host `nope`: known: {} and 6 more", names[..20].join(", "));
+    assert_eq!(errors[0].to_string(), wanted);
+}
+
 #[test]
 fn malformed_expressions_are_refused_with_their_position() {
     for (text, at) in [
@@ -211,9 +221,13 @@ proptest! {
 
 /// A list of names means each of them, also where only one is there to ask.
 #[test]
-fn an_expression_means_a_host_by_its_name_alone() {
-    let means =
-        |text: &str, name: &str| TargetExpr::parse(text).unwrap().means(&HostName::parse(name).unwrap());
+fn an_expression_means_a_host_by_its_name_and_its_labels() {
+    let labels = [("spec".to_owned(), "web".to_owned())].into();
+    let means = |text: &str, name: &str| {
+        TargetExpr::parse(text).unwrap().means(&HostName::parse(name).unwrap(), &labels)
+    };
+    assert!(means("spec:web", "x") && means("x&spec:web", "x") && !means("y&spec:web", "x"));
+    assert!(!means("spec:db", "x") && !means("!spec:web", "x"));
     for (text, name) in
         [("web1", "web1"), ("web1,web2", "web2"), ("web*", "web9"), ("all", "x"), ("!web1", "x")]
     {

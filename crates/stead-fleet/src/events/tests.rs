@@ -74,3 +74,20 @@ fn what_is_no_line_is_never_read_and_never_in_the_way() {
     events.write(Ev::Hold, Fields::default()).unwrap();
     assert_eq!(read(dir.path()).unwrap().len(), 1);
 }
+
+/// Section 15: there is no event that nothing writes.
+#[test]
+fn every_event_is_written_by_something() {
+    let own = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let files = walkdir::WalkDir::new(own).into_iter().flatten().map(walkdir::DirEntry::into_path);
+    let is_code = |path: &std::path::PathBuf| {
+        path.extension().is_some_and(|end| end == "rs")
+            && !path.ends_with("events.rs")
+            && !path.ends_with("tests.rs")
+    };
+    let code: String = files.filter(is_code).map(|path| fs::read_to_string(path).unwrap()).collect();
+    for word in "head_seen head_rejected pipeline reserved verdict activated worker_joined worker_state placed moved released rollout_held rollout_done brake fetched started adopted ready exited stopped removed fenced drift hold leader refused".split(' ') {
+        let ev: Ev = serde_json::from_value(word.into()).unwrap();
+        assert!(code.contains(&format!("Ev::{ev:?}")), "nothing writes `{word}`");
+    }
+}

@@ -206,6 +206,9 @@ impl Authority {
         {
             return Err(bad("a join token expires after it was made".to_owned()));
         }
+        if order.exp.is_some() && exp.saturating_sub(now()) > LONGEST_TOKEN.as_secs().cast_signed() {
+            return Err(bad("a join token holds for 1 second to 30 days".to_owned()));
+        }
         let jti = match &order.jti {
             Some(jti) if join::is_join_id(jti) => jti.clone(),
             Some(_) => return Err(bad("the id is 1 to 64 letters, digits, `-` and `_`".to_owned())),

@@ -138,6 +138,7 @@ async fn orders_that_make_no_sense_are_refused() {
         MintOrder { lifetime: Duration::ZERO, ..order(Role::Worker, None) },
         MintOrder { lifetime: Duration::from_secs(1 << 40), ..order(Role::Worker, None) },
         MintOrder { exp: Some(1), ..order(Role::Worker, None) },
+        MintOrder { exp: Some(stead_model::token::LATEST), ..order(Role::Worker, None) },
         MintOrder { jti: Some("a/b".to_owned()), ..order(Role::Worker, None) },
         order(Role::Worker, Some("W 1")),
     ] {

@@ -8,7 +8,7 @@
 //! | `spec/HASH` | a list of specs, by the hash of its text |
 //! | `spec/VM/HASH` | a spec that an instance still may run and its group does not want any more |
 //! | `policy` | what the active `fleet.yaml` says |
-//! | `commit/SHA`, `place/ID/ORD`, `ghost/ID/ORD`, `worker/NAME`, `hold/ID`, `rollout/ID`, `unclaimed/ID` | one entry each |
+//! | `commit/SHA`, `place/ID/ORD`, `ghost/ID/ORD`, `volume/ID/ORD`, `worker/NAME`, `hold/ID`, `rollout/ID`, `unclaimed/ID` | one entry each |
 //!
 //! [`Mirror`] is what the store has; only what differs from it is written. Specs of a group are cut into lists at ids
 //! that their hash chooses, so that a commit that changes one VM writes one short list.
@@ -79,6 +79,7 @@ pub(crate) struct Difference {
     commits: Changes<CommitId, u64>,
     placements: Changes<InstanceKey, Placement>,
     ghosts: Changes<InstanceKey, BTreeSet<WorkerName>>,
+    volumes: Changes<InstanceKey, WorkerName>,
     workers: Changes<WorkerName, Option<WorkerFacts>>,
     holds: Changes<String, Hold>,
     rollouts: Changes<VmId, Memory>,
@@ -152,6 +153,7 @@ impl Mirror {
             commits: changed(&old.commits, &new.commits, |a, b| a == b),
             placements: changed(&old.placements, &new.placements, |a, b| a == b),
             ghosts: changed(&old.ghosts, &new.ghosts, |a, b| a == b),
+            volumes: changed(&old.volumes, &new.volumes, |a, b| a == b),
             workers: changed(&old.workers, &new.workers, |a, b| match (a, b) {
                 (Some(a), Some(b)) => a.says_the_same(b),
                 (None, None) => true,
@@ -167,6 +169,7 @@ impl Mirror {
         write(&mut txn, &difference.commits, |commit| format!("commit/{commit}"), json);
         write(&mut txn, &difference.placements, |key| format!("place/{key}"), json);
         write(&mut txn, &difference.ghosts, |key| format!("ghost/{key}"), json);
+        write(&mut txn, &difference.volumes, |key| format!("volume/{key}"), json);
         write(&mut txn, &difference.workers, |name| format!("worker/{name}"), json);
         write(&mut txn, &difference.holds, |id| format!("hold/{id}"), json);
         write(&mut txn, &difference.rollouts, |vm| format!("rollout/{vm}"), json);
@@ -276,6 +279,7 @@ impl Mirror {
         advance(&mut durable.commits, difference.commits);
         advance(&mut durable.placements, difference.placements);
         advance(&mut durable.ghosts, difference.ghosts);
+        advance(&mut durable.volumes, difference.volumes);
         advance(&mut durable.workers, difference.workers);
         advance(&mut durable.holds, difference.holds);
         advance(&mut durable.rollouts, difference.rollouts);
@@ -478,6 +482,9 @@ impl Loading {
             }
             "ghost" => {
                 durable.ghosts.insert(parsed(InstanceKey::parse(name))?, value(entry)?);
+            }
+            "volume" => {
+                durable.volumes.insert(parsed(InstanceKey::parse(name))?, value(entry)?);
             }
             "worker" => {
                 durable.workers.insert(parsed(WorkerName::parse(name))?, value(entry)?);

@@ -11,7 +11,7 @@ use stead_model::{GroupName, WorkerName};
 use super::calls::{Patience, Reply};
 use super::campaign::{EPOCH, LeaderRecord};
 use super::keys::{Difference, Mirror, UnreadableKey};
-use super::owner::{Owner, Role};
+use super::owner::Owner;
 use super::rebuild::{Rebuilding, Step};
 use super::{LEASE, Settings};
 use crate::api::{Applied, Beat, CallError, GroupPipeline, HoldOrder, PipelineReport, UNPUBLISHED};
@@ -298,25 +298,26 @@ impl Owner {
     pub(super) fn hold(&mut self, order: HoldOrder, by: String, reply: Reply<String>) {
         let now = self.time.now();
         let decided = self.writer().and_then(|lead| {
-            let id = match order {
+            let decided = match order {
                 HoldOrder::Hold { target, duration, reason } => {
-                    lead.freeze(target, duration, reason, by.clone(), now)?
+                    (lead.freeze(target, duration, reason, by.clone(), now)?, None)
                 }
-                HoldOrder::Release { id } => lead.free(id)?,
+                HoldOrder::Release { id } => {
+                    let hold = lead.free(&id)?;
+                    (id, Some(hold))
+                }
             };
             lead.tick(now);
-            Ok(id)
+            Ok(decided)
         });
         match decided {
-            Ok(id) => {
-                let fields = Fields { by, reason: id.clone(), ..Fields::default() };
-                let is_over =
-                    matches!(&self.role, Role::Leader(lead) if !lead.cluster.durable.holds.contains_key(&id));
-                let events = if is_over {
-                    vec![(Ev::Hold, Fields { code: "released".to_owned(), ..fields })]
-                } else {
-                    Vec::new()
-                };
+            Ok((id, released)) => {
+                let released = released.map(|hold| {
+                    let reason = format!("{id}: {} by {} ended", hold.target, hold.by);
+                    let code = "released".to_owned();
+                    (Ev::Hold, Fields { code, by, reason, ..Fields::default() })
+                });
+                let events = released.into_iter().collect();
                 self.store(events, Box::new(move |done| drop(reply.send(done.map(|()| id)))));
             }
             Err(error) => drop(reply.send(Err(error))),
@@ -371,11 +372,9 @@ impl Lead {
         Ok(id)
     }
 
-    fn free(&mut self, id: String) -> Result<String, CallError> {
-        match self.cluster.release(&id) {
-            Some(_) => Ok(id),
-            None => Err(refused("unknown-hold", format!("there is no hold `{id}`; it may have ended"))),
-        }
+    fn free(&mut self, id: &str) -> Result<Hold, CallError> {
+        let unknown = || refused("unknown-hold", format!("there is no hold `{id}`; it may have ended"));
+        self.cluster.release(id).ok_or_else(unknown)
     }
 }
 

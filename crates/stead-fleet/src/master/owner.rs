@@ -20,7 +20,7 @@ use super::figures::Figures;
 use super::follower::Follow;
 use super::keys::Difference;
 use super::leader::Lead;
-use super::status::{Shown, snapshot_of};
+use super::status::Shown;
 use super::{Begun, Settings, Time};
 use crate::api::{CallError, Json, Leader, PipelineReport};
 use crate::boottime;
@@ -78,6 +78,7 @@ enum Input {
 /// Something that happened to an instance, for explanations.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Past {
+    #[serde(serialize_with = "super::status::moment")]
     pub(super) at: Millis,
     #[serde(flatten)]
     pub(super) event: Event,
@@ -526,7 +527,8 @@ impl Owner {
             Call::Explain { instance, whose, reply } => drop(reply.send(self.explain(&instance, whose))),
             Call::Snapshot { whose, reply } => {
                 let now = self.time.now();
-                let answer = self.cluster_for(whose).map(|cluster| Json(snapshot_of(cluster, now)));
+                let snapshot = self.cluster_for(whose).map(|cluster| cluster.snapshot(now));
+                let answer = snapshot.map(|snapshot| Json(snapshot.to_json().to_string()));
                 reply.send(answer).ok();
             }
             Call::Hold { order, by, reply } => self.hold(order, by, reply),

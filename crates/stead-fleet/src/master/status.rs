@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::{Serialize, Serializer};
 use stead_engine::fleet::cluster::Cluster;
 use stead_engine::fleet::converge::{
-    ActiveStatus, BrakeStatus, Counts, HeldStatus, InstanceStatus, RolloutStatus, State, Status,
-    WorkerStatus, newest, status,
+    ActiveStatus, BrakeStatus, Counts, HeldStatus, InstanceStatus, REBUILDING, RolloutStatus, State, Status,
+    WorkerStatus, is_published, newest, status,
 };
 use stead_engine::fleet::rollout::Phase;
-use stead_model::fleet::state::{Hold, HoldTarget, Snapshot, SnapshotGroup, SnapshotPlacement};
+use stead_model::fleet::state::Hold;
 use stead_model::fleet::{Code, CommitId, Millis};
 use stead_model::time::Timestamp;
 use stead_model::{GroupName, VmId, WorkerName};
@@ -62,7 +62,8 @@ struct GroupShown {
 impl GroupShown {
     /// Whether its newest commit failed, or waits for somebody.
     fn needs_somebody(&self) -> bool {
-        self.held.is_some() || self.evaluated.as_ref().is_some_and(|evaluated| evaluated.error.is_some())
+        self.held.as_ref().is_some_and(HeldStatus::needs_somebody)
+            || self.evaluated.as_ref().is_some_and(|evaluated| evaluated.error.is_some())
     }
 }
 
@@ -101,7 +102,7 @@ struct HoldShown {
     reason: String,
 }
 
-fn moment<S: Serializer>(at: &Millis, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn moment<S: Serializer>(at: &Millis, serializer: S) -> Result<S::Ok, S::Error> {
     serializer
         .collect_str(&Timestamp::from_micros(i64::try_from(at.saturating_mul(1000)).unwrap_or(i64::MAX)))
 }
@@ -251,7 +252,9 @@ impl Shown {
         rollouts: &[&RolloutStatus],
     ) -> Part {
         let counts = Counts::of(instances.iter().copied());
-        let percent = counts.percent(self.core.groups.iter().filter(|group| filter.has_group(&group.group)));
+        let percent = counts.percent();
+        let is_published =
+            is_published(self.core.groups.iter().filter(|group| filter.has_group(&group.group)));
         let is_silent = |worker: &&&WorkerStatus| matches!(worker.state, "lost" | "unknown");
         // A VM is one of a group's; what else becomes of the group is not about it.
         let of_groups = filter.vm.is_none() && filter.worker.is_none();
@@ -262,7 +265,7 @@ impl Shown {
         let is_coming = of_groups && groups.iter().any(|group| group.active.is_none());
         let state = match (needs_somebody, percent) {
             (true, _) => State::Degraded,
-            (false, 100) if !is_coming => State::Converged,
+            (false, 100) if is_published && !is_coming => State::Converged,
             (false, _) => State::Converging,
         };
         Part { state, percent, counts }
@@ -271,7 +274,8 @@ impl Shown {
     /// Returns what is wrong with what the master keeps, and how.
     fn trouble(&self) -> Option<(&'static str, Code, &str)> {
         let stale = self.stale.as_deref().map(|why| ("stale", Code::Stale, why));
-        stale.or_else(|| self.rebuilding.as_deref().map(|why| ("rebuilding", Code::Rebuilding, why)))
+        stale
+            .or_else(|| self.rebuilding.as_deref().map(|why| ("rebuilding", Code::WaitingForAssignment, why)))
     }
 
     fn store(&self) -> Store<'_> {
@@ -280,7 +284,10 @@ impl Shown {
             kind: self.store_kind,
             state: trouble.map_or("ok", |(state, _, _)| state),
             code: trouble.map(|(_, code, _)| code),
-            message: trouble.map(|(_, code, why)| format!("{} ({why})", code.advice())),
+            message: trouble.map(|(_, code, why)| {
+                let advice = if code == Code::Stale { code.advice() } else { REBUILDING };
+                format!("{advice} ({why})")
+            }),
         }
     }
 
@@ -391,54 +398,11 @@ fn why(group: &GroupShown) -> String {
 }
 
 fn shown_hold(hold: &Hold) -> HoldShown {
-    let target = match &hold.target {
-        HoldTarget::Worker(name) => format!("worker/{name}"),
-        HoldTarget::Vm(id) => format!("vm/{id}"),
-        HoldTarget::Group(name) => format!("group/{name}"),
-    };
     HoldShown {
         id: hold.id.clone(),
-        target,
+        target: hold.target.to_string(),
         until: hold.until,
         by: hold.by.clone(),
         reason: hold.reason.clone(),
     }
-}
-
-/// Returns everything that a plan needs, as JSON.
-pub(super) fn snapshot_of(cluster: &Cluster, now: Millis) -> String {
-    let claimed = cluster.durable.placements.iter().filter(|(key, _)| !cluster.is_unclaimed(&key.vm));
-    let placements = claimed.filter_map(|(key, placement)| {
-        let spec = cluster.desired_spec(&key.vm);
-        let volumes = spec.filter(|_| placement.volumes_on.is_some()).map(|spec| &spec.volumes);
-        Some(SnapshotPlacement {
-            instance: key.clone(),
-            worker: placement.worker.clone()?,
-            vm_hash: Some(placement.released),
-            volumes: volumes.into_iter().flatten().map(|volume| volume.name.to_string()).collect(),
-        })
-    });
-    let groups = cluster.durable.groups.iter().filter(|(name, _)| **name != GroupName::fleet());
-    let groups = groups.filter_map(|(name, group)| {
-        let active = group.active()?;
-        Some(SnapshotGroup {
-            group: name.clone(),
-            generation: active.number,
-            commit: active.commit.clone(),
-            specs: active.specs.iter().map(|spec| (**spec).clone()).collect(),
-        })
-    });
-    let mut workers = cluster.worker_views(now);
-    for (name, takes) in cluster.unclaimed_load() {
-        if let Some(view) = workers.iter_mut().find(|view| view.id == *name) {
-            view.allocatable = view.allocatable.without(takes);
-        }
-    }
-    let snapshot = Snapshot {
-        fleet: (*cluster.fleet()).clone(),
-        workers,
-        placements: placements.collect(),
-        groups: groups.collect(),
-    };
-    snapshot.to_json().to_string()
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use stead_engine::fleet::watch::FailureClass;
-use stead_model::Diagnostics;
 use stead_model::diagnostic::Severity;
 use stead_model::fleet::state::Outcome;
+use stead_model::{Diagnostic, Diagnostics};
 
 use super::git::GitError;
 use crate::api::{CallError, PipelineFailure};
@@ -76,13 +76,18 @@ pub(super) struct Failure {
     pub(super) vm: Option<String>,
     /// What went wrong.
     pub(super) error: String,
+    /// Whether it is about `fleet.yaml`, which is a group of its own.
+    pub(super) is_of_fleet_file: bool,
+    /// Of what somebody wrote: everything that is wrong, one by one.
+    pub(super) problems: Diagnostics,
 }
 
 impl Failure {
     /// Returns a failure that a new commit alone can mend.
     pub(super) fn permanent(stage: Stage, error: impl Into<String>) -> Self {
         let (class, cause) = (FailureClass::Permanent, Cause::Work);
-        Self { stage, class, cause, vm: None, error: error.into() }
+        let (error, problems) = (error.into(), Diagnostics::default());
+        Self { stage, class, cause, vm: None, error, is_of_fleet_file: false, problems }
     }
 
     /// Returns a failure of something that is away.
@@ -102,11 +107,17 @@ impl Failure {
             .map(|problem| {
                 let path =
                     if problem.path.is_empty() { String::new() } else { format!("{}: ", problem.path) };
-                format!("{}: {path}{} ({})", problem.place, problem.message, problem.code)
+                let related = problem.related.iter().map(|(place, label)| format!("; {label}: {place}"));
+                let related: String = related.collect();
+                let help =
+                    if problem.help.is_empty() { String::new() } else { format!("; {}", problem.help) };
+                let Diagnostic { place, message, code, .. } = problem;
+                format!("{place}: {path}{message} ({code}){related}{help}")
             })
             .collect();
         let vm = problems.iter().find_map(|problem| named_vm(&problem.message)).map(str::to_owned);
-        Self { cause: Cause::Invalid, vm, ..Self::permanent(stage, lines.join("\n")) }
+        let problems = problems.clone();
+        Self { cause: Cause::Invalid, vm, problems, ..Self::permanent(stage, lines.join("\n")) }
     }
 
     /// Returns the failure that a question to the clone without an answer is.
@@ -118,10 +129,14 @@ impl Failure {
         }
     }
 
-    /// Returns the failure that a call without an answer is. What a master refuses it may take later: no commit mends it.
+    /// Returns the failure that a call without an answer is. What a master refuses it may take later, but for what is too
+    /// large, or of somebody who may not: that would be refused for ever.
     pub(super) fn call(error: &CallError) -> Self {
         let is_away = match error {
             CallError::Away(_) | CallError::NotLeader { .. } => true,
+            CallError::Refused { code, .. } if matches!(code.as_str(), "forbidden" | "too-large") => {
+                return Self::permanent(Stage::Submitted, error.to_string());
+            }
             CallError::Refused { code, .. } => code == "store-unavailable",
         };
         let cause = if is_away { Cause::Away } else { Cause::Work };
@@ -143,4 +158,38 @@ impl Failure {
 /// Returns the VM that a problem begins with.
 fn named_vm(message: &str) -> Option<&str> {
     message.strip_prefix("VM `")?.split_once('`').map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::diagnostic::Place;
+
+    use super::*;
+
+    /// Section 3: what to do, and the other place, are told with what is wrong; and everything is there one by one.
+    #[test]
+    fn what_is_wrong_comes_with_its_help_and_its_other_place() {
+        let place = |name: &str| Place::Named(name.to_owned());
+        let problem = Diagnostic::error("fleet/duplicate-id", place("b.yaml"), "`web` is there twice")
+            .help("rename one")
+            .related(place("a.yaml"), "it is also here");
+        let plain = Diagnostic::error("fleet/bad-type", place("c.yaml"), "no").path("vms");
+        let failure = Failure::invalid(Stage::Evaluated, &Diagnostics(vec![problem, plain]));
+        assert_eq!(
+            failure.error,
+            "b.yaml: `web` is there twice (fleet/duplicate-id); it is also here: a.yaml; rename one\nc.yaml: vms: no (fleet/bad-type)"
+        );
+        assert_eq!(failure.problems.0.len(), 2);
+    }
+
+    #[test]
+    fn what_a_master_never_takes_is_not_tried_without_end() {
+        let refused = |code: &str| CallError::Refused { code: code.to_owned(), message: "no".to_owned() };
+        for code in ["forbidden", "too-large"] {
+            assert_eq!(Failure::call(&refused(code)).class, FailureClass::Permanent, "{code}");
+        }
+        for error in [refused("store-unavailable"), refused("rebuilding"), CallError::Away(String::new())] {
+            assert_eq!(Failure::call(&error).class, FailureClass::Transient, "{error:?}");
+        }
+    }
 }

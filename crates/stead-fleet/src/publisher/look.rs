@@ -72,7 +72,11 @@ pub(super) async fn inspect(git: Git, head: CommitId, accepted: Option<CommitId>
             Some(accepted) => git.is_ancestor(accepted, &head).await?,
             None => true,
         };
-        let since = accepted.as_ref().filter(|_| is_descendant);
+        // Of a branch that was rewritten, too, everything is new that the accepted head does not contain.
+        let since = match &accepted {
+            Some(accepted) if git.has(accepted).await? => Some(accepted),
+            Some(_) | None => None,
+        };
         let signature = git.bad_signature(since, &head).await?;
         let contains = git.contained(&head).await?;
         Ok(Inspected { head: head.clone(), is_contained: true, is_descendant, signature, contains })

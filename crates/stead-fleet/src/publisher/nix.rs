@@ -125,7 +125,8 @@ impl Nix {
         let key = format!("{}\n{attribute}\n{}\n{version}", self.flake, apply.unwrap_or_default());
         let kept = self.evaluations.join(format!("{}.json", Digest::of(key.as_bytes())));
         if let Ok(text) = std::fs::read_to_string(&kept) {
-            return Ok(Some(text));
+            // Nothing at all is no JSON: there is no such attribute.
+            return Ok(Some(text).filter(|text| !text.is_empty()));
         }
         let mut job = self.nix(step).arg("eval").args(self.store());
         job = job.args(["--no-update-lock-file", "--no-write-lock-file", "--json"]);
@@ -134,6 +135,7 @@ impl Nix {
         }
         let ended = run(step.stage, job.arg(format!("{}#{attribute}", self.flake))).await?;
         if !ended.status.success() && is_missing(&ended.stderr, attribute) {
+            self.keep_evaluation(&kept, "");
             return Ok(None);
         }
         let text = good(step.stage, ended)?.text();

@@ -8,6 +8,7 @@ use stead_engine::fleet::watch::{self as branch, WatchPolicy};
 use stead_model::GroupName;
 use stead_model::fleet::policy::millis;
 use stead_model::fleet::services::PublisherFile;
+use stead_model::fleet::services::publisher::Credentials;
 use stead_model::fleet::state::{Outcome, Verdict};
 use stead_model::fleet::{CommitId, Millis};
 use tokio::sync::{Notify, mpsc, watch};
@@ -27,6 +28,7 @@ use super::pipeline::{Patience, Pipeline, Progress, Results};
 use super::{Ending, PublishError, Published, Settings};
 use crate::api::{Master, PipelineReport, WatcherReport};
 use crate::events::{Ev, Fields};
+use crate::metrics::door;
 
 mod head;
 
@@ -90,10 +92,27 @@ pub(super) struct Owner {
     broken: Option<PublishError>,
 }
 
+/// Refuses files that cannot be read, by the keys that name them: whoever needs one first would blame something else.
+fn check_named(file: &PublisherFile) -> Result<(), PublishError> {
+    let credentials = file.credentials.as_ref().map(|credentials| match credentials {
+        Credentials::TokenFile(path) => ("credentials.token_file", path),
+        Credentials::SshKeyFile(path) => ("credentials.ssh_key_file", path),
+    });
+    let signers = file.allowed_signers.as_ref().map(|path| ("allowed_signers", path));
+    let hook = file.webhook.as_ref().map(|hook| ("webhook.secret_file", &hook.secret_file));
+    for (key, path) in [credentials, signers, hook].into_iter().flatten() {
+        if let Err(error) = std::fs::File::open(path) {
+            return Err(PublishError::Settings(format!("`{key}` {path} cannot be read: {error}")));
+        }
+    }
+    Ok(())
+}
+
 impl Owner {
     /// Opens what is kept.
     pub(super) fn open(mut settings: Settings, master: Arc<dyn Master>) -> Result<Self, PublishError> {
         settings.file.nix = placed(&settings.file.nix)?;
+        check_named(&settings.file)?;
         let place = Place::open(&settings.directory)?;
         if let Some(events) = &settings.events {
             let path = events.directory().to_owned();
@@ -107,6 +126,9 @@ impl Owner {
         let kept = remembered.clone().unwrap_or_default();
         // A head that was refused is looked into once more: the settings may be others.
         let branch = branch::State { accepted: kept.accepted.clone(), ..branch::State::default() };
+        if let Some(generation) = kept.work.as_ref().and_then(|work| work.generation) {
+            settings.metrics.reserved(generation);
+        }
         let watcher = WatcherReport {
             reference: settings.file.reference.clone(),
             state: "ok".to_owned(),
@@ -149,6 +171,11 @@ impl Owner {
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Result<(), PublishError> {
         let mut reporters = JoinSet::new();
         reporters.spawn(report(Arc::clone(&self.master), self.report.subscribe(), Arc::clone(&self.again)));
+        let address = self.file.observe;
+        let listener = door::open(address, self.settings.events.as_ref()).await;
+        let listener = listener.map_err(|source| PublishError::Listen { address, source })?;
+        let metrics = Arc::clone(&self.settings.metrics);
+        reporters.spawn(door::serve(listener, Arc::new(move || metrics.to_text())));
         if let Some(hook) = &self.file.webhook {
             let door = Door::open(hook, Arc::clone(&self.poke), Arc::clone(&self.settings.metrics)).await?;
             reporters.spawn(door.serve());

@@ -171,8 +171,8 @@ impl Pipeline {
                         break;
                     }
                     Err(error) => {
-                        let failure = Failure::call(&error);
-                        match tries.wait(&failure) {
+                        let mut failure = Failure::call(&error);
+                        match tries.wait(&mut failure) {
                             Some(wait) => tokio::time::sleep(wait).await,
                             None => {
                                 number.send_replace(Some(Err(failure)));
@@ -208,17 +208,20 @@ impl Pipeline {
     async fn prepare(&self) -> Result<(Source, BTreeMap<GroupName, Content>), (Failure, Vec<GroupName>)> {
         let mut tries = Tries::new(self.patience);
         loop {
-            let failure = match self.groups().await {
+            let mut failure = match self.groups().await {
                 Ok(prepared) => return Ok(prepared),
                 Err(failure) => failure,
             };
+            let wait = tries.wait(&mut failure);
             let mut groups = self.known.clone();
-            groups.remove(&GroupName::fleet());
             groups.insert(GroupName::default_group());
+            if failure.is_of_fleet_file {
+                groups.insert(GroupName::fleet());
+            }
             for group in &groups {
                 self.say(Progress::Failed(group.clone(), failure.clone())).await;
             }
-            match tries.wait(&failure) {
+            match wait {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => return Err((failure, groups.into_iter().collect())),
             }
@@ -281,12 +284,13 @@ impl Shared<'_> {
         let mut tries = Tries::new(self.pipeline.patience);
         self.pipeline.say(Progress::Reached(group.clone(), Stage::Verified)).await;
         loop {
-            let failure = match self.attempt(group, content).await {
+            let mut failure = match self.attempt(group, content).await {
                 Ok(verdict) => return Ok(verdict),
                 Err(failure) => failure,
             };
+            let wait = tries.wait(&mut failure);
             self.pipeline.say(Progress::Failed(group.clone(), failure.clone())).await;
-            match tries.wait(&failure) {
+            match wait {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => return Err(failure),
             }
@@ -468,13 +472,18 @@ impl Tries {
         Self { patience, failures: BTreeMap::new() }
     }
 
-    /// Returns how long to wait before the next try; none: there is none.
-    fn wait(&mut self, failure: &Failure) -> Option<Duration> {
+    /// Returns how long to wait before the next try; none: there is none. What failed for want of memory or time and is not
+    /// tried again has failed for good.
+    fn wait(&mut self, failure: &mut Failure) -> Option<Duration> {
         if self.patience == Patience::Once && failure.class == FailureClass::Transient {
             return None;
         }
         let count = self.failures.entry(failure.stage).or_default();
         *count += 1;
-        retry_at(failure.class, *count, 0).map(Duration::from_millis)
+        let wait = retry_at(failure.class, *count, 0).map(Duration::from_millis);
+        if wait.is_none() {
+            failure.class = FailureClass::Permanent;
+        }
+        wait
     }
 }

@@ -5,14 +5,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use stead_engine::fleet::canon::vm_hash;
-use stead_engine::fleet::plan::{Plan, Proposal, plan as plan_group};
-use stead_model::diagnostic::Source as Text;
+use stead_engine::fleet::plan::{Plan, Proposal, plan as plan_group, refusals};
+use stead_model::diagnostic::{Place, Source as Text, suggest};
 use stead_model::fleet::artifact::StorePath;
 use stead_model::fleet::fleet_file::WorkerEntry;
-use stead_model::fleet::state::{Snapshot, SnapshotGroup, SnapshotPlacement, WorkerState};
-use stead_model::fleet::vm::read_specs;
+use stead_model::fleet::state::{
+    Homeless, MoveReason, Problem, Snapshot, SnapshotGroup, SnapshotPlacement, WorkerState,
+};
+use stead_model::fleet::vm::{Resources, read_specs};
 use stead_model::fleet::{Artifact, CommitId, FleetFile, InstanceKey, VmSpec};
-use stead_model::{Diagnostics, GroupName};
+use stead_model::plan::Digest;
+use stead_model::{Diagnostic, Diagnostics, GroupName, VmId, WorkerName};
 
 use super::artifacts::Artifacts;
 use super::failure::{Cause, Failure, Stage};
@@ -57,6 +60,14 @@ pub enum PlanError {
     /// The repository or a program cannot be used.
     #[error(transparent)]
     Settings(#[from] PublishError),
+    /// The revision has no such group, nor has the fleet.
+    #[error("there is no group `{group}`; {help}")]
+    UnknownGroup {
+        /// The group that was asked for.
+        group: GroupName,
+        /// What could have been meant.
+        help: String,
+    },
     /// The revision cannot be evaluated or built.
     #[error("{error}")]
     Evaluation {
@@ -66,8 +77,10 @@ pub enum PlanError {
     /// Specs or `fleet.yaml` are invalid.
     #[error("{error}")]
     Invalid {
-        /// Everything that is wrong.
+        /// Everything that is wrong, in words.
         error: String,
+        /// The same one by one.
+        problems: Diagnostics,
     },
 }
 
@@ -76,6 +89,7 @@ impl PlanError {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Settings(_) | Self::Evaluation { .. } => 1,
+            Self::UnknownGroup { .. } => 2,
             Self::Invalid { .. } => 3,
         }
     }
@@ -85,7 +99,7 @@ impl From<Failure> for PlanError {
     fn from(failure: Failure) -> Self {
         let error = failure.error;
         match failure.cause {
-            Cause::Invalid => Self::Invalid { error },
+            Cause::Invalid => Self::Invalid { error, problems: failure.problems },
             Cause::Work | Cause::Away | Cause::Refused(_) => Self::Evaluation { error },
         }
     }
@@ -117,14 +131,40 @@ pub async fn plan(settings: &Settings, request: PlanRequest) -> Result<Plan, Pla
         Planned::Specs { name, text } => of_specs(name, text, &request)?,
         Planned::Revision(revision) => of_revision(settings, revision, &request).await?,
     };
-    let snapshot = match &proposed.fleet {
-        Some(fleet) => under(&request.snapshot, fleet),
-        None => request.snapshot,
+    let name = match &request.what {
+        Planned::Specs { name, .. } => name,
+        Planned::Revision(revision) => revision,
     };
+    check(name, &request.snapshot, &proposed)?;
     let wanted = request.group.unwrap_or_else(GroupName::default_group);
-    let mut found = plan_groups(snapshot, &proposed, &wanted);
+    let mut found = plan_groups(request.snapshot, &proposed, &wanted);
     found.exact &= proposed.is_exact;
     Ok(found)
+}
+
+/// Refuses what a master would refuse.
+fn check(name: &str, snapshot: &Snapshot, proposed: &Proposed) -> Result<(), PlanError> {
+    let commit = &proposed.commit;
+    let proposals: Vec<Proposal<'_>> =
+        proposed.groups.iter().map(|(group, specs)| Proposal { commit, group, specs }).collect();
+    let problems = refusals(snapshot, &proposals).into_iter().map(|problem| refused(name, problem));
+    let problems = Diagnostics(problems.collect());
+    if problems.has_errors() {
+        return Err(Failure::invalid(Stage::Submitted, &problems).into());
+    }
+    Ok(())
+}
+
+fn refused(name: &str, problem: Problem) -> Diagnostic {
+    let code = match problem.code.as_str() {
+        "bad-group" => "fleet/bad-group",
+        "conflict" => "fleet/conflict",
+        "duplicate-id" => "fleet/duplicate-id",
+        "too-many-specs" => "fleet/too-many-specs",
+        "wrong-group" => "fleet/wrong-group",
+        _ => "input/invalid",
+    };
+    Diagnostic::error(code, Place::Named(name.to_owned()), problem.message).path(problem.subject)
 }
 
 fn of_specs(name: &str, text: &str, request: &PlanRequest) -> Result<Proposed, PlanError> {
@@ -137,10 +177,12 @@ fn of_specs(name: &str, text: &str, request: &PlanRequest) -> Result<Proposed, P
     let mut groups: BTreeMap<GroupName, Vec<Arc<VmSpec>>> = BTreeMap::new();
     groups.extend(request.group.clone().map(|group| (group, Vec::new())));
     for mut spec in specs {
-        if let Some(group) = &request.group {
+        // What says nothing is of the group that is asked for; what says another is refused with it.
+        if let Some(group) = request.group.as_ref().filter(|_| spec.group == GroupName::default_group()) {
             spec.group = group.clone();
         }
-        groups.entry(spec.group.clone()).or_default().push(Arc::new(spec));
+        let group = request.group.clone().unwrap_or_else(|| spec.group.clone());
+        groups.entry(group).or_default().push(Arc::new(spec));
     }
     if groups.is_empty() {
         groups.insert(GroupName::default_group(), Vec::new());
@@ -198,8 +240,11 @@ async fn of_revision(
         groups.entry(group.clone()).or_default();
     }
     if let Some(only) = &request.group {
+        if !groups.contains_key(only) {
+            let help = suggest(only.as_str(), groups.keys().map(GroupName::as_str));
+            return Err(PlanError::UnknownGroup { group: only.clone(), help });
+        }
         groups.retain(|group, _| group == only);
-        groups.entry(only.clone()).or_default();
     }
     let has_fleet = source.fleet_text.is_some() || known.contains(&GroupName::fleet());
     let groups =
@@ -228,7 +273,12 @@ fn under(snapshot: &Snapshot, fleet: &FleetFile) -> Snapshot {
     for worker in &mut changed.workers {
         let (old, new) = (snapshot.fleet.worker(&worker.id), fleet.worker(&worker.id));
         worker.state = state_under(worker.state, &old, &new);
-        worker.labels.retain(|key, value| old.labels.get(key) != Some(value));
+        match snapshot.now.own_labels.get(&worker.id) {
+            Some(own) if fleet.policy.trust_worker_labels => worker.labels.clone_from(own),
+            Some(_) => worker.labels.clear(),
+            // A file that was written by hand does not say whose labels these are.
+            None => worker.labels.retain(|key, value| old.labels.get(key) != Some(value)),
+        }
         worker.labels.extend(new.labels);
         let given = &mut worker.allocatable;
         given.cpu_milli = given.cpu_milli.saturating_add(old.reserve.cpu_milli);
@@ -260,11 +310,23 @@ fn state_under(state: WorkerState, old: &WorkerEntry, new: &WorkerEntry) -> Work
     }
 }
 
-/// Plans one group after the other, each on what the one before would leave; the hashes are those of `wanted`.
+/// Plans what `fleet.yaml` alone does, which is published first, then one group after the other, each on what the one
+/// before would leave; the hashes are those of `wanted`.
 fn plan_groups(snapshot: Snapshot, proposed: &Proposed, wanted: &GroupName) -> Plan {
     let before: BTreeSet<InstanceKey> =
         snapshot.placements.iter().map(|placement| placement.instance.clone()).collect();
     let mut state = snapshot;
+    let mut alone = None;
+    if let Some(fleet) = &proposed.fleet {
+        state = under(&state, fleet);
+        if let Some(active) = state.groups.first().cloned() {
+            let specs: Vec<Arc<VmSpec>> = active.specs.into_iter().map(Arc::new).collect();
+            let proposal = Proposal { commit: &proposed.commit, group: &active.group, specs: &specs };
+            let found = plan_group(&state, &proposal);
+            advance(&mut state, proposed, &active.group, &specs, &found);
+            alone = Some(found);
+        }
+    }
     let mut whole: Option<Plan> = None;
     let others = proposed.groups.iter().filter(|(group, _)| *group != wanted);
     for (group, specs) in proposed.groups.get_key_value(wanted).into_iter().chain(others) {
@@ -278,6 +340,12 @@ fn plan_groups(snapshot: Snapshot, proposed: &Proposed, wanted: &GroupName) -> P
     let mut whole = whole.unwrap_or_else(|| {
         plan_group(&state, &Proposal { commit: &proposed.commit, group: wanted, specs: &[] })
     });
+    if let Some(alone) = alone {
+        whole.add = both(alone.add, whole.add, Clone::clone);
+        whole.remove = both(alone.remove, whole.remove, Clone::clone);
+        whole.replace = both(alone.replace, whole.replace, |change| change.instance.clone());
+        whole.moves = both(alone.moves, whole.moves, |change| change.instance.clone());
+    }
     let moved = whole.moves.iter().map(|change| &change.instance);
     let replaced = whole.replace.iter().map(|change| &change.instance);
     let changed: BTreeSet<&InstanceKey> = moved.chain(replaced).chain(&whole.remove).collect();
@@ -286,8 +354,24 @@ fn plan_groups(snapshot: Snapshot, proposed: &Proposed, wanted: &GroupName) -> P
     whole
 }
 
-/// Puts a group in place, as its plan says.
+/// Puts a group in place, as its plan says: what it moves leaves a copy behind for now, what it makes anew still takes what
+/// it had, and what it found no place for waits.
 fn advance(state: &mut Snapshot, proposed: &Proposed, group: &GroupName, specs: &[Arc<VmSpec>], plan: &Plan) {
+    let old: BTreeMap<VmId, VmSpec> = state
+        .groups
+        .iter()
+        .flat_map(|group| &group.specs)
+        .map(|spec| (spec.id.clone(), spec.clone()))
+        .collect();
+    let takes = |instance: &InstanceKey| old.get(&instance.vm).map(|spec| spec.resources).unwrap_or_default();
+    for change in &plan.moves {
+        leave(state, &change.instance, &change.from, takes(&change.instance));
+        state.now.rebalanced += u32::from(change.reason == MoveReason::Rebalance);
+    }
+    for change in &plan.replace {
+        let runs = state.now.runs.entry(change.instance.clone()).or_default();
+        runs.entry(change.from).or_insert_with(|| takes(&change.instance));
+    }
     state.groups.retain(|active| active.group != *group);
     state.groups.push(SnapshotGroup {
         group: group.clone(),
@@ -295,29 +379,62 @@ fn advance(state: &mut Snapshot, proposed: &Proposed, group: &GroupName, specs: 
         commit: proposed.commit.clone(),
         specs: specs.iter().map(|spec| VmSpec::clone(spec)).collect(),
     });
-    let hashes: BTreeMap<_, _> =
-        state.groups.iter().flat_map(|group| &group.specs).map(|spec| (&spec.id, vm_hash(spec))).collect();
+    let specs = state.groups.iter().flat_map(|group| &group.specs);
+    let hashes: BTreeMap<VmId, Digest> = specs.map(|spec| (spec.id.clone(), vm_hash(spec))).collect();
+    let placed = std::mem::take(&mut state.placements);
+    let mut left = Vec::new();
+    for placement in placed.iter().filter(|placement| !plan.assign.contains_key(&placement.instance)) {
+        let key = &placement.instance;
+        if let Some(hash) = hashes.get(&key.vm).filter(|_| !plan.remove.contains(key)) {
+            let tied = !placement.volumes.is_empty();
+            let volumes_on = tied.then(|| placement.worker.clone());
+            let leaving = BTreeSet::from([placement.worker.clone()]);
+            let vm_hash = placement.vm_hash.unwrap_or(*hash);
+            left.push((key.clone(), placement.worker.clone()));
+            state.now.homeless.insert(key.clone(), Homeless { vm_hash, volumes_on, leaving, tied });
+        }
+    }
+    for (key, worker) in left {
+        leave(state, &key, &worker, takes(&key));
+    }
+    state.now.homeless.retain(|key, _| !plan.assign.contains_key(key) && !plan.remove.contains(key));
     let volumes: BTreeMap<&InstanceKey, &Vec<String>> =
-        state.placements.iter().map(|placement| (&placement.instance, &placement.volumes)).collect();
+        placed.iter().map(|placement| (&placement.instance, &placement.volumes)).collect();
+    let replaced: BTreeSet<&InstanceKey> = plan.replace.iter().map(|change| &change.instance).collect();
+    let ran: BTreeMap<&InstanceKey, Digest> =
+        placed.iter().filter_map(|placement| Some((&placement.instance, placement.vm_hash?))).collect();
     state.placements = plan
         .assign
         .iter()
         .map(|(instance, worker)| SnapshotPlacement {
             instance: instance.clone(),
             worker: worker.clone(),
-            vm_hash: hashes.get(&instance.vm).copied(),
+            // What is not made anew keeps what it runs.
+            vm_hash: ran
+                .get(instance)
+                .filter(|_| !replaced.contains(instance))
+                .or_else(|| hashes.get(&instance.vm))
+                .copied(),
             volumes: volumes.get(instance).map(|volumes| (*volumes).clone()).unwrap_or_default(),
         })
         .collect();
 }
 
+/// Leaves a copy of an instance on a worker for now.
+fn leave(state: &mut Snapshot, key: &InstanceKey, worker: &WorkerName, takes: Resources) {
+    let entry = state.now.leaving.entry(worker.clone()).or_default();
+    *entry = entry.plus(takes);
+    state.now.copies.entry(key.clone()).or_default().insert(worker.clone(), takes);
+}
+
+fn both<T, K: Ord>(mut first: Vec<T>, next: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    first.extend(next);
+    first.sort_by_key(|item| key(item));
+    first
+}
+
 /// Returns both plans as one, of which `first` gives the hashes.
 fn join(first: Plan, next: Plan) -> Plan {
-    fn both<T, K: Ord>(mut first: Vec<T>, next: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
-        first.extend(next);
-        first.sort_by_key(|item| key(item));
-        first
-    }
     Plan {
         exact: first.exact && next.exact,
         vms: both(first.vms, next.vms, |vm| vm.id.clone()),
@@ -336,7 +453,7 @@ fn join(first: Plan, next: Plan) -> Plan {
 
 #[cfg(test)]
 mod tests {
-    use stead_model::WorkerName;
+    use stead_model::fleet::labels::Labels;
     use stead_model::fleet::state::{Allocatable, WorkerView};
 
     use super::*;
@@ -379,6 +496,67 @@ mod tests {
         let again =
             plan_groups(request.snapshot.clone(), &proposed(&request), &GroupName::parse("edge").unwrap());
         assert_eq!(names(&again.add), ["edge/0"], "whose hashes are wanted goes first");
+    }
+
+    /// A worker's own labels count again, or no more, as the new file says.
+    #[test]
+    fn labels_of_workers_count_as_the_new_file_says() {
+        let mut snapshot = request("[]", None).snapshot;
+        let labels = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Labels>()
+        };
+        let name = snapshot.workers[0].id.clone();
+        let say = |given: &[(&str, &str)], trust: bool| {
+            let entry = WorkerEntry { labels: labels(given), ..WorkerEntry::default() };
+            let mut fleet = FleetFile { workers: [(name.clone(), entry)].into(), ..FleetFile::default() };
+            fleet.policy.trust_worker_labels = trust;
+            fleet
+        };
+        snapshot.fleet = say(&[("disk", "ssd")], true);
+        snapshot.workers[0].labels = labels(&[("disk", "ssd"), ("zone", "a")]);
+        snapshot.now.own_labels = [(name.clone(), labels(&[("disk", "hdd"), ("zone", "a")]))].into();
+        let under = |fleet: FleetFile| under(&snapshot, &fleet).workers[0].labels.clone();
+        assert_eq!(under(say(&[], true)), labels(&[("disk", "hdd"), ("zone", "a")]));
+        assert_eq!(under(say(&[("disk", "ssd")], false)), labels(&[("disk", "ssd")]));
+        assert_eq!(under(say(&[], false)), labels(&[]));
+    }
+
+    /// `fleet.yaml` is published first: what it moves leaves a copy behind, whose room the groups do not get.
+    #[test]
+    fn what_a_policy_moves_still_takes_its_room() {
+        let vm = |id: &str, mem: u32| {
+            format!(
+                r#"{{"id":"{id}","resources":{{"cpuMilli":100,"memMiB":{mem}}},"runtime":{{"driver":"sandbox"}}}}"#
+            )
+        };
+        let request = request(&format!("[{},{}]", vm("a", 2000), vm("b", 3000)), None);
+        let mut proposed = proposed(&request);
+        let mut snapshot = request.snapshot.clone();
+        let (w1, w2) = (WorkerName::parse("w1").unwrap(), WorkerName::parse("w2").unwrap());
+        snapshot.workers.push(WorkerView::new(w2.clone(), snapshot.workers[0].allocatable));
+        let specs: Vec<VmSpec> = proposed.groups[&GroupName::default_group()][..1]
+            .iter()
+            .map(|spec| VmSpec::clone(spec))
+            .collect();
+        let group = GroupName::default_group();
+        snapshot.groups.push(SnapshotGroup { group, generation: 1, commit: proposed.commit.clone(), specs });
+        let instance = InstanceKey::parse("a/0").unwrap();
+        snapshot.placements.push(SnapshotPlacement {
+            instance,
+            worker: w1.clone(),
+            vm_hash: None,
+            volumes: vec![],
+        });
+        let pinned = |drain: bool| {
+            let entry = WorkerEntry { drain, ..WorkerEntry::default() };
+            Some(Arc::new(FleetFile { workers: [(w1.clone(), entry)].into(), ..FleetFile::default() }))
+        };
+        proposed.fleet = pinned(false);
+        let found = plan_groups(snapshot.clone(), &proposed, &GroupName::default_group());
+        assert_eq!((found.moves.len(), found.add.len(), found.assign.values().max()), (0, 1, Some(&w2)));
+        proposed.fleet = pinned(true);
+        let found = plan_groups(snapshot, &proposed, &GroupName::default_group());
+        assert_eq!((found.moves.len(), found.add.len(), found.unschedulable.len()), (1, 0, 1));
     }
 
     /// What the old file said of a worker is undone, what a hold or silence says stays.

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use stead_engine::fleet::site::{Evaluated, Repository, evaluate};
+use stead_engine::fleet::site::{Evaluated, Repository, evaluate, is_manifest};
 use stead_model::diagnostic::Place;
 use stead_model::fleet::fleet_file::{Image, ImageSource};
 use stead_model::fleet::{Artifact, VmSpec};
 use stead_model::plan::Digest;
-use stead_model::site::{FileKind, SiteFile};
+use stead_model::site::manifest::Origin;
+use stead_model::site::{Entry, FileKind, Manifest, SiteFile};
 use stead_model::{Diagnostic, Diagnostics, Site};
 use tempfile::NamedTempFile;
 
@@ -31,6 +32,8 @@ pub(super) enum Trust {
 #[derive(Debug)]
 pub(super) struct SiteWork {
     site: Site,
+    /// Manifests elsewhere than where a site has them.
+    elsewhere: BTreeMap<String, Entry<Manifest>>,
     found: Evaluated,
 }
 
@@ -38,11 +41,13 @@ impl SiteWork {
     /// Evaluates a commit.
     pub(super) async fn evaluate(git: &Git, source: &Source) -> Result<Self, Failure> {
         let site = Site::read(site_files(git, source).await?);
-        let mut work = Self { site, found: Evaluated::default() };
+        let elsewhere = manifests_elsewhere(git, source).await?;
+        let mut work = Self { site, elsewhere, found: Evaluated::default() };
         work.found = work.run(source, &BTreeMap::new());
         if work.found.diagnostics.has_errors() {
-            let problems = work.all_problems();
-            return Err(Failure::invalid(Stage::Evaluated, &problems));
+            let failure = Failure::invalid(Stage::Evaluated, &work.all_problems());
+            let vm = work.found.failed.as_ref().map(ToString::to_string);
+            return Err(Failure { vm: failure.vm.clone().or(vm), ..failure });
         }
         Ok(work)
     }
@@ -50,6 +55,7 @@ impl SiteWork {
     fn run(&self, source: &Source, sizes: &BTreeMap<String, u64>) -> Evaluated {
         evaluate(&Repository {
             site: &self.site,
+            elsewhere: &self.elsewhere,
             fleet: &source.fleet,
             source: source.fleet_text.as_ref(),
             image_sizes: sizes,
@@ -220,6 +226,30 @@ async fn site_files(git: &Git, source: &Source) -> Result<Vec<SiteFile>, Failure
         });
     }
     Ok(files)
+}
+
+/// Reads the manifests of a commit that `fleet.yaml` names and that are not where a site has them.
+async fn manifests_elsewhere(
+    git: &Git,
+    source: &Source,
+) -> Result<BTreeMap<String, Entry<Manifest>>, Failure> {
+    let files = source.files.iter();
+    let matched =
+        files.filter(|(path, _)| FileKind::of_path(path).is_none() && is_manifest(&source.fleet, path));
+    let matched: Vec<(String, TreeFile)> = matched.map(|(path, file)| (path.clone(), file.clone())).collect();
+    let contents = source.content(git, &matched).await?;
+    let read = matched.into_iter().zip(contents).map(|((path, _), content)| {
+        let name = source.shown(&path);
+        let entry = match content {
+            Ok(bytes) => Site::read_manifest(&name, bytes, Origin::Elsewhere),
+            Err(why) => {
+                let problem = Diagnostic::error("node/bad-yaml", Place::Named(name), why);
+                Entry { diagnostics: Diagnostics(vec![problem]), ..Entry::default() }
+            }
+        };
+        (path, entry)
+    });
+    Ok(read.collect())
 }
 
 /// One image on its way to where blobs are.

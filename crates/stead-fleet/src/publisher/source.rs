@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use stead_model::diagnostic::Place;
 use stead_model::fleet::services::PublisherFile;
 use stead_model::fleet::services::publisher::Evaluator;
 use stead_model::fleet::{CommitId, FleetFile};
 use stead_model::site::FileKind;
 use stead_model::yaml::{self, Codes};
-use stead_model::{Diagnostics, diagnostic};
+use stead_model::{Diagnostic, Diagnostics, diagnostic};
 
 use super::failure::{Failure, Stage};
 use super::git::{Git, TreeFile};
@@ -60,7 +61,8 @@ impl Source {
             let content = source.content(git, &[(FLEET_FILE.to_owned(), found.clone())]).await?;
             let bytes = content.into_iter().next().unwrap_or_else(|| Ok(Vec::new()));
             let mut problems = Diagnostics::default();
-            let bytes = bytes.map_err(|why| Failure::permanent(Stage::Evaluated, why))?;
+            let about = |failure| Failure { is_of_fleet_file: true, ..failure };
+            let bytes = bytes.map_err(|why| about(Failure::permanent(Stage::Evaluated, why)))?;
             match yaml::source(&source.shown(FLEET_FILE), bytes, Codes::FLEET) {
                 Ok(text) => {
                     source.fleet = Arc::new(FleetFile::read(&text, &mut problems));
@@ -68,11 +70,32 @@ impl Source {
                 }
                 Err(found) => problems = found,
             }
+            if source.evaluator == Chosen::Nix {
+                source.refuse_site_keys(&mut problems);
+            }
             if problems.has_errors() {
-                return Err(Failure::invalid(Stage::Evaluated, &problems.sorted()));
+                return Err(about(Failure::invalid(Stage::Evaluated, &problems.sorted())));
             }
         }
         Ok(source)
+    }
+
+    /// Reports the keys of `fleet.yaml` that say something of manifests, of which Nix knows nothing.
+    fn refuse_site_keys(&self, problems: &mut Diagnostics) {
+        let Some(text) = &self.fleet_text else { return };
+        let fleet = &self.fleet;
+        let keys = [
+            ("manifests", fleet.manifests.iter().map(|glob| glob.span).next()),
+            ("vms", fleet.vms.values().map(|entry| entry.span).next()),
+            ("images", fleet.images.values().map(|entry| entry.span).next()),
+        ];
+        for (key, span) in keys.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+            let place = Place::Text { source: text.clone(), span };
+            let message = format!("`{key}` is for sites, and this commit is evaluated by Nix");
+            problems.push(Diagnostic::error("fleet/unsupported-field", place, message).path(key).help(
+                "say it in the flake, in `orchestrator.vms`; or set `evaluator: site` in publisher.yaml",
+            ));
+        }
     }
 
     /// Returns what to call a file in messages.
@@ -132,6 +155,33 @@ fn choose(files: &BTreeMap<String, TreeFile>, wanted: Evaluator) -> Result<Chose
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Section 2: what only a site has is told where the evaluator is Nix, once for each key, with its place.
+    #[test]
+    fn keys_of_sites_are_refused_with_nix() {
+        let of = |text: &str| {
+            let mut problems = Diagnostics::default();
+            let text = diagnostic::Source { name: FLEET_FILE.into(), text: text.into() };
+            let fleet = Arc::new(FleetFile::read(&text, &mut problems));
+            assert!(!problems.has_errors(), "{problems}");
+            let source = Source {
+                commit: CommitId::parse(&"a".repeat(40)).unwrap(),
+                subdir: String::new(),
+                files: BTreeMap::new(),
+                evaluator: Chosen::Nix,
+                fleet,
+                fleet_text: Some(text),
+            };
+            source.refuse_site_keys(&mut problems);
+            problems.iter().map(|problem| format!("{} {}", problem.place, problem.path)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("api_version: v1\ndefaults: {stopSeconds: 5}\n"), Vec::<String>::new());
+        let hash = "ab".repeat(32);
+        let all = format!(
+            "api_version: v1\nmanifests: [a/*.yaml, b/*.yaml]\nvms: {{web: {{priority: 1}}}}\nimages: {{disk: {{path: d.raw, sha256: {hash}}}}}\n"
+        );
+        assert_eq!(of(&all), ["fleet.yaml:2:13 manifests", "fleet.yaml:3:12 vms", "fleet.yaml:4:16 images"]);
+    }
 
     #[test]
     fn files_choose_the_evaluator() {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use stead_model::WorkerName;
-use stead_model::fleet::peer::Role;
 use stead_model::fleet::state::{Assignment, Heartbeat, Publication, Verdict};
 use stead_model::fleet::{CommitId, InstanceKey};
 use stead_model::token::join;
@@ -20,7 +19,7 @@ use super::request::{Answer, Desired, Hello, Request, Secret};
 use super::transport::{Link, Mode, Transport};
 use super::{DEADLINE, MAX_WAIT};
 use crate::api::{Applied, Beat, CallError, HoldOrder, Json, Leader, Master, PipelineReport, StatusFilter};
-use crate::identity::{Admitted, Enrolment, Identity, IdentityError, client_config, join_config};
+use crate::identity::{Admitted, Enrolment, Identity, IdentityError, MintOrder, client_config, join_config};
 
 #[cfg(test)]
 mod tests;
@@ -214,19 +213,23 @@ impl Client {
         Ok(hello)
     }
 
-    /// Returns a join token.
-    pub async fn mint_join(
-        &self,
-        role: Role,
-        name: Option<&str>,
-        lifetime: Duration,
-    ) -> Result<String, CallError> {
-        let name = name.unwrap_or_default().to_owned();
-        let Answer::Token(token) =
-            self.call(Request::Mint { role: role.word().to_owned(), name, lifetime }).await?
-        else {
+    /// Returns a join token. A master that is too old to make it as it is ordered has made another, which nobody gets.
+    pub async fn mint_join(&self, order: MintOrder) -> Result<String, CallError> {
+        let (iat, exp, jti) = (order.iat, order.exp, order.jti.clone());
+        let Answer::Token(token) = self.call(Request::Mint(order)).await? else {
             return Err(unexpected());
         };
+        let made = join::inspect(&token.0).map_err(|_| unexpected())?;
+        let is_as_ordered = iat.is_none_or(|iat| iat == made.iat)
+            && exp.is_none_or(|exp| exp == made.exp)
+            && jti.is_none_or(|jti| jti == made.jti);
+        if !is_as_ordered {
+            return Err(CallError::Refused {
+                code: "version-unsupported".to_owned(),
+                message: "the master is too old to make a token with times or an id that are given"
+                    .to_owned(),
+            });
+        }
         Ok(token.0)
     }
 

@@ -351,7 +351,7 @@ async fn call_join(join: &join::Client, request: &Request) -> Result<Answer, Fau
         | Request::Pipeline(_)
         | Request::Hold(_)
         | Request::Renew(_)
-        | Request::Mint { .. }
+        | Request::Mint(_)
         | Request::Enrolments
         | Request::Revoke(_) => Err(not_offered()),
     }
@@ -425,7 +425,7 @@ async fn call_master(master: &master::Client, request: &Request) -> Result<Answe
         | Request::Pipeline(_)
         | Request::Hold(_)
         | Request::Renew(_)
-        | Request::Mint { .. }
+        | Request::Mint(_)
         | Request::Enrolments
         | Request::Revoke(_) => call_master_rarely(master, request).await,
     }
@@ -464,11 +464,14 @@ async fn call_master_rarely(master: &master::Client, request: &Request) -> Resul
             let (certificate, authority) = (answer.get_cert()?.to_vec(), answer.get_ca()?.to_vec());
             Ok(Answer::Admitted { certificate, authority })
         }
-        Request::Mint { role, name, lifetime } => {
+        Request::Mint(order) => {
             let mut call = master.mint_join_request();
-            call.get().set_role(role);
-            call.get().set_name(name);
-            call.get().set_ttl_ms(u64::try_from(lifetime.as_millis()).unwrap_or(u64::MAX));
+            call.get().set_role(order.role.word());
+            call.get().set_name(order.name.as_deref().unwrap_or_default());
+            call.get().set_ttl_ms(u64::try_from(order.lifetime.as_millis()).unwrap_or(u64::MAX));
+            call.get().set_iat(order.iat.unwrap_or_default());
+            call.get().set_exp(order.exp.unwrap_or_default());
+            call.get().set_jti(order.jti.as_deref().unwrap_or_default());
             let answer = call.send().promise.await?;
             Ok(Answer::Token(Secret(convert::text(answer.get()?.get_token())?)))
         }

@@ -13,6 +13,7 @@ use stead_model::fleet::{CommitId, InstanceKey, VmSpec};
 
 use super::{DEADLINE, MAX_MESSAGE, MAX_SPECS, PROTO_MAJOR, PROTO_MINOR, PUBLISH_DEADLINE};
 use crate::api::{Applied, Beat, CallError};
+use crate::identity::MintOrder;
 
 /// Who is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,14 +244,7 @@ pub enum Request {
     /// The next certificate.
     Renew(Vec<u8>),
     /// A join token.
-    Mint {
-        /// For whom.
-        role: String,
-        /// Its name; empty: any.
-        name: String,
-        /// How long it holds.
-        lifetime: Duration,
-    },
+    Mint(MintOrder),
     /// Every enrolment.
     Enrolments,
     /// End an enrolment.
@@ -282,7 +276,7 @@ impl Request {
             | Self::Pipeline(_)
             | Self::Hold(_)
             | Self::Renew(_)
-            | Self::Mint { .. }
+            | Self::Mint(_)
             | Self::Enrolments
             | Self::Revoke(_) => DEADLINE,
         }

@@ -389,7 +389,13 @@ impl master::Server for Service {
             return Err(self.forbid("only a master may mint a token for a master"));
         }
         let name = Some(convert::text(params.get_name())?).filter(|name| !name.is_empty());
-        let order = MintOrder::new(role, name, Duration::from_millis(params.get_ttl_ms()));
+        let given = |time: i64| Some(time).filter(|time| *time != 0);
+        let order = MintOrder {
+            iat: given(params.get_iat()),
+            exp: given(params.get_exp()),
+            jti: Some(convert::text(params.get_jti())?).filter(|jti| !jti.is_empty()),
+            ..MintOrder::new(role, name, Duration::from_millis(params.get_ttl_ms()))
+        };
         let authority = Arc::clone(&self.hall.authority);
         let token = self.hall.outside(async move { authority.mint(&order).await }).await?;
         results.get().set_token(&token.map_err(|error| identity_error(&error))?);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::act::{ActError, Hands, hands};
 use super::facts::Abilities;
-use super::fetch::{FetchError, Fetched, Fetcher};
+use super::fetch::{FetchError, Fetched, Fetcher, Progress};
 use super::figures::Figures;
 use super::files::{Files, Lock, Session};
 use super::ready::Run;
@@ -51,6 +51,8 @@ pub(super) struct Agent {
     busy: BTreeMap<InstanceKey, Busy>,
     /// What is under way for closures.
     fetching: BTreeMap<Digest, Id>,
+    /// How much of them came.
+    progress: BTreeMap<Digest, Arc<Progress>>,
     /// Closures that are here and not kept yet, and those that could not be had.
     closures: BTreeMap<Digest, Closure>,
     fetch_messages: BTreeMap<Digest, String>,
@@ -63,6 +65,8 @@ pub(super) struct Agent {
     told: Told,
     used: Resources,
     was_disk_low: bool,
+    /// Machines here that are not ours.
+    foreign: BTreeSet<String>,
     /// Whether something here or assigned must not run twice.
     has_singletons: bool,
     is_telling: bool,
@@ -163,6 +167,7 @@ impl Agent {
             work: JoinSet::new(),
             busy: BTreeMap::new(),
             fetching: BTreeMap::new(),
+            progress: BTreeMap::new(),
             closures: BTreeMap::new(),
             fetch_messages: BTreeMap::new(),
             built_locally: BTreeSet::new(),
@@ -172,6 +177,7 @@ impl Agent {
             told: Told::default(),
             used: Resources::default(),
             was_disk_low: false,
+            foreign: BTreeSet::new(),
             has_singletons: false,
             is_telling: false,
             needs_full: true,
@@ -292,6 +298,7 @@ impl Agent {
 
     fn note_fetch(&mut self, hash: Digest, result: Result<Fetched, FetchError>) {
         self.fetching.remove(&hash);
+        self.progress.remove(&hash);
         match result {
             Ok(fetched) => {
                 self.fetch_messages.remove(&hash);

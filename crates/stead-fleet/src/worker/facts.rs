@@ -6,13 +6,19 @@ use std::fs;
 use std::path::Path;
 
 use stead_drivers::doctor::{self, CheckStatus, MachineDriverName, Programs};
-use stead_drivers::machine::sandbox;
+use stead_drivers::machine::{oci, sandbox};
 use stead_model::fleet::services::WorkerFile;
 use stead_model::fleet::state::{Allocatable, WorkerFacts};
 use stead_model::fleet::vm::{Arch, Driver, Resources, SPEC_VERSION};
 
 use super::drivers::Machines;
 use super::fetch::nix_version;
+
+/// What is said of containers of an ordinary account.
+const ROOTLESS: &str = "containers here may use more than their cpuMilli and memory, for an ordinary account has no control groups to limit them by: run the agent as root";
+
+/// How many foreign machines are told of.
+const MOST_FOREIGN: usize = 32;
 
 /// What does not change while the agent lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,10 +52,13 @@ impl Abilities {
             }
         }
         let nix_version = nix_version(&nix_binary, search_path.as_ref()).await;
-        let notes = match found.contains(&Driver::Sandbox) {
+        let mut notes: Vec<String> = match found.contains(&Driver::Sandbox) {
             true => sandbox::try_quota().err().map(|why| unlimited(&why)).into_iter().collect(),
             false => Vec::new(),
         };
+        if found.contains(&Driver::Oci) && oci::is_rootless() {
+            notes.push(ROOTLESS.to_owned());
+        }
         Self { drivers: with_mapped(found, &machines), nix_version, notes }
     }
 }
@@ -84,6 +93,7 @@ pub(super) fn facts(
     directory: &Path,
     abilities: &Abilities,
     used: Resources,
+    foreign: &BTreeSet<String>,
 ) -> WorkerFacts {
     let space = Space::of(directory);
     let capacity = file.capacity.unwrap_or_else(|| Allocatable {
@@ -102,6 +112,8 @@ pub(super) fn facts(
         disk_pressure: is_disk_low(file, directory),
         nix_version: abilities.nix_version.clone(),
         notes: abilities.notes.clone(),
+        foreign: foreign.iter().take(MOST_FOREIGN).cloned().collect(),
+        mapped: file.map_driver.clone(),
     }
 }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use stead_engine::fleet::reconcile::collectable;
@@ -62,6 +63,39 @@ pub(super) struct Fetched {
     pub(super) is_built_locally: bool,
 }
 
+/// How much of what a spec names has come.
+#[derive(Debug)]
+pub(super) struct Progress {
+    came: AtomicU64,
+    /// How much there is; none: nobody knows before it is here.
+    total: Option<u64>,
+}
+
+impl Progress {
+    /// Returns that of a spec of which nothing has come.
+    pub(super) fn of(spec: &VmSpec) -> Self {
+        let sizes = spec.artifacts().into_iter().map(|(_, artifact)| match artifact {
+            Artifact::Blob { size, .. } => Some(*size),
+            Artifact::Store { .. } | Artifact::Written { .. } => None,
+        });
+        Self { came: AtomicU64::new(0), total: sizes.sum() }
+    }
+
+    /// Takes what came.
+    fn add(&self, bytes: u64) {
+        self.came.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns it in words.
+    pub(super) fn describe(&self) -> String {
+        let came = self.came.load(Ordering::Relaxed);
+        match self.total {
+            Some(total) => format!("{came} of {total} bytes"),
+            None => format!("{came} bytes"),
+        }
+    }
+}
+
 /// Gets bits and keeps them.
 #[derive(Clone, Debug)]
 pub(super) struct Fetcher {
@@ -77,7 +111,7 @@ impl Fetcher {
     }
 
     /// Gets everything that a spec names and is not here, and compares it.
-    pub(super) async fn fetch(&self, spec: &VmSpec) -> Result<Fetched, FetchError> {
+    pub(super) async fn fetch(&self, spec: &VmSpec, progress: &Arc<Progress>) -> Result<Fetched, FetchError> {
         let mut fetched = Fetched::default();
         for (field, artifact) in spec.artifacts() {
             let about = |error: FetchError| FetchError {
@@ -88,12 +122,14 @@ impl Fetcher {
                 Artifact::Blob { sha256, size, .. } => {
                     let base = self.artifacts.as_deref();
                     let place = self.files.blob(sha256);
-                    fetched.bytes += blob::fetch(base, sha256, *size, &place).await.map_err(about)?;
+                    let fetching = blob::fetch(base, sha256, *size, &place, progress);
+                    fetched.bytes += fetching.await.map_err(about)?;
                 }
                 Artifact::Store { path, nar_hash, .. } => {
                     let got = self.nix.fetch(path, nar_hash).await.map_err(about)?;
                     fetched.is_built_locally |= got.is_built_locally;
                     fetched.bytes += got.bytes;
+                    progress.add(got.bytes);
                 }
                 Artifact::Written { path, .. } => {
                     return Err(about(FetchError::failed(format!("nobody built {}", path.as_str()))));
@@ -147,12 +183,14 @@ impl Fetcher {
         is_whole.then_some(closure.is_built_locally)
     }
 
-    /// Drops what nothing runs, nothing may run and no VM had among its last `keep_previous`; returns how many closures.
+    /// Drops what nothing runs, nothing may run and no VM of `here` had among its last `keep_previous`; returns how many
+    /// closures.
     ///
     /// Only while nothing is being fetched: what was just got is not kept yet.
     /// Blobs of `wanted` stay: some of what a fetch needs may be here before the rest is.
     pub(super) fn collect(
         &self,
+        here: &BTreeSet<VmId>,
         in_use: &BTreeSet<Digest>,
         wanted: &[Arc<VmSpec>],
         keep_previous: u32,
@@ -160,7 +198,7 @@ impl Fetcher {
         let mut history = self.files.history();
         let known: BTreeSet<Digest> = history.values().flatten().copied().collect();
         let mut gone: BTreeSet<Digest> =
-            collectable(&history, in_use, keep_previous as usize).into_iter().collect();
+            collectable(&history, here, in_use, keep_previous as usize).into_iter().collect();
         let roots = self.roots()?;
         // What was being kept when the agent died, and nobody had since.
         gone.extend(roots.keys().filter(|hash| !known.contains(hash) && !in_use.contains(hash)));

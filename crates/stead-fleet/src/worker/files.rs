@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use serde::de::DeserializeOwned;
@@ -22,6 +23,9 @@ use super::WorkerError;
 use crate::events::Ev;
 
 const LOCK: &str = "worker.lock";
+/// How often a lock that is taken is looked at again before somebody else has it, and how soon.
+const LOOKS: u32 = 50;
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const NAME: &str = "worker.name";
 const SESSION: &str = "worker.session";
 const LEASE: &str = "worker.lease";
@@ -160,8 +164,15 @@ impl Files {
         let mut options = File::options();
         let file = options.create(true).truncate(false).write(true).mode(0o600).open(&path);
         let file = file.map_err(about(&path))?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(WorkerError::Locked(directory));
+        // What an agent was about to start when it was killed has the lock until it is another program.
+        let is_taken = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
+        let mut looks = 0;
+        while is_taken() {
+            looks += 1;
+            if looks > LOOKS {
+                return Err(WorkerError::Locked(directory));
+            }
+            std::thread::sleep(LOOK_AGAIN);
         }
         sweep(&directory).map_err(about(&directory))?;
         let files = Self { directory };

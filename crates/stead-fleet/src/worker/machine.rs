@@ -99,6 +99,9 @@ impl Asked<'_> {
             MachineSpec { user: "root".to_owned(), ..MachineSpec::new(self.owner.clone(), kind) };
         let size = self.spec.resources;
         machine.memory_mb = Some(size.mem_mib);
+        // A driver without one says so; what only stands in for another does without.
+        let is_mapped = self.driver != self.spec.runtime.driver && !self.driver.is_virtual();
+        machine.vsock = self.spec.runtime.vsock && !is_mapped;
         match self.driver {
             Driver::Sandbox => {
                 machine.cpu_milli = Some(size.cpu_milli);
@@ -122,7 +125,6 @@ impl Asked<'_> {
                 machine.boot = self.boot();
                 machine.drives = self.spec.runtime.disks.iter().map(|disk| self.drive(disk)).collect();
                 machine.nics = self.cards();
-                machine.vsock = self.spec.runtime.vsock;
                 machine.files = self.files;
             }
         }
@@ -245,7 +247,7 @@ pub(super) fn remove_volume(volumes: &Path, name: &str) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::{Value, json};
     use stead_model::diagnostic::{Diagnostics, Source};
     use stead_model::fleet::vm::read_specs;
@@ -254,7 +256,7 @@ mod tests {
 
     const STORE: &str = "/nix/store/nzwi9zybr70kfpbp3s3l07k0xxps0j12-vm-web";
 
-    fn spec(more: &Value) -> VmSpec {
+    pub(in crate::worker) fn spec(more: &Value) -> VmSpec {
         let resources = json!({"cpuMilli": 1500, "memMiB": 64});
         let mut value = json!([{"id": "web", "group": "default", "resources": resources}]);
         for (key, part) in more.as_object().unwrap() {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use stead_engine::fleet::reconcile::{Exit, LocalState};
+use stead_model::fleet::vm::Driver;
 use stead_model::fleet::{InstanceKey, Millis};
-use stead_model::machine::{Machine, OwnerScope};
+use stead_model::machine::{Machine, MachineId, OwnerScope};
 use stead_runner::machine::MachineError;
 use stead_runner::process_table::Process;
 
@@ -37,6 +38,12 @@ pub(super) struct Sight {
 pub(super) async fn look(hands: &Hands) -> io::Result<Sight> {
     let mut sight = Sight::default();
     let boot_id = clock::boot_id();
+    // Before the records: whatever is made of ours meanwhile has one by then.
+    let mut listed = Vec::new();
+    for (kind, driver) in hands.machines.all() {
+        let machines = driver.list(&OwnerScope::All).await.unwrap_or_default();
+        listed.extend(machines.into_iter().map(|machine| (kind, machine)));
+    }
     for record in hands.files.records()? {
         let inspected = inspect(hands, &record).await;
         let (machine, is_clear) = inspected.map_or((None, false), |machine| (machine, true));
@@ -51,16 +58,25 @@ pub(super) async fn look(hands: &Hands) -> io::Result<Sight> {
         Some((found.record.driver, id))
     });
     let ours: BTreeSet<_> = ours.collect();
-    for (kind, driver) in hands.machines.all() {
-        let Ok(machines) = driver.list(&OwnerScope::All).await else { continue };
-        for machine in machines {
-            let is_ours = machine.owner.scope() == hands.machines.scope();
-            if !(is_ours && ours.contains(&(kind, machine.id))) {
-                sight.foreign.insert(format!("{} {}", kind.word(), machine.owner));
-            }
+    for (kind, machine) in listed {
+        let is_called_as_ours = machine.owner.scope() == hands.machines.scope();
+        let name = format!("{} {}", kind.word(), machine.owner);
+        let entry = (kind, machine.id);
+        // One without a record may just have been removed by us.
+        if is_called_as_ours && (ours.contains(&entry) || !is_there(hands, &entry).await) {
+            continue;
         }
+        sight.foreign.insert(name);
     }
     Ok(sight)
+}
+
+/// Whether a driver still has a machine, as far as that can be told.
+async fn is_there(hands: &Hands, (kind, id): &(Driver, MachineId)) -> bool {
+    match hands.machines.get(*kind) {
+        Ok(driver) => driver.inspect(id).await.is_ok_and(|machine| machine.is_some()),
+        Err(_) => false,
+    }
 }
 
 async fn inspect(hands: &Hands, record: &Record) -> Result<Option<Machine>, MachineError> {
@@ -76,10 +92,10 @@ pub(super) fn start_of(pid: u32) -> Option<u64> {
 /// Returns what an instance is doing, by record, process and driver together.
 fn state(record: &Record, machine: Option<&Machine>, boot_id: &str) -> LocalState {
     if let Some(machine) = machine.filter(|machine| machine.state.is_live()) {
-        let is_known = record.pid.is_some()
-            && record.pid == machine.pid
-            && record.boot_id == boot_id
-            && record.pid.and_then(start_of) == record.pid_start;
+        // One that ended since its driver looked is still our run: its end is noticed at the next look.
+        let is_same_run = |pid: u32| start_of(pid).is_none_or(|start| Some(start) == record.pid_start);
+        let is_known =
+            record.boot_id == boot_id && record.pid == machine.pid && record.pid.is_some_and(is_same_run);
         return if is_known { LocalState::Running } else { LocalState::Begun };
     }
     let gone =
@@ -102,5 +118,44 @@ fn state(record: &Record, machine: Option<&Machine>, boot_id: &str) -> LocalStat
     match (exit.code, exit.signal) {
         (Some(code), None) => gone(Exit::Status(code), ran_for),
         (Some(_) | None, Some(_)) | (None, None) => gone(Exit::Killed, ran_for),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use stead_model::plan::Digest;
+
+    use super::*;
+    use crate::worker::machine::tests::spec;
+
+    fn seen_as(pid: u32) -> Machine {
+        serde_json::from_value(json!({
+            "id": "web-0", "owner": {"scope": "fleet/w1", "name": "web-0"}, "uuid": "u", "state": "running",
+            "spec_hash": "h", "pid": pid, "created_at": "2026-01-01T00:00:00Z",
+        }))
+        .unwrap()
+    }
+
+    /// F1, case 14: an end between the driver's look and ours is an end, and no run that somebody else began.
+    #[test]
+    fn what_ends_while_it_is_looked_at_was_running() {
+        let key = InstanceKey::parse("web/0").unwrap();
+        let spec = Arc::new(spec(&json!({"runtime": {"driver": "sandbox"}})));
+        let own = std::process::id();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let boot_id = clock::boot_id();
+        let mut record = Record::new(&key, &spec, Digest::of(b"web"), Driver::Sandbox);
+        (record.pid, record.pid_start) = (Some(ended.id()), Some(1));
+        assert_eq!(state(&record, Some(&seen_as(ended.id())), &boot_id), LocalState::Running);
+        assert_eq!(state(&record, Some(&seen_as(own)), &boot_id), LocalState::Begun, "another process");
+        record.pid = Some(own);
+        assert_eq!(state(&record, Some(&seen_as(own)), &boot_id), LocalState::Begun, "its number again");
+        record.pid_start = start_of(own);
+        assert_eq!(state(&record, Some(&seen_as(own)), &boot_id), LocalState::Running);
+        assert_eq!(state(&record, Some(&seen_as(own)), "another boot"), LocalState::Begun);
     }
 }

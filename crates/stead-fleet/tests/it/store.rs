@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stead_fleet::store::{Change, Committed, Embedded, Etcd, FleetStore, StoreError, Txn};
+use stead_testkit::etcd;
 
 mod contract;
 mod embedded;
-pub(crate) mod etcd;
 
 #[tokio::test]
 async fn the_embedded_store_keeps_the_contract() {

@@ -71,6 +71,12 @@ pub(super) const FILES: &[Explanation] = &[
         "Correct its spelling, or remove it; `stead schema fleet` has every key.",
     ),
     said(
+        "fleet/unknown-manifest",
+        "No manifest is called like that",
+        "A glob of `manifests` matches no file of the commit.",
+        "Commit a manifest there, or take the glob out.",
+    ),
+    said(
         "fleet/unknown-node",
         "There is no such node",
         "`fleet.yaml` says something of a node that no manifest has.",
@@ -97,7 +103,7 @@ pub(super) const FILES: &[Explanation] = &[
     said(
         "fleet/unsupported-field",
         "A key that a fleet has no use for",
-        "Manifests can say more than a fleet does.",
+        "Manifests can say more than a fleet does, and `manifests`, `vms` and `images` of fleet.yaml are for sites, not for Nix.",
         "Leave it out, or make these nodes with `stead create`.",
     ),
 ];
@@ -218,6 +224,12 @@ pub(super) const REFUSALS: &[Explanation] = &[
         "The name cannot be had",
         "Somebody is called so already, or the token is for another name.",
         "Choose another name, or mint a token for this one.",
+    ),
+    said(
+        "fleet/join-role",
+        "The token is for another role",
+        "A token says what it makes of its bearer; this one was not sent, and can still be used.",
+        "Mint one of the role that is named.",
     ),
     said(
         "fleet/join-signature",

@@ -198,7 +198,7 @@ pub(super) const NODES: &[Explanation] = &[
     said(
         "node/readable-secrets",
         "Others may read the secrets",
-        "`secrets.yaml` is readable by other accounts, and Git does not keep it so.",
+        "`secrets.yaml` is readable by other accounts.",
         "`chmod 600` it.",
     ),
     said(
@@ -224,6 +224,12 @@ pub(super) const NODES: &[Explanation] = &[
         "It took too long",
         "A node was not ready in time.",
         "Look at its console; give it more time.",
+    ),
+    said(
+        "node/tracked-secrets",
+        "Git has the secrets",
+        "`secrets.yaml` is in the index of a Git repository: everybody who has that reads it, and every clone is readable by other accounts, because Git keeps no such mode. Only `stead validate` says so: whoever cloned it cannot mend it.",
+        "Take it out (`git rm --cached`), make new secrets, and `chmod 600` the file.",
     ),
     said(
         "node/type-unsupported",

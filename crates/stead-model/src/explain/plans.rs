@@ -58,6 +58,12 @@ pub(super) const PLANS: &[Explanation] = &[
         "Set `on_error: continue` on what it depends on, or move it to `finally`.",
     ),
     said(
+        "plan/no-inverse",
+        "A change that cannot be undone",
+        "A task with `undo: auto` changed something that the operation cannot bring back, such as files over 1 MiB or discarded changes.",
+        "If the run is rolled back, this task's undo fails: bring back what was there by hand, or give the task an `undo` of its own.",
+    ),
+    said(
         "plan/not-upstream",
         "The result of a task that may not have run",
         "`results.NAME` is used by a task that does not depend on NAME.",
@@ -164,9 +170,9 @@ pub(super) const REACH: &[Explanation] = &[
     ),
     said(
         "reach/input-cut",
-        "A command did not read its input",
-        "It came faster than the command read it, and was cut.",
-        "Hand large input over in a file.",
+        "The input of a command was cut",
+        "The host had no room to keep what the command had not read yet.",
+        "Free disk space there, or hand large input over in a file.",
     ),
     said(
         "reach/insecure",

@@ -66,7 +66,7 @@ codes! {
     /// Its driver cannot make it.
     DriverError "driver-error" "its driver refused it; read the message and change the spec",
     /// The worker's disk is full.
-    DiskPressure "disk-pressure" "the worker has too little free disk, nothing is added; free some, or raise `min_free_disk`",
+    DiskPressure "disk-pressure" "the worker has too little free disk, nothing is added; free some, or lower `min_free_disk` of worker.yaml",
     /// Its worker has been silent.
     WorkerUnknown "worker-unknown" "its worker is silent; check the worker and its network",
     /// Its worker has been silent for long.
@@ -89,14 +89,8 @@ codes! {
     Foreign "foreign" "a machine that is not of this fleet is on the worker; it is left alone",
     /// What is known of it is old.
     Stale "stale" "what is shown is old because the store is away; restore the store",
-    /// The master's state was lost and is not whole yet.
-    Rebuilding "rebuilding" "the master's state was lost and comes from what workers report and the publisher publishes; wait for what is missing",
     /// It was built on its worker.
     BuiltLocally "built-locally" "no cache had it, so its worker built it; nothing to do",
-    /// A rollout is on hold.
-    RolloutHeld "rollout-held" "the rollout stopped because an instance of the new spec does not become ready; fix it or revert the commit",
-    /// A rollout is paused.
-    RolloutPaused "rollout-paused" "the rollout is paused; set `rollout.pause: false`",
 }
 
 impl fmt::Display for Code {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::labels::{Labels, labels_schema};
+use super::labels::{Labels, labels_schema, read_worker_labels};
 use super::policy::{self, POLICY_KEYS, Policy};
 use super::vm::{
     Resources, SCHEDULING_KEYS, Scheduling, Sparse, VM_DEFAULTS_KEYS, VmDefaults, read_defaults,
@@ -345,7 +345,7 @@ fn read_worker(walk: &mut Walk<'_>, node: Node<'_>) -> Option<WorkerEntry> {
     }
     let fields = walk.map(node, &WORKER_KEYS)?;
     Some(WorkerEntry {
-        labels: fields.get("labels").map(|node| super::labels::read_labels(walk, node)).unwrap_or_default(),
+        labels: fields.get("labels").map(|node| read_worker_labels(walk, node)).unwrap_or_default(),
         cordon: read::flag(walk, fields, "cordon").unwrap_or_default(),
         drain: read::flag(walk, fields, "drain").unwrap_or_default(),
         suspend: read::flag(walk, fields, "suspend").unwrap_or_default(),

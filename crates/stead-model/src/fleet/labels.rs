@@ -179,6 +179,17 @@ pub(super) fn read_labels(walk: &mut Walk<'_>, node: Node<'_>) -> Labels {
     labels
 }
 
+/// Reads labels of a worker: none of those that Stead itself gives it.
+pub(super) fn read_worker_labels(walk: &mut Walk<'_>, node: Node<'_>) -> Labels {
+    let labels = read_labels(walk, node);
+    let is_own = |key: &Node<'_>| key.as_text().is_some_and(|key| key.starts_with("stead/"));
+    for (key, _) in node.as_map().into_iter().flatten().filter(|(key, _)| is_own(key)) {
+        let problem = key.error("fleet/conflict", "labels of `stead/` are set by Stead");
+        walk.report(problem.help("leave it out"));
+    }
+    labels
+}
+
 /// Reads a selector, as a list or in its short form.
 pub(super) fn read_selector(walk: &mut Walk<'_>, node: Node<'_>) -> Vec<Requirement> {
     let mut selector = Vec::new();

@@ -1,5 +1,6 @@
 //! The files of the three daemons of a fleet. They hold trust, so no commit can change them.
 
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -66,10 +67,26 @@ fn authorities(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str) -> Vec<String
     found
 }
 
+/// Any free port of this machine alone.
+const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Returns where figures are shown. They need no certificate to be seen, so they are for this machine alone.
+fn read_observe(walk: &mut Walk<'_>, fields: Fields<'_>, usual: &str) -> SocketAddr {
+    let Some(text) = read::text(walk, fields, "observe") else { return ANYWHERE };
+    let address: Option<SocketAddr> = text.parse().ok();
+    if address.is_none_or(|address| !address.ip().is_loopback())
+        && let Some(node) = fields.get("observe")
+    {
+        let problem = node.bad(format!("`{text}` is not an address of this machine alone"));
+        walk.report(problem.help(format!("write `{usual}`")));
+    }
+    address.unwrap_or(ANYWHERE)
+}
+
 /// Returns where `key` says to listen, or the default.
 fn listen(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str, default: &str) -> String {
     let Some(text) = read::text(walk, fields, key) else { return default.to_owned() };
-    if text.parse::<core::net::SocketAddr>().is_err()
+    if text.parse::<SocketAddr>().is_err()
         && let Some(node) = fields.get(key)
     {
         let help = format!("write an IP address and a port, such as `{default}`");

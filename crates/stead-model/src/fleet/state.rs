@@ -5,6 +5,7 @@
 //! plans without a master.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,7 @@ use crate::plan::Digest;
 
 mod snapshot;
 
-pub use snapshot::{Snapshot, SnapshotGroup, SnapshotPlacement};
+pub use snapshot::{Homeless, Snapshot, SnapshotGroup, SnapshotNow, SnapshotPlacement};
 
 /// What is known of a worker's presence, with what `fleet.yaml` and holds make of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -211,6 +212,12 @@ pub struct WorkerFacts {
     /// What its machines do without, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// Machines there that are not of this fleet, by what they are called; some of them, if there are many.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub foreign: BTreeSet<String>,
+    /// What stands in for which driver.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mapped: BTreeMap<Driver, Driver>,
 }
 
 impl WorkerFacts {
@@ -249,9 +256,9 @@ pub struct Placement {
     pub worker: Option<WorkerName>,
     /// What it may run now.
     pub released: Digest,
-    /// The generation that released it.
+    /// The generation that placed or released it last.
     pub generation: u64,
-    /// When it was placed.
+    /// When that was.
     pub since: Millis,
     /// Why it is there.
     pub reason: MoveReason,
@@ -500,6 +507,16 @@ pub enum HoldTarget {
     Vm(VmId),
     /// New generations of a group wait.
     Group(GroupName),
+}
+
+impl fmt::Display for HoldTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Worker(name) => write!(f, "worker/{name}"),
+            Self::Vm(id) => write!(f, "vm/{id}"),
+            Self::Group(name) => write!(f, "group/{name}"),
+        }
+    }
 }
 
 /// Specs by VM and by the hash of what they run: two VMs may run the same and yet not be the same.

@@ -106,6 +106,17 @@ fn host(walk: &mut Walk<'_>, node: Node<'_>, defaults: &Host) -> Option<Host> {
     {
         walk.report(key.bad("`become_password` without `become` has no use").help("add `become: sudo`"));
     }
+    if let Some(what) = host.needs_executor()
+        && host.executor == ExecutorMode::Never
+    {
+        let key = |name| node.as_map().and_then(|_| node.key(name));
+        let place = key("executor").or_else(|| key(what)).unwrap_or(node);
+        walk.report(
+            place
+                .bad(format!("`executor: never` and `{what}` exclude each other"))
+                .help("only the executor changes the account or works below another root"),
+        );
+    }
     host.labels.insert(SOURCE_LABEL.to_owned(), "inventory".to_owned());
     Some(host)
 }

@@ -60,7 +60,7 @@ hosts:
 #[test]
 fn every_key_of_a_host_is_kept_and_the_host_wins_over_the_defaults() {
     let inventory = read(
-        "api_version: v1\ndefaults: {become: sudo, become_password: {env: SUDO}, workdir: /w, executor: never, root: /r, parallel: 3, description: d}\nhosts:\n  a: ops@h\n  b: {transport: ops@h, become: 'doas:web', become_password: {file: /p}, workdir: /x, executor: always, root: /, parallel: 1, description: e}\n  c: {transport: ops@h, become: none}\n",
+        "api_version: v1\ndefaults: {become: sudo, become_password: {env: SUDO}, workdir: /w, executor: always, root: /r, parallel: 3, description: d}\nhosts:\n  a: ops@h\n  b: {transport: ops@h, become: 'doas:web', become_password: {file: /p}, workdir: /x, executor: auto, root: /, parallel: 1, description: e}\n  c: {transport: ops@h, become: none}\n",
     );
     let expected = Host {
         transport: TransportSpec::parse("ops@h").unwrap(),
@@ -68,7 +68,7 @@ fn every_key_of_a_host_is_kept_and_the_host_wins_over_the_defaults() {
         become_user: Some(sudo()),
         become_password: Some(SecretSource::Env("SUDO".into())),
         workdir: Some("/w".into()),
-        executor: ExecutorMode::Never,
+        executor: ExecutorMode::Always,
         root: Some("/r".into()),
         parallel: Some(3),
         description: Some("d".into()),
@@ -79,7 +79,7 @@ fn every_key_of_a_host_is_kept_and_the_host_wins_over_the_defaults() {
         become_user: Some(doas),
         become_password: Some(SecretSource::File("/p".into())),
         workdir: Some("/x".into()),
-        executor: ExecutorMode::Always,
+        executor: ExecutorMode::Auto,
         root: None,
         parallel: Some(1),
         description: Some("e".into()),
@@ -87,6 +87,33 @@ fn every_key_of_a_host_is_kept_and_the_host_wins_over_the_defaults() {
     };
     assert_eq!(inventory.hosts["b"], own);
     assert_eq!(inventory.hosts["c"], Host { become_user: None, become_password: None, ..expected });
+}
+
+/// Without an executor nothing changes the account or the root: the inventory says so, at its place.
+#[test]
+fn what_only_the_executor_heeds_excludes_doing_without_it() {
+    let text = "api_version: v1
+defaults: {executor: never}
+hosts:
+  a: {transport: ops@h, become: sudo}
+  b: {transport: ops@h, root: /srv}
+  c: {transport: 'ops@h?become=doas', executor: never}
+  d: {transport: local, root: /srv}
+  e: {transport: ops@h, become: sudo, executor: auto}
+  f: ops@h
+";
+    let problems = refused(text);
+    let told: Vec<String> = problems.iter().map(|problem| format!("{problem:?}")).collect();
+    assert_eq!(problems.iter().count(), 3, "{told:#?}");
+    let messages: Vec<&str> = problems.iter().map(|problem| problem.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "`executor: never` and `become` exclude each other",
+            "`executor: never` and `root` exclude each other",
+            "`executor: never` and `become` exclude each other"
+        ]
+    );
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::id::{RunId, SiteKey};
+use crate::plan::Digest;
 use crate::site::Parcel;
 use crate::site::parcel::ParcelError;
 
@@ -114,6 +115,38 @@ impl ErrandEnd {
         }
         self
     }
+}
+
+/// Which images and templates a hosting node is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImagesAsked {
+    /// Where they lie there; what is not absolute is below its state directory.
+    pub directory: String,
+    /// What nodes call them, without the ending of a file.
+    pub names: Vec<String>,
+}
+
+/// Images and templates that a hosting node is to fetch from the server of the level above.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImagesOffered {
+    /// Where they are to lie there; what is not absolute is below its state directory.
+    pub directory: String,
+    /// What there is to fetch.
+    pub files: Vec<ImageOffered>,
+}
+
+/// A file that the server of a level has for a hosting node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageOffered {
+    /// What it is to be called.
+    pub file: String,
+    /// How many bytes it has.
+    pub size: u64,
+    /// Its hash, by which it is asked for and known.
+    pub sha256: Digest,
 }
 
 /// A line of those that follow an errand which is no event.

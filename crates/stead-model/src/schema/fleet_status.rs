@@ -119,13 +119,13 @@ fn group() -> Value {
         &[
             ("generation", count()),
             ("commit", commit()),
-            ("code", code()),
+            ("code", one_of(&["empty-set", "too-many-stops", "suspended", "duplicate-id"])),
             ("stops", count()),
             ("running", count()),
             ("message", text()),
             ("approve", hash()),
         ],
-        &[("reason", text())],
+        &[],
     );
     closed(
         &[

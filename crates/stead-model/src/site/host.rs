@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::address::{Authority, Cidr, Reach};
-use super::{Located, read};
+use super::{Located, names, read};
 use crate::id::SiteKey;
-use crate::transport::Become;
+use crate::transport::{Become, is_host_key};
 use crate::yaml::{Fields, Node, Walk};
 
 mod fault;
@@ -17,7 +17,7 @@ mod write;
 
 pub use fault::{Fault, FaultPhase};
 pub(super) use keys::VMIDS;
-use keys::{ACCESS_KEYS, NETWORK_KEYS, STORAGE_KEYS, TIMEOUT_KEYS};
+use keys::{ACCESS_KEYS, INTERFACE_KEYS, NETWORK_KEYS, POOL_KEYS, STORAGE_KEYS, TIMEOUT_KEYS};
 pub use keys::{HOST_KEYS, HOSTING_KEYS, INSTANCE_KEYS};
 
 /// What makes machines.
@@ -291,6 +291,19 @@ impl Host {
         merged
     }
 
+    /// Returns the names of the interfaces that the machine is said to have.
+    pub fn interfaces(&self) -> impl Iterator<Item = &str> {
+        let network = self.description.get("network").and_then(|network| network.get("interfaces"));
+        network.and_then(Value::as_object).into_iter().flat_map(|map| map.keys().map(String::as_str))
+    }
+
+    /// Returns the names of the ZFS pools that the machine is said to have.
+    pub fn zfs_pools(&self) -> impl Iterator<Item = &str> {
+        let storage = self.description.get("storage").and_then(|storage| storage.get("zfs_pools"));
+        let pools = storage.and_then(Value::as_array).into_iter().flatten();
+        pools.filter_map(|pool| pool.as_str().or_else(|| pool.get("name")?.as_str()))
+    }
+
     /// Returns how many nodes are worked on at once.
     pub fn parallel(&self) -> u32 {
         self.parallel.unwrap_or(if self.driver() == DriverKind::Sandbox { 64 } else { 8 })
@@ -388,8 +401,8 @@ fn read_fields(walk: &mut Walk<'_>, fields: Fields<'_>) -> Host {
         node: read::text(walk, fields, "node"),
         parent_node: read::id(walk, fields, "parent_node"),
         datastore: read::text(walk, fields, "datastore"),
-        packages: fields.get("packages").and_then(|node| read_names(walk, node)),
-        services: fields.get("services").and_then(|node| read_names(walk, node)),
+        packages: fields.get("packages").and_then(|node| read_names(walk, node, names::is_package)),
+        services: fields.get("services").and_then(|node| read_names(walk, node, names::is_service)),
         boot_delay_ms: read::number(walk, fields, "boot_delay_ms", 0..=3_600_000).unwrap_or_default(),
         faults: fault::read(walk, fields),
         ..Host::default()
@@ -476,11 +489,30 @@ fn read_access(walk: &mut Walk<'_>, fields: Fields<'_>) -> Access {
         read::warn(walk, key, "node/unapplied-key", message, help);
     }
     Access {
-        host_user: read::text(walk, fields, "host_user"),
+        host_user: fields.get("host_user").and_then(|node| read_host_user(walk, node)),
         ssh_port: read::number(walk, fields, "ssh_port", 1..=65535),
         authorized_keys: read::located_texts(walk, fields, "authorized_keys"),
-        host_key: read::text(walk, fields, "host_key"),
+        host_key: fields.get("host_key").and_then(|node| read_host_key(walk, node)),
     }
+}
+
+fn read_host_user(walk: &mut Walk<'_>, node: Node<'_>) -> Option<String> {
+    let text = walk.full_text(node)?;
+    if text.starts_with('-') || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        walk.report(node.error("node/bad-name", format!("{} is no name to log in by", node.describe())));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+fn read_host_key(walk: &mut Walk<'_>, node: Node<'_>) -> Option<String> {
+    let text = walk.full_text(node)?;
+    if !is_host_key(text) {
+        let problem = node.bad(format!("{} is no key of a host", node.describe()));
+        walk.report(problem.help("write `SHA256:…`, or `TYPE BASE64` as in a known_hosts file"));
+        return None;
+    }
+    Some(text.to_owned())
 }
 
 fn read_endpoint(walk: &mut Walk<'_>, node: Node<'_>) -> Option<String> {
@@ -492,7 +524,7 @@ fn read_endpoint(walk: &mut Walk<'_>, node: Node<'_>) -> Option<String> {
     Some(text.trim_end_matches('/').to_owned())
 }
 
-fn read_names(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Names> {
+fn read_names(walk: &mut Walk<'_>, node: Node<'_>, is_name: fn(&str) -> bool) -> Option<Names> {
     if node.as_text() == Some("any") {
         return Some(Names::Any);
     }
@@ -502,10 +534,18 @@ fn read_names(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Names> {
     };
     let mut names = Vec::new();
     for item in items {
-        names.extend(walk.full_text(item).map(str::to_owned));
+        match walk.full_text(item) {
+            Some(name) if !is_name(name) => {
+                walk.report(item.error("node/bad-name", format!("{} cannot be a name", item.describe())));
+            }
+            name => names.extend(name.map(str::to_owned)),
+        }
     }
     Some(Names::Only(names))
 }
+
+/// Keys that describe a host to people: nothing is done with them.
+const FOR_PEOPLE: [&str; 4] = ["domain", "arch", "hardware", "ssh"];
 
 /// Reads what the machine has; `network` and `storage` are words of a driver instead if they are texts.
 fn read_description(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
@@ -532,6 +572,15 @@ fn read_description(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
             host.description.insert(key.to_owned(), node.to_json());
         }
     }
+    for key in FOR_PEOPLE.into_iter().filter_map(|key| fields.node().key(key)) {
+        let message = format!("`{}` of a host has no effect", key.as_text().unwrap_or_default());
+        read::warn(walk, key, "node/unapplied-key", &message, "leave it out, or keep it for people");
+    }
+    read_interfaces(walk, fields, host);
+    read_pools(walk, fields);
+}
+
+fn read_interfaces(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
     let Some(interfaces) = fields.get("network").and_then(|node| node.get("interfaces")) else { return };
     let Some(entries) = interfaces.as_map() else {
         walk.report(interfaces.bad(format!("expected interfaces by name, found {}", interfaces.describe())));
@@ -539,27 +588,44 @@ fn read_description(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
     };
     let bridge = fields.get("bridge").and_then(Node::as_text).unwrap_or("vmbr0");
     for (name, interface) in entries {
-        if interface.as_map().is_none() {
-            walk.report(
-                interface.bad(format!("expected an interface (a map), found {}", interface.describe())),
-            );
-            continue;
+        let Some(own) = walk.map(interface, &INTERFACE_KEYS) else { continue };
+        read::ip(walk, own, "gateway");
+        for key in ["type", "mac"] {
+            read::text(walk, own, key);
         }
-        let Some(address) = interface.get("address").and_then(|node| walk.text(node)) else { continue };
-        match (Cidr::parse(address), address.parse::<core::net::IpAddr>()) {
-            (Ok(cidr), _) if name.as_text() == Some(bridge) && host.address.is_none() => {
-                host.address = Some(cidr.address.to_string());
-            }
-            (Err(_), Ok(ip)) if name.as_text() == Some(bridge) && host.address.is_none() => {
-                host.address = Some(ip.to_string());
-            }
-            (Ok(_), _) | (_, Ok(_)) => {}
-            (Err(_), Err(_)) if address == "dhcp" => {}
+        read::located_texts(walk, own, "ports");
+        read::number::<u16>(walk, own, "mtu", 68..=65535);
+        let Some(node) = own.get("address") else { continue };
+        let Some(address) = walk.text(node) else { continue };
+        let found = match (Cidr::parse(address), address.parse::<core::net::IpAddr>()) {
+            (Ok(cidr), _) => cidr.address.to_string(),
+            (Err(_), Ok(ip)) => ip.to_string(),
+            (Err(_), Err(_)) if address == "dhcp" => continue,
             (Err(error), Err(_)) => {
-                if let Some(node) = interface.get("address") {
-                    walk.report(node.bad(error.to_string()));
-                }
+                walk.report(node.bad(error.to_string()));
+                continue;
             }
+        };
+        if name.as_text() == Some(bridge) && host.address.is_none() {
+            host.address = Some(found);
+        }
+    }
+}
+
+fn read_pools(walk: &mut Walk<'_>, fields: Fields<'_>) {
+    let Some(pools) = fields.get("storage").and_then(|node| node.get("zfs_pools")) else { return };
+    let Some(pools) = pools.as_list() else {
+        walk.report(pools.bad(format!("expected a list of ZFS pools, found {}", pools.describe())));
+        return;
+    };
+    for pool in pools {
+        if pool.as_map().is_none() {
+            walk.full_text(pool);
+        } else if let Some(own) = walk.map(pool, &POOL_KEYS) {
+            for key in ["name", "type"] {
+                read::text(walk, own, key);
+            }
+            read::located_texts(walk, own, "devices");
         }
     }
 }

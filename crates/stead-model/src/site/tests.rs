@@ -247,6 +247,31 @@ fn every_kind_of_file_tells_all_its_problems() {
     insta::assert_snapshot!(problems(&site));
 }
 
+/// What only a driver or an SSH server would refuse is refused where it is written.
+#[test]
+fn a_host_says_what_can_be_used() {
+    let told = |text: &str| {
+        let site = site(&[(FileKind::Host, "h", text)]);
+        let problems = site.hosts["h"].diagnostics.iter();
+        let mut told: Vec<String> = problems.map(|p| format!("{} {}", p.code, p.path)).collect();
+        told.sort();
+        told
+    };
+    let digest = "AB:".repeat(31) + "CD";
+    let good = format!(
+        "driver: proxmox\ndatastore: d\nfingerprint: '{digest}'\naccess: {{host_user: Ann.Smith, host_key: ssh-ed25519 AAAA ann@desk}}\n"
+    );
+    assert_eq!(told(&good), [""; 0]);
+    assert_eq!(
+        told("driver: proxmox\ndatastore: d\nfingerprint: zz\naccess: {host_user: A b, host_key: foo}\n"),
+        ["node/bad-name access.host_user", "node/bad-type access.host_key", "node/bad-type fingerprint"]
+    );
+    assert_eq!(
+        told("driver: sandbox\nservices: [ssh, 'x;y']\npackages: [a b, curl]\n"),
+        ["node/bad-name packages[0]", "node/bad-name services[1]"]
+    );
+}
+
 /// Nothing of a file of secrets is in its problems.
 #[test]
 fn problems_of_secrets_show_no_secret() {
@@ -397,7 +422,7 @@ fn what_is_no_manifest_says_why() {
     assert_eq!(told("[a]"), ["node/bad-type expected a manifest (a map), found a list"]);
     assert!(told("{\"schema_version\": 2,")[0].starts_with("node/bad-yaml"));
     let levels = manifest("schema_version: 1\nname: m\nlevels: []\n").diagnostics.to_string();
-    assert!(levels.contains("use `nodes, with `parent`"), "{levels}");
+    assert!(levels.contains("use `nodes` with `parent` in each node"), "{levels}");
 }
 
 #[test]
@@ -418,14 +443,14 @@ fn manifests_hosts_and_settings_are_written_as_they_are_read() {
         "driver": "sandbox", "host": "h", "domain": "d", "ip": "10.0.0.1", "arch": "x86_64", "self_addr": "10.0.0.1",
         "parallel": 3, "timeouts": {"create": 1, "address": 2, "ssh": 3, "config": 4, "delegate": 5, "destroy": 6},
         "labels": {"a": "b"}, "become": "sudo:ops",
-        "access": {"host_user": "u", "ssh_port": 2222, "authorized_keys": ["ann"], "host_key": "k"},
+        "access": {"host_user": "u", "ssh_port": 2222, "authorized_keys": ["ann"], "host_key": "ssh-ed25519 AAAA"},
         "network": {"interfaces": {"vmbr0": {"address": "10.0.0.1/24"}}}, "storage": "overlay", "hardware": {"cpu": 1},
         "ssh": {"a": 1}, "node": "pve", "parent_node": "p", "api_endpoint": "https://h:8006", "api_token": "t",
         "datastore": "zfs", "packages": ["htop"], "services": "any", "boot_delay_ms": 7,
         "faults": [{"node": "a*", "phase": "boot", "times": 1, "error": "e", "delay_ms": 2, "crash": true}],
         "root_dir": "r", "runtime": "crun", "image_dir": "i", "subnet": "10.1.0.0/16", "bridge": "br0", "binary": "b",
         "machine": "q35", "accel": "kvm", "kernel": "k", "initrd": "i", "cmdline": "c", "firmware": "f",
-        "iso_storage": "iso", "method": "import", "images": {"d12": 100}, "vmid_range": [100, 200], "fingerprint": "AB"
+        "iso_storage": "iso", "method": "import", "images": {"d12": 100}, "vmid_range": [100, 200], "fingerprint": "ABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABAB"
         }"#,
     )
     .unwrap();

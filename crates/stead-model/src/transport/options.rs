@@ -122,6 +122,16 @@ fn secret(value: &str) -> Option<SecretSource> {
     good.then_some(source)
 }
 
+/// Whether `text` pins the key of a host: a fingerprint as OpenSSH prints it, or `type base64`, with or without a comment.
+pub(crate) fn is_host_key(text: &str) -> bool {
+    let mut words = text.split_whitespace();
+    match (words.next(), words.next()) {
+        (Some(kind), Some(key)) => host_key(&format!("{kind} {key}")).is_some(),
+        (Some(digest), None) => host_key(digest).is_some(),
+        (None, _) => false,
+    }
+}
+
 /// Returns a fingerprint as OpenSSH prints it, or `type base64`, if `value` has one of the two forms.
 fn host_key(value: &str) -> Option<String> {
     let is_base64 = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'+' || b == b'/');

@@ -9,10 +9,10 @@ use stead_model::executor::{OpResult, OpStatus, Restart};
 use stead_model::operation::RootSupport;
 use stead_model::plan::Op;
 use stead_model::report::Warning;
-use stead_model::{Effect, ErrorClass};
+use stead_model::{Effect, ErrorClass, OperationName};
 
 use crate::machine::sandbox_of;
-use crate::operation::{Action, Diff, Entry, OpContext, OpError, Operation, Outcome, Params};
+use crate::operation::{Action, Diff, Entry, Observed, OpContext, OpError, Operation, Outcome, Params};
 
 /// How an operation went.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,20 +142,43 @@ fn bring_about(
     let before = operation.observe(cx, params)?;
     let diff = operation.diff(params, &before);
     if diff.is_empty() {
-        return Ok(Ran::default());
+        return Ok(Ran { data: operation.unchanged(cx, params, &before), ..Ran::default() });
     }
     let mut ran = Ran { changed: true, diff: Some(diff.to_json()), ..Ran::default() };
     if mode == Mode::DryRun {
+        operation.permit(cx, params)?;
         operation.predict(cx, params, &diff);
         return Ok(ran);
     }
     if wants_inverse {
         ran.inverse = operation.inverse(params, &before);
     }
-    let applied = operation.apply(cx, params, &diff);
+    let mut ran = apply(operation, cx, params, &before, &diff, ran)?;
+    if wants_inverse && ran.changed && ran.inverse.is_none() {
+        let name = operation.descriptor().name;
+        let text = format!(
+            "{}: {name} changed something that nothing can bring back: a rollback of task `{}` will fail there",
+            cx.host, cx.task
+        );
+        ran.warnings.push(Warning::new("plan/no-inverse", text));
+        ran.inverse = OperationName::parse(name).ok().map(Op::irreversible);
+    }
+    Ok(ran)
+}
+
+/// Applies a difference, and looks whether it is gone.
+fn apply(
+    operation: &dyn Operation,
+    cx: &OpContext,
+    params: &Params,
+    before: &Observed,
+    diff: &Diff,
+    mut ran: Ran,
+) -> Result<Ran, OpError> {
+    let applied = operation.permit(cx, params).and_then(|()| operation.apply(cx, params, diff));
     let after = operation.observe(cx, params);
     // What is different now is different, whether the operation succeeded or not.
-    let changed = after.as_ref().map_or(true, |after| *after != before);
+    let changed = after.as_ref() != Ok(before);
     let applied = match applied {
         Ok(applied) => applied,
         Err(error) => {
@@ -232,6 +255,7 @@ pub fn from_result(result: OpResult) -> Result<Ran, OpError> {
         not_known: result.status == OpStatus::Unknown,
         changed: result.error_changed,
         not_started: false,
+        in_vain: false,
     });
     if let (true, Some(error)) = (result.refused, &failure) {
         return Err(error.clone());

@@ -133,7 +133,12 @@ pub(super) fn error_row(error: OpError) -> RowResult {
             ..RowResult::new(Status::Skipped)
         };
     }
-    RowResult { changed: error.changed, not_started: error.not_started, ..failed(error.class, error.message) }
+    RowResult {
+        changed: error.changed,
+        not_started: error.not_started,
+        in_vain: error.in_vain,
+        ..failed(error.class, error.message)
+    }
 }
 
 /// Adds a part's result to that of the parts before it.

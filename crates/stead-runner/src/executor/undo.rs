@@ -41,6 +41,12 @@ impl Executor {
                     ));
                     continue;
                 }
+                if op.is_irreversible() {
+                    let operation = &op.operation;
+                    errors
+                        .push(format!("{host}: `{operation}` changed something that nothing can bring back"));
+                    continue;
+                }
                 if let Err(error) = self.undo_by_op(task, index, &host, op, cancel.clone()).await {
                     errors.push(format!("{host}: {error}"));
                 }

@@ -86,6 +86,14 @@ impl HostPool {
             ));
             return Ok(Err(error));
         };
+        // An inventory file that says so is refused; a host may come from elsewhere.
+        if let Some(what) = record.needs_executor() {
+            let error = OpError::invalid(format!(
+                "`{what}` needs the executor, and `executor: never` of host {} forbids it",
+                cx.host
+            ));
+            return Ok(Err(error));
+        }
         let target = self.target(record, &cx.host);
         let transport = target.connect().await.map_err(|error| Lost { error, begun: false })?;
         match action.act_over(&*transport, cx, params, mode).await {

@@ -14,16 +14,18 @@ const AFTER_MARK: &str = r#"while IFS= read -r line; do [ "$line" = "$0" ] && ex
 /// Ends the lines that are not for the command. Not a password: it has a space at its end.
 const MARK: &str = "stead-go ";
 
-/// An account to change to, with its password.
+/// An account to change to, with its password. No `Debug`: that is secret.
 #[derive(Clone)]
-pub(crate) struct Account {
-    pub(crate) to: Become,
-    pub(crate) password: Option<String>,
+pub struct Account {
+    /// Who, and by which program.
+    pub to: Become,
+    /// What the program asks for.
+    pub password: Option<String>,
 }
 
 impl Account {
     /// Returns `argv` as that account, and what has to be written to its input first.
-    pub(crate) fn wrap(&self, argv: Vec<OsString>) -> (Vec<OsString>, Vec<u8>) {
+    pub fn wrap(&self, argv: Vec<OsString>) -> (Vec<OsString>, Vec<u8>) {
         let user = self.to.user.clone().unwrap_or_else(|| "root".to_owned());
         let mut wrapped: Vec<OsString> = match (self.to.method, &self.password) {
             (BecomeMethod::Sudo, None) => vec!["sudo".into(), "-n".into()],

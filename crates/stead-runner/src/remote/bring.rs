@@ -75,10 +75,23 @@ pub(super) async fn upload(
     let mut said = Vec::new();
     {
         let Running { stdin, stdout, .. } = &mut running;
-        let stdin = stdin.take();
+        let mut stdin = stdin.take();
+        let mut limited = stdout.take(64 << 10);
+        if let Some(stdin) = &mut stdin {
+            // One that does not read has already given up, and says why.
+            drop(stdin.write_all(&input).await);
+            drop(stdin.flush().await);
+        }
+        // Nothing is sent where somebody else has brought it in the meantime.
+        let lost = |error: std::io::Error| OpError::new(ErrorClass::Unreachable, error.to_string());
+        while answer(&said).is_none() {
+            if limited.read_buf(&mut said).await.map_err(lost)? == 0 {
+                break;
+            }
+        }
+        let wanted = answer(&said).is_some_and(|(word, _)| word == "send");
         let writing = async {
-            if let Some(mut stdin) = stdin {
-                stdin.write_all(&input).await?;
+            if let (Some(mut stdin), true) = (stdin, wanted) {
                 let mut sent = 0;
                 loop {
                     let piece = program.piece(sent).await?;
@@ -94,20 +107,27 @@ pub(super) async fn upload(
             }
             Ok::<(), std::io::Error>(())
         };
-        let mut limited = stdout.take(64 << 10);
         // What it says counts: a write fails when it has already given up.
         let (_, read) = tokio::join!(writing, limited.read_to_end(&mut said));
-        read.map_err(|error| OpError::new(ErrorClass::Unreachable, error.to_string()))?;
+        read.map_err(lost)?;
     }
-    let said = String::from_utf8_lossy(&said).into_owned();
-    let line = said.lines().rev().find_map(|line| line.strip_prefix("STEAD-UPLOAD "));
-    match line.and_then(|line| line.split_once(' ')) {
-        Some(("done", _)) => Ok(()),
-        Some((_, why)) => Err(OpError::operation(format!("upload of the executor: {why}"))),
-        None => {
+    match answer(&said) {
+        Some((word, _)) if word == "done" => Ok(()),
+        Some((word, why)) if word == "failed" => {
+            Err(OpError::operation(format!("upload of the executor: {why}")))
+        }
+        Some(_) | None => {
             let last = last_lines(&mut running).await;
             let message = format!("the upload of the executor ended early: {last}");
             Err(OpError::new(ErrorClass::Unreachable, message))
         }
     }
+}
+
+/// Returns the last whole answer in what an upload said so far: a word, and what it is about.
+fn answer(said: &[u8]) -> Option<(String, String)> {
+    let end = said.iter().rposition(|byte| *byte == b'\n')?;
+    let said = String::from_utf8_lossy(said.get(..end)?);
+    let line = said.lines().rev().find_map(|line| line.strip_prefix("STEAD-UPLOAD "))?;
+    line.split_once(' ').map(|(word, about)| (word.to_owned(), about.to_owned()))
 }

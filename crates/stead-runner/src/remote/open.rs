@@ -6,6 +6,7 @@ use stead_model::executor::{
     BANNER, FrameBuffer, FrameKind, Hello, NOISE, PROTOCOL, Received, Reply, Request, Welcome, target_arch,
     write,
 };
+use stead_model::transport::TargetOs;
 use stead_model::{ErrorClass, HostName, RunId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -29,6 +30,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) workdir: Option<&'a str>,
     pub(crate) root: Option<&'a str>,
     pub(crate) account: Option<&'a Account>,
+    /// What kind of system it is, if that is not to be looked for.
+    pub(crate) os: Option<TargetOs>,
     pub(crate) binaries: &'a Binaries,
     pub(crate) lease: Duration,
     /// None: nothing is known of an earlier connection.
@@ -65,7 +68,8 @@ struct Found {
 
 /// Returns the error of a transport as an operation's. Which host it is about is told by whose row it is.
 pub(crate) fn unreachable(error: &TransportError) -> OpError {
-    OpError::new(error.class(), error.to_string())
+    let in_vain = error.class() == ErrorClass::Unreachable && !error.may_pass();
+    OpError { in_vain, ..OpError::new(error.class(), error.to_string()) }
 }
 
 impl Opening<'_> {
@@ -115,8 +119,13 @@ impl Opening<'_> {
     ) -> Result<(Running, FrameBuffer, Found), OpError> {
         let clean = if clean { "clean" } else { "" };
         let workdir = self.workdir.unwrap_or_default();
+        let os = match self.os {
+            Some(TargetOs::Linux) => "Linux",
+            Some(TargetOs::Darwin) => "Darwin",
+            None => "",
+        };
         let arguments =
-            ["/bin/sh", "-c", PROBE, "stead", workdir, &binary.sha256, fits, self.run.as_str(), clean];
+            ["/bin/sh", "-c", PROBE, "stead", workdir, &binary.sha256, fits, self.run.as_str(), clean, os];
         let (command, input) = command(arguments.iter().map(Into::into).collect(), self.account);
         let reached = transport.exec(command).await.map_err(|error| unreachable(&error))?;
         let mut running = reached;
@@ -125,16 +134,15 @@ impl Opening<'_> {
         let mut found = Found::default();
         let mut buffer = vec![0; 4 << 10];
         let mut begun = false;
+        let mut answered = 0;
         loop {
             while let Some(line) = take_line(&mut inbox) {
+                let length = line.len() + 1;
                 let line = String::from_utf8_lossy(&line).into_owned();
-                let Some((key, value)) = probe_line(&line) else {
-                    if !begun {
-                        found.noise += line.len() + 1;
-                    }
-                    continue;
-                };
-                begun = true;
+                let found_line = probe_line(&line);
+                begun |= found_line.is_some();
+                *(if begun { &mut answered } else { &mut found.noise }) += length;
+                let Some((key, value)) = found_line else { continue };
                 match key {
                     "system" => found.system = value.to_owned(),
                     "base" => found.base = value.to_owned(),
@@ -147,7 +155,12 @@ impl Opening<'_> {
                     _ => {}
                 }
             }
-            if found.noise + inbox.rest().len() > NOISE {
+            if begun && answered + inbox.rest().len() > NOISE {
+                return Err(OpError::operation(format!(
+                    "it says more than {NOISE} bytes about itself before the executor begins"
+                )));
+            }
+            if !begun && found.noise + inbox.rest().len() > NOISE {
                 return Err(OpError::operation(format!(
                     "its login prints more than {NOISE} bytes before a command begins"
                 )));

@@ -99,6 +99,10 @@ impl Target {
             workdir: self.record.workdir.as_deref(),
             root: self.record.root.as_deref(),
             account: account.as_ref(),
+            os: match &self.record.transport {
+                TransportSpec::Ssh(ssh) => ssh.os,
+                TransportSpec::Local => None,
+            },
             binaries: &self.settings.binaries,
             lease: self.lease(),
             received,

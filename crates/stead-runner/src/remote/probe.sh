@@ -1,9 +1,10 @@
 # Looks at the target and becomes the executor if it is there.
-# Arguments: workdir or empty, SHA-256 of the program, its `uname -sm` pattern or empty, run, `clean` or empty.
-workdir=$1 sha=$2 fits=$3 run=$4 clean=$5
+# Arguments: workdir or empty, SHA-256 of the program, its `uname -sm` pattern or empty, run, `clean` or empty, the
+# system (`uname -s`) or empty.
+workdir=$1 sha=$2 fits=$3 run=$4 clean=$5 os=$6
 say() { printf 'STEAD-PROBE %s %s\n' "$1" "$2"; }
 say begin 1
-system=$(uname -sm)
+if [ -n "$os" ]; then system="$os $(uname -m)"; else system=$(uname -sm); fi
 say system "$system"
 uid=$(id -u)
 say uid "$uid"

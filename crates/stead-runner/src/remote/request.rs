@@ -1,6 +1,7 @@
 //! What is sent along with an operation: everything it needs of the driver, and nothing else.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use stead_model::ErrorClass;
 use stead_model::event::Mode;
@@ -9,7 +10,13 @@ use stead_model::executor::{Answer, EntryKind, Expressed, OpRequest};
 use crate::files::{DriverFiles, LocalFiles, Needs};
 use crate::operation::{Entry, OpContext, OpError, Params};
 
+use tokio::time::Instant;
+
 use super::pending::Allowed;
+
+/// How much longer an executor waits than its driver, which keeps the time too and knows more of what it stops: an
+/// executor's own time is for a driver that is slow or gone.
+const HEAD_START: Duration = Duration::from_secs(2);
 
 /// What the run adds to an operation.
 pub(crate) struct Sending<'a> {
@@ -64,7 +71,10 @@ impl Sending<'_> {
             diff: true,
             secrets: self.secrets,
             env: marks,
-            timeout_ms: None,
+            timeout_ms: self.cx.deadline.map(|deadline| {
+                let left = deadline.saturating_duration_since(Instant::now()) + HEAD_START;
+                u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
+            }),
             grace_ms: u64::try_from(self.cx.grace.as_millis()).unwrap_or(u64::MAX),
             undo: self.wants_inverse,
             hidden_env: self.cx.hidden_env.to_vec(),

@@ -12,6 +12,7 @@ use std::time::Duration;
 use stead_model::ErrorClass;
 use stead_model::executor::{FrameKind, Holder, Received, Reply, Request, RoleRequest, Welcome, write};
 use stead_model::role::StopReason;
+use stead_model::tail::last_words;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -34,6 +35,8 @@ const TELL_AFTER: u64 = 256 << 10;
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a session may take to go when the run is over.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// How long the errors of an executor that sends nonsense are listened to.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// What attempts ask of the conversation.
 enum Ask {
@@ -286,7 +289,8 @@ impl Conversation {
                     Ok(Some(frame)) => match frame.kind {
                         FrameKind::Bytes => {
                             if !self.take_bytes(frame.id, &frame.body) {
-                                return Ended::Lost("the executor sent bytes out of turn".to_owned());
+                                let why = "the executor sent bytes out of turn";
+                                return Ended::Lost(with_last_words(why, &said, &mut attached.running).await);
                             }
                         }
                         FrameKind::Json => match Reply::read(&frame.body) {
@@ -301,7 +305,10 @@ impl Conversation {
                         },
                     },
                     Ok(None) => break,
-                    Err(error) => return Ended::Lost(format!("the executor sent a bad frame: {error}")),
+                    Err(error) => {
+                        let why = format!("the executor sent a bad frame: {error}");
+                        return Ended::Lost(with_last_words(&why, &said, &mut attached.running).await);
+                    }
                 }
             }
             let has_room = self.outbox.len() - self.written < AHEAD;
@@ -488,7 +495,8 @@ impl Conversation {
                 }
                 Ok(Err(error)) => {
                     why = error.message.clone();
-                    let may_pass = matches!(error.class, ErrorClass::Unreachable | ErrorClass::Operation);
+                    let may_pass = !error.in_vain
+                        && matches!(error.class, ErrorClass::Unreachable | ErrorClass::Operation);
                     if !may_pass || Instant::now() + PAUSE >= deadline {
                         break;
                     }
@@ -545,10 +553,27 @@ impl Conversation {
 }
 
 fn lost(said: &str, error: Option<&std::io::Error>) -> String {
-    match (said.trim(), error) {
+    match (last_words(said).join("\n").as_str(), error) {
         ("", None) => "the connection ended".to_owned(),
         ("", Some(error)) => format!("the connection failed: {error}"),
         (said, _) => format!("the connection ended: {said}"),
+    }
+}
+
+/// Returns `why` with the last lines that the executor said of errors, those included that are on their way.
+async fn with_last_words(why: &str, said: &str, running: &mut crate::transport::Running) -> String {
+    let mut said = said.to_owned();
+    let mut buffer = [0; 4 << 10];
+    let rest = async {
+        while let Ok(n @ 1..) = running.stderr.read(&mut buffer).await {
+            keep_last(&mut said, buffer.get(..n).unwrap_or_default());
+        }
+    };
+    // One that sends nonsense may never end.
+    drop(tokio::time::timeout(LAST_WORDS, rest).await);
+    match last_words(&said).join("\n") {
+        said if said.is_empty() => why.to_owned(),
+        said => format!("{why}; it said: {said}"),
     }
 }
 
@@ -587,5 +612,41 @@ async fn write_some(stdin: &mut Option<crate::transport::Writer>, bytes: &[u8]) 
         }
         Some(_) => std::future::pending().await,
         None => Err(std::io::ErrorKind::BrokenPipe.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::{Exit, Process, Running, Signal, TransportError};
+
+    struct Gone;
+
+    #[async_trait::async_trait]
+    impl Process for Gone {
+        async fn signal(&mut self, _: Signal) -> Result<(), TransportError> {
+            Ok(())
+        }
+
+        async fn wait(&mut self) -> Result<Exit, TransportError> {
+            Ok(Exit::Code(1))
+        }
+    }
+
+    /// Section 3: nonsense is told with the last 20 lines of errors, those included that were heard before.
+    #[tokio::test]
+    async fn what_an_executor_said_last_is_told_with_its_nonsense() {
+        let lines = |numbers: std::ops::Range<u32>| -> String {
+            numbers.map(|number| format!("line {number}\n")).collect()
+        };
+        let running = |stderr: String| Running {
+            stdin: None,
+            stdout: Box::pin(tokio::io::empty()),
+            stderr: Box::pin(std::io::Cursor::new(stderr.into_bytes())),
+            process: Box::new(Gone),
+        };
+        let told = with_last_words("a bad frame", &lines(0..15), &mut running(lines(15..30))).await;
+        assert_eq!(told, format!("a bad frame; it said: {}", lines(10..30).trim_end()));
+        assert_eq!(with_last_words("a bad frame", "", &mut running(String::new())).await, "a bad frame");
     }
 }

@@ -10,6 +10,7 @@ use stead_model::token::{Endpoint, bearer};
 
 use super::{Asked, Refused};
 use crate::answer::{self, Answer, AnswerBody, with};
+use crate::artifacts::offered;
 
 fn missing(what: &str) -> WireError {
     WireError::new(WireCode::E200, what)
@@ -38,14 +39,20 @@ impl Asked<'_> {
 
     pub(super) async fn artifact(&mut self, digest: &Digest) -> Result<Answer, Refused> {
         self.authorize(Endpoint::Spec, None)?;
-        let mut indexes = self.server.artifacts.clone();
-        // Hashing goes on beside serving; who comes first waits for it.
-        let index = match indexes.wait_for(Option::is_some).await {
-            Ok(index) => index.clone(),
-            Err(_) => None,
+        let offered = offered(&self.server.sources.place.state, digest);
+        let (file, size) = match offered {
+            Some(offered) => offered,
+            None => {
+                let mut indexes = self.server.artifacts.clone();
+                // Hashing goes on beside serving; who comes first waits for it.
+                let index = match indexes.wait_for(Option::is_some).await {
+                    Ok(index) => index.clone(),
+                    Err(_) => None,
+                };
+                let found = index.and_then(|index| index.open(digest));
+                found.ok_or_else(|| missing("there is no file with this hash"))?
+            }
         };
-        let found = index.and_then(|index| index.open(digest));
-        let (file, size) = found.ok_or_else(|| missing("there is no file with this hash"))?;
         let range = match self.one_header(&header::RANGE) {
             Some(text) => range(&text, size),
             None => Range::Whole,

@@ -65,8 +65,8 @@ impl Asked<'_> {
         let most = self.body_bytes(JOB_REQUEST_BYTES);
         let request = JobRequest::parse(&self.read_body(most).await?)?;
         let is_known = self.server.store.follow(&request.node, 0, None).await.is_some();
-        if !is_known && !self.is_in_a_manifest(&request.node) {
-            return Err(missing(format!("nothing is known of node {}", request.node)));
+        if !is_known {
+            self.refuse_unserved(&request.node)?;
         }
         let server = Arc::clone(self.server);
         let submitting = async move {
@@ -107,11 +107,27 @@ impl Asked<'_> {
         check_manifest(&self.snapshot.site, manifest, ForHost::default())
     }
 
-    fn is_in_a_manifest(&self, node: &NodeName) -> bool {
-        self.snapshot.site.manifests.values().any(|manifest| {
-            let forest = self.check(manifest).forest;
-            forest.is_some_and(|forest| forest.nodes.iter().any(|known| known.name == *node))
-        })
+    /// Refuses a node whose agent will never ask here: one that no manifest has, and one that is in another node, whose
+    /// server it asks.
+    fn refuse_unserved(&self, node: &NodeName) -> Result<(), Refused> {
+        let mut within = None;
+        for manifest in self.snapshot.site.manifests.values() {
+            let Some(forest) = self.check(manifest).forest else { continue };
+            for known in forest.nodes.iter().filter(|known| known.name == *node) {
+                match known.parent {
+                    None => return Ok(()),
+                    Some(parent) => within = Some((forest.nodes[parent].name.clone(), known.depth + 1)),
+                }
+            }
+        }
+        Err(missing(match within {
+            Some((parent, level)) => {
+                format!(
+                    "node {node} is on level {level}: its agent asks the server of {parent}, not this one"
+                )
+            }
+            None => format!("nothing is known of node {node}"),
+        }))
     }
 
     pub(super) fn manifests(&mut self) -> Result<Answer, Refused> {

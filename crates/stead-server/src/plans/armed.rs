@@ -133,11 +133,11 @@ impl Armed {
         self.marks.seen.insert(name.to_owned(), now);
     }
 
-    /// Returns the triggers that an agent fires by coming online.
-    pub(super) fn welcomes(&self, node: &NodeName) -> Vec<String> {
+    /// Returns the triggers that an agent fires by coming online, whose node has these labels.
+    pub(super) fn welcomes(&self, node: &NodeName, labels: &BTreeMap<String, String>) -> Vec<String> {
         let fits = |text: &str| {
             let (expr, host) = (TargetExpr::parse(text), HostName::parse(node.as_str()));
-            expr.is_ok_and(|expr| host.is_ok_and(|host| expr.means(&host)))
+            expr.is_ok_and(|expr| host.is_ok_and(|host| expr.means(&host, labels)))
         };
         let welcoming = self.triggers().filter(|(_, trigger)| match &trigger.on {
             TriggerKind::AgentOnline { r#match } => fits(r#match),

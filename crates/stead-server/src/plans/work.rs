@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
+use stead_drivers::nodes::known_labels;
 use stead_model::time::Timestamp;
 use stead_model::{PlanName, RunId};
 use stead_runner::clock;
@@ -225,10 +226,11 @@ impl Plans {
         if self.lock().armed.values().any(Armed::watches_agents) {
             let connected = server.store.connected_nodes();
             let welcomes = |node: &_| {
+                let labels = known_labels(&server.sources.place.state, node);
                 let inner = self.lock();
                 let armed = inner.armed.values();
                 let fired = armed.flat_map(|armed| {
-                    armed.welcomes(node).into_iter().map(|name| (armed.name().clone(), name))
+                    armed.welcomes(node, &labels).into_iter().map(|name| (armed.name().clone(), name))
                 });
                 fired.collect()
             };

@@ -85,7 +85,7 @@ pub(super) async fn stopped(yard: &dyn Yard) {
 }
 
 /// Another machine of the same name is refused, and nothing changes.
-async fn conflict(yard: &dyn Yard, spec: &MachineSpec, id: &MachineId) {
+pub(super) async fn conflict(yard: &dyn Yard, spec: &MachineSpec, id: &MachineId) {
     let before = within(yard.driver().inspect(id)).await;
     let other = MachineSpec { memory_mb: Some(spec.memory_mb.unwrap_or(512) + 512), ..spec.clone() };
     match within(yard.driver().ensure_created(&other)).await {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use stead_model::machine::{MachineSpec, MachineState};
 use stead_runner::machine::{Changed, MachineError, Stopped};
 
+use super::cells::conflict;
 use super::{GRACE, Yard, die_at, is_empty, make, owner, remove, start, state, up, within};
 
 pub(super) async fn killed_machine(yard: &dyn Yard) {
@@ -20,9 +21,16 @@ pub(super) async fn killed_machine(yard: &dyn Yard) {
     yard.kill(&machine);
     let exit = within(waiting).await.expect("its end is noticed");
     assert!(exit.code != Some(0) && !exit.reason.is_empty(), "{exit:?}");
+    assert_eq!(within(driver.wait(&machine.id)).await, Ok(exit), "however often it is waited for");
     assert_eq!(state(yard, &machine.id).await, Some(MachineState::Failed));
-    let again = within(driver.ensure_created(&spec)).await.expect("it is there");
-    assert!(!again.changed, "one that failed is left as it is");
+    for _ in 0..2 {
+        let again = within(driver.ensure_created(&spec)).await.expect("it is there");
+        assert!(!again.changed, "one that failed is left as it is");
+        let stopped = within(driver.stop(&machine.id, GRACE)).await;
+        assert_eq!(stopped, Ok(Stopped { changed: false, forced: false }));
+        assert_eq!(state(yard, &machine.id).await, Some(MachineState::Failed), "nothing was touched");
+    }
+    conflict(yard, &spec, &machine.id).await;
     assert_eq!(within(driver.start(&machine.id)).await, Ok(Changed::Yes));
     up(yard, &machine.id).await;
     remove(yard, &machine.id).await;
@@ -159,6 +167,15 @@ pub(super) async fn dropped_everywhere(yard: &dyn Yard) {
         whole &= poll_and_drop(driver.stop(&id, GRACE), polls).await;
         within(driver.stop(&id, GRACE)).await.expect("stopped after all");
         assert_eq!(state(yard, &id).await, Some(MachineState::Stopped), "after {polls} polls of stop");
+        // What it still ends of the run before is not the next one.
+        poll_and_drop(driver.stop(&id, GRACE), polls).await;
+        within(driver.start(&id)).await.expect("started again");
+        up(yard, &id).await;
+        assert_eq!(
+            within(driver.start(&id)).await,
+            Ok(Changed::No),
+            "after {polls} polls of a stop for nothing"
+        );
         whole &= poll_and_drop(driver.destroy(&id), polls).await;
         within(driver.destroy(&id)).await.expect("removed after all");
         is_empty(yard);
@@ -166,8 +183,32 @@ pub(super) async fn dropped_everywhere(yard: &dyn Yard) {
         if whole || polls > MOST_POLLS {
             return;
         }
-        // Each await at first; then closer than any call changes what it does.
-        polls += 1 + polls / 4;
+        polls = longer(polls);
+    }
+}
+
+/// As long as it polls no oftener each await is one where a call is dropped; then closer than any call changes what it does.
+const EACH: usize = 40;
+
+fn longer(polls: usize) -> usize {
+    polls + if polls < EACH { 1 } else { 1 + polls / 4 }
+}
+
+/// A start that fails ends what it began, also for whoever does not wait for that, before anybody else comes to the machine.
+pub(super) async fn dropped_while_failing(yard: &dyn Yard) {
+    let driver = yard.driver();
+    let id = make(yard, &yard.doomed(owner("doomed-dropped"))).await;
+    let mut polls = 1;
+    loop {
+        let whole = poll_and_drop(driver.start(&id), polls).await;
+        let started = within(driver.start(&id)).await;
+        assert!(matches!(started, Err(MachineError::Failed { .. })), "after {polls} polls: {started:?}");
+        let seen = state(yard, &id).await;
+        assert_eq!(seen, Some(MachineState::Failed), "after {polls} polls of a start that fails");
+        if whole || polls > MOST_POLLS {
+            return remove(yard, &id).await;
+        }
+        polls = longer(polls);
     }
 }
 

@@ -12,7 +12,10 @@ mount -t devpts pts /dev/pts
 chmod 1777 /tmp
 # As whoever brings it leaves it: nobody brings it again.
 chmod 700 /var/lib/stead/bin/*/stead
-for module in $(cat /modules/order); do insmod /modules/$module.ko; done
+# Which of two modules needs the other differs between kernels: what cannot be loaded at first can the second time.
+for pass in 1 2; do
+    for module in $(cat /modules/order); do insmod /modules/$module.ko 2>/dev/null; done
+done
 for disk in /dev/vd?; do mount -t iso9660 -o ro $disk /seed 2>/dev/null && break; done
 tar -xf /seed/stead-files -C /
 hostname "$(sed -n 's/^local-hostname: //p' /seed/meta-data)"

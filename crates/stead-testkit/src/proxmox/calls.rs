@@ -241,6 +241,8 @@ fn check(world: &World, kind: Kind, fields: &[(String, String)]) -> Result<(), A
         "unprivileged",
         "net",
         "ssh-public-keys",
+        "password",
+        "nameserver",
         "delete",
     ];
     let known = match kind {
@@ -283,7 +285,7 @@ fn check(world: &World, kind: Kind, fields: &[(String, String)]) -> Result<(), A
 fn write(guest: &mut Guest, fields: &[(String, String)]) {
     for (name, value) in fields {
         match name.as_str() {
-            "vmid" | "ostemplate" | "ssh-public-keys" => {}
+            "vmid" | "ostemplate" | "ssh-public-keys" | "password" => {}
             "delete" => value.split(',').for_each(|key| drop(guest.config.remove(key))),
             // Notes end with a line's end, whether it was given or not.
             "description" => {

@@ -154,8 +154,8 @@ function runs() {
       make("option", { value: word, selected: word === wanted.status }, word || "every status")));
     const fits = (row) => (!wanted.status || row.status === wanted.status) &&
       [row.run_id, row.kind, row.plan].join(" ").includes(wanted.text);
-    list.replaceChildren(table(["run", "plan", "kind", "status", "began", "took", "sealed", "compare"], all.filter(fits).map((row) => [
-      link("#/runs/" + encodeURIComponent(row.key), row.run_id), row.plan, row.kind, said(row.status), time(row.started_at),
+    list.replaceChildren(table(["run", "status", "plan", "kind", "began", "took", "sealed", "compare"], all.filter(fits).map((row) => [
+      link("#/runs/" + encodeURIComponent(row.key), row.run_id), said(row.status), row.plan, row.kind, time(row.started_at),
       row.duration_seconds === null ? "" : span(row.duration_seconds * 1000), row.sealed ? "yes" : "no",
       row.kind && row.kind !== "run" ? "" : make("input", { type: "checkbox", "aria-label": "Compare " + row.run_id, checked: chosen.has(row.key), onchange: (event) => {
         if (event.target.checked) { chosen.add(row.key); } else { chosen.delete(row.key); }

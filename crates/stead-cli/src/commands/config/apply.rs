@@ -11,7 +11,7 @@ use stead_model::node::{Applied, Bootstrap, path, spec_file};
 use stead_model::site::{FileKind, ResolveError, ResolvedSpec, resolve};
 use stead_model::{Diagnostic, Diagnostics, ExitCode, NodeName, Site, SiteKey};
 use stead_runner::{Canceller, Observer};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::args::{ConfigApplyArgs, Sink};
 use crate::commands::plan::drive::forward;
@@ -35,9 +35,13 @@ pub(crate) fn run(
     }
     let spec = find_spec(args, settings).map_err(with_document)?;
     let observers = events(args.events.as_ref(), settings, output)?.into_iter().collect();
-    let applied = act(args, settings, &spec, observers).map_err(with_document)?;
+    let (applied, is_stopped) = act(args, settings, &spec, observers).map_err(with_document)?;
     print(args, output, &applied);
-    Ok(if applied.success { ExitCode::Success } else { ExitCode::Failed })
+    Ok(match (applied.success, is_stopped) {
+        (true, _) => ExitCode::Success,
+        (false, true) => ExitCode::Cancelled,
+        (false, false) => ExitCode::Failed,
+    })
 }
 
 /// Returns the resolved spec that was asked for.
@@ -126,14 +130,16 @@ fn this_node(settings: &Settings) -> Result<NodeName, Failure> {
     })
 }
 
+/// Applies the spec. Whether somebody wanted it to stop comes with what was applied.
 fn act(
     args: &ConfigApplyArgs,
     settings: &Settings,
     spec: &ResolvedSpec,
     observers: Vec<Box<dyn Observer>>,
-) -> Result<Applied, Failure> {
+) -> Result<(Applied, bool), Failure> {
     let internal = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
     let counts = signals::listen().map_err(internal)?;
+    let heard = counts.clone();
     let (tell, told) = oneshot::channel::<Canceller>();
     let options = ApplyOptions {
         mode: args.mode.into(),
@@ -148,17 +154,30 @@ fn act(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(internal)?;
     let applied = runtime.block_on(async {
         tokio::select! {
-            applied = apply(spec, &root, options) => applied,
-            never = async {
-                match told.await {
-                    Ok(canceller) => forward(counts, canceller).await,
-                    Err(_) => std::future::pending().await,
-                }
-            } => match never {},
+            applied = apply(spec, &root, options) => Some(applied),
+            () = stopped(counts, told) => None,
         }
     });
     runtime.shutdown_background();
-    applied.map_err(|error| Failure::caused_by(FailureKind::Work, error))
+    let Some(applied) = applied else {
+        return Err(Failure::new(FailureKind::Cancelled, "stopped by a signal before anything was applied"));
+    };
+    let applied = applied.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
+    let is_stopped = heard.borrow().count > 0;
+    Ok((applied, is_stopped))
+}
+
+/// Tells the run of every signal. Returns at one that comes before there is a run, while others are waited for.
+async fn stopped(counts: watch::Receiver<signals::Signals>, told: oneshot::Receiver<Canceller>) {
+    let mut early = counts.clone();
+    tokio::select! {
+        biased;
+        canceller = told => match canceller {
+            Ok(canceller) => match forward(counts, canceller).await {},
+            Err(_) => std::future::pending().await,
+        },
+        Ok(()) = early.changed() => {}
+    }
 }
 
 fn print(args: &ConfigApplyArgs, output: &mut Output, applied: &Applied) {

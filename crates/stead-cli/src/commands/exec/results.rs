@@ -10,7 +10,7 @@ use stead_model::{ErrorClass, ExitCode, Report, Status};
 use crate::args::ExecArgs;
 use crate::output::{Output, Style};
 use crate::render::hosts::Written;
-use crate::render::{diff, json, one_line};
+use crate::render::{WAIT_LOCK, diff, json, one_line};
 use crate::settings::Settings;
 
 /// What was asked for; each has its own document.
@@ -48,13 +48,17 @@ pub(super) fn show(
     if args.json {
         let success = code == ExitCode::Success;
         let list = |row: &dyn Fn(&HostRow) -> Value| rows.iter().map(|host| row(host)).collect::<Vec<_>>();
-        let document = match asked {
+        let mut document = match asked {
             Asked::Command if !args.dry_run => {
                 json!({"success": success, "results": list(&|row| command_row(row, written))})
             }
             Asked::Command | Asked::Operation => json!({"success": success, "results": list(&operation_row)}),
             Asked::Facts => facts(&rows),
         };
+        if let (true, Some(error)) = (rows.is_empty(), refusal(report)) {
+            document["exit_code"] = json!(code);
+            document["error"] = error;
+        }
         output.out.print(&json::document(&document));
     } else {
         match asked {
@@ -72,22 +76,32 @@ pub(super) fn show(
     code
 }
 
+/// Returns why the run could not start, in the form that every failure has in documents.
+fn refusal(report: &Report) -> Option<Value> {
+    let error = report.errors.iter().find(|error| error.host.is_none())?;
+    let code = crate::render::error_code(report, error.class);
+    let help = (report.exit_code == ExitCode::Locked).then_some(WAIT_LOCK);
+    Some(json!({"code": code, "message": error.message, "help": help}))
+}
+
 /// How many failed hosts are listed; the document has all.
 const MOST_FAILED: usize = 20;
 
-/// 0 if every host succeeded, 7 if the only failures are hosts that cannot be reached, else 1.
+/// 0 if every host succeeded, 7 if the only failures are hosts that cannot be reached, 5 if they are hosts that another
+/// run holds, else 1.
 ///
 /// A run that was stopped or could not start has a code of its own.
 fn exit_code(of_run: ExitCode, rows: &[&HostRow]) -> ExitCode {
     let is_failed =
         |row: &&&HostRow| matches!(row.status, Status::Failed | Status::Cancelled | Status::NotRun);
-    let is_unreachable = |row: &HostRow| row.class == Some(ErrorClass::Unreachable);
+    let all_are = |class: ErrorClass| rows.iter().filter(is_failed).all(|row| row.class == Some(class));
     if of_run == ExitCode::Cancelled || rows.is_empty() {
         return of_run;
     }
     match rows.iter().filter(is_failed).count() {
         0 => ExitCode::Success,
-        _ if rows.iter().filter(is_failed).all(|row| is_unreachable(row)) => ExitCode::Unreachable,
+        _ if all_are(ErrorClass::Unreachable) => ExitCode::Unreachable,
+        _ if all_are(ErrorClass::Locked) => ExitCode::Locked,
         _ => ExitCode::Failed,
     }
 }
@@ -111,7 +125,8 @@ fn command_row(row: &HostRow, written: &Written) -> Value {
 fn operation_row(row: &HostRow) -> Value {
     json!({
         "target": row.host, "status": row.status, "changed": row.changed, "data": row.data, "diff": row.diff,
-        "class": row.class, "error": row.error.clone().or_else(|| reason_of(row)), "duration_ms": row.duration_ms,
+        "class": row.class, "error": row.error.clone().or_else(|| reason_of(row)), "reason": row.reason,
+        "duration_ms": row.duration_ms,
     })
 }
 
@@ -126,7 +141,10 @@ fn facts(rows: &[&HostRow]) -> Value {
     let mut errors = Map::new();
     for row in rows {
         match (&row.data, row.class) {
-            (_, Some(ErrorClass::Unreachable)) => unreachable.push(row.host.clone()),
+            (_, Some(ErrorClass::Unreachable)) => {
+                unreachable.push(row.host.clone());
+                errors.insert(row.host.to_string(), error_of(row).into());
+            }
             (Some(data), None) => {
                 facts.insert(row.host.to_string(), data.clone());
             }
@@ -220,6 +238,9 @@ mod tests {
         assert_eq!(code(&[&ok, &gone]), ExitCode::Unreachable);
         assert_eq!(code(&[&ok, &gone, &failed]), ExitCode::Failed);
         assert_eq!(code(&[&failed]), ExitCode::Failed);
+        let held = row("d", Status::Failed, Some(ErrorClass::Locked));
+        assert_eq!(code(&[&ok, &held]), ExitCode::Locked);
+        assert_eq!(code(&[&gone, &held]), ExitCode::Failed);
         assert_eq!(exit_code(ExitCode::Locked, &[]), ExitCode::Locked);
         assert_eq!(exit_code(ExitCode::Cancelled, &[&failed]), ExitCode::Cancelled);
     }
@@ -234,7 +255,7 @@ mod tests {
         ];
         let document = facts(&rows.iter().collect::<Vec<_>>());
         let expected = json!({"facts": {"a": {"arch": "x86_64"}}, "unreachable": ["b"],
-            "errors": {"c": "it is permanent"}});
+            "errors": {"b": "it is unreachable", "c": "it is permanent"}});
         assert_eq!(document, expected);
         assert_eq!(facts(&[&rows[0]]), json!({"facts": {"a": {"arch": "x86_64"}}, "unreachable": []}));
     }

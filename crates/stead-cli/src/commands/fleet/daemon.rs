@@ -102,7 +102,7 @@ pub(crate) fn master(
     )?;
     let stop = stop_on_signal()?;
     reach::block_on(async {
-        let options = MasterOptions { directory, file, rebuild: args.rebuild };
+        let options = MasterOptions { directory, file, rebuild: args.rebuild, is_told: true };
         let service = MasterService::start(options).await.map_err(service_failure)?;
         let fleet = service.authority().fleet().to_owned();
         let document = json!({
@@ -111,10 +111,8 @@ pub(crate) fn master(
         if args.json {
             output.out.print_line(&document.to_string());
         } else {
-            output.out.print_line(&format!(
-                "master of fleet {fleet} at {}, its page at http://{}/",
-                service.address, service.observe
-            ));
+            let (address, observe) = (service.address, service.observe);
+            service.say(&format!("master of fleet {fleet} at {address}, its page at http://{observe}/"));
         }
         service.serve(stop).await.map_err(service_failure)?;
         Ok(ExitCode::Success)
@@ -243,7 +241,7 @@ async fn daemon(
         Some(given) => settings.current_dir.join(given),
         None => way::directory(settings).join(way::IDENTITY),
     };
-    let identity = way::join(&directory, args, masters, name).await?;
+    let identity = way::join(&directory, args, masters, name, Some(role)).await?;
     let peer = identity.peer();
     if peer.role != role {
         let (has, directory) = (peer.role, directory.display());

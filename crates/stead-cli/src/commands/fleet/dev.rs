@@ -26,6 +26,7 @@ use crate::args::{FleetDevArgs, FleetDriverWord};
 use crate::commands::reach;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
+use crate::render::text::counted;
 use crate::settings::Settings;
 
 /// How long one question waits for a change.
@@ -50,7 +51,8 @@ pub(crate) fn run(
     let workers = workers(args, &directory, &bits, settings)?;
     let stop = stop_on_signal()?;
     reach::block_on(async {
-        let options = MasterOptions { directory: directory.clone(), file: master_file, rebuild: false };
+        let options =
+            MasterOptions { directory: directory.clone(), file: master_file, rebuild: false, is_told: false };
         let service = MasterService::start(options).await.map_err(service_failure)?;
         let master: Arc<dyn Master> = service.handle();
         announce(args, &repo, &service, output);
@@ -128,6 +130,14 @@ fn checked_out(repo: &Path) -> Result<String, Failure> {
     }
     let branch = ask(&["symbolic-ref", "--quiet", "HEAD"], "no branch is checked out")?;
     ask(&["rev-parse", "--quiet", "--verify", "HEAD^{commit}"], "its branch has no commit yet")?;
+    // What has none of these will not be a fleet by the next commit: it is another repository.
+    let parts = ask(
+        &["ls-tree", "--name-only", "HEAD", "--", "flake.nix", "site.yaml", "manifests"],
+        "it cannot be read",
+    )?;
+    if parts.is_empty() {
+        return Err(failed("its commit has no flake.nix, and neither site.yaml nor manifests/".to_owned()));
+    }
     Ok(branch)
 }
 
@@ -238,8 +248,9 @@ fn announce(args: &FleetDevArgs, repo: &Path, service: &MasterService, output: &
     }
     let place = repo.display();
     output.out.print_line(&format!(
-        "a fleet of {} workers from {place}; its page: http://{}/",
-        args.workers, service.observe
+        "a fleet of {} from {place}; its page: http://{}/",
+        counted(args.workers.into(), "worker"),
+        service.observe
     ));
     output
         .out

@@ -68,11 +68,21 @@ pub(crate) fn run(
 
 fn plan_failure(error: PlanError) -> Failure {
     let kind = match error.exit_code() {
+        2 => FailureKind::Usage,
         3 => FailureKind::Invalid,
         _ => FailureKind::Work,
     };
     let message = error.to_string();
+    if let PlanError::Invalid { problems, .. } = &error
+        && problems.has_errors()
+    {
+        return Failure::invalid(problems.clone());
+    }
+    let is_unknown = matches!(error, PlanError::UnknownGroup { .. });
     let failure = Failure::caused_by(kind, error);
+    if is_unknown {
+        return failure.code("usage/unknown-name");
+    }
     // Git's answer to a name it does not know; the publisher keeps no other trace of it.
     if message.contains("there is no commit `") {
         return Failure { kind: FailureKind::Usage, ..failure }

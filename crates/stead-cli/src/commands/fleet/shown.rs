@@ -5,6 +5,7 @@ use stead_model::ExitCode;
 
 use crate::output::{Paint, Style};
 use crate::render::table;
+use crate::render::text::counted;
 
 /// Returns how `status` ends: converged, converging or degraded.
 pub(super) fn exit_code(status: &Value) -> ExitCode {
@@ -51,7 +52,10 @@ pub(super) fn line(status: &Value, paint: Paint) -> String {
     let mut shown = headline(status, paint);
     let watcher = status.get("watcher").unwrap_or(&Value::Null);
     if text(watcher, "ref").is_empty() {
-        shown.push_str("no publisher has told anything yet\n");
+        // A publisher tells where it looks a moment after its first publication.
+        if list(status, "groups").next().is_none() {
+            shown.push_str("no publisher has told anything yet\n");
+        }
     } else if text(watcher, "state") != "ok" {
         let label = paint.apply(Style::Bad, "repository:");
         shown.push_str(&format!("{label} {} at {}", text(watcher, "state"), text(watcher, "ref")));
@@ -77,11 +81,11 @@ fn headline(status: &Value, paint: Paint) -> String {
     let commit: String = text(status, "commit").chars().take(12).collect();
     let at = if commit.is_empty() { "nothing is published yet".to_owned() } else { format!("at {commit}") };
     format!(
-        "{} {} %  {} of {} instances  generation {} {at}\n",
+        "{} {} %  {} of {}  generation {} {at}\n",
         paint.apply(style, state),
         number(status, "convergence_percent"),
         number(counts, "converged"),
-        number(counts, "desired"),
+        counted(number(counts, "desired"), "instance"),
         number(status, "generation"),
     )
 }
@@ -103,15 +107,15 @@ fn group_lines(group: &Value, paint: Paint) -> String {
     if let Some(held) = group.get("held").filter(|held| !held.is_null()) {
         let (generation, code) = (number(held, "generation"), text(held, "code"));
         let label = paint.apply(Style::Bad, "held:");
-        let why = match held.get("reason").and_then(Value::as_str) {
-            Some(reason) => {
-                let (stops, running) = (number(held, "stops"), number(held, "running"));
-                format!("{reason}: {stops} of {running} running instances would stop")
-            }
-            None => code.to_owned(),
+        let is_guarded = matches!(code, "empty-set" | "too-many-stops");
+        let why = if is_guarded {
+            let (stops, running) = (number(held, "stops"), number(held, "running"));
+            format!("{code}: {stops} of {running} running instances would stop")
+        } else {
+            code.to_owned()
         };
         lines.push_str(&format!("{label} generation {generation} of {name} ({why})"));
-        if let Some(approve) = held.get("approve").and_then(Value::as_str) {
+        if let Some(approve) = held.get("approve").and_then(Value::as_str).filter(|_| is_guarded) {
             lines.push_str(&format!("; to let it pass put this into `approve` of fleet.yaml: {approve}"));
         }
         lines.push('\n');
@@ -129,7 +133,7 @@ fn workers(status: &Value) -> String {
     let count = list(status, "workers").count();
     let rows: Vec<[String; 4]> = list(status, "workers")
         .map(|worker| {
-            let instances = format!("{} instances", number(worker, "instances"));
+            let instances = counted(number(worker, "instances"), "instance");
             // What one does without is told to who asks for that one; of many it would hide what is wrong.
             let is_told = count == 1 || worker.get("code").is_some();
             let why = if is_told { why(worker) } else { String::new() };
@@ -182,4 +186,24 @@ pub(crate) fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 
 pub(crate) fn number(value: &Value, key: &str) -> u64 {
     value.get(key).and_then(Value::as_u64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(groups: &Value) -> String {
+        let status =
+            json!({"state": "converging", "generation": 1, "watcher": {"ref": ""}, "groups": groups});
+        line(&status, Paint::None)
+    }
+
+    #[test]
+    fn a_publisher_that_has_published_has_told_something() {
+        assert!(shown(&json!([])).contains("no publisher has told anything yet"));
+        let active = json!([{"group": "default", "active": {"generation": 1}}]);
+        assert!(!shown(&active).contains("no publisher"), "{}", shown(&active));
+    }
 }

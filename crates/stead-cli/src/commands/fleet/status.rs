@@ -1,15 +1,17 @@
 //! `stead fleet status`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
 use stead_fleet::api::{Master, StatusFilter};
 use stead_model::ExitCode;
+use stead_model::diagnostic::suggest;
 
 use super::{call_failure, parsed, shown, way};
 use crate::args::FleetStatusArgs;
 use crate::commands::reach;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::signals;
@@ -31,6 +33,9 @@ pub(crate) fn run(
         }
         let filter =
             StatusFilter { group: args.group.clone(), worker: args.worker.clone(), vm: args.vm.clone() };
+        if filter != StatusFilter::default() {
+            check_names(master.as_ref(), &filter).await?;
+        }
         if args.watch {
             return watch(master.as_ref(), &filter, args, settings, output).await;
         }
@@ -39,6 +44,64 @@ pub(crate) fn run(
         print(&status, args.way.json, settings, output);
         Ok(shown::exit_code(&status))
     })?
+}
+
+/// Refuses a filter with a name that nobody has: nothing would be left of the fleet, and that is converged.
+async fn check_names(master: &dyn Master, filter: &StatusFilter) -> Result<(), Failure> {
+    let (status, _) = master.status(0, Duration::ZERO, filter).await.map_err(call_failure)?;
+    let left = parsed(&status)?;
+    if !names_of(&left, filter).iter().any(|(_, wanted, names)| !names.contains(*wanted)) {
+        return Ok(());
+    }
+    // One name may leave nothing of another: what there is says the whole fleet.
+    let (status, _) =
+        master.status(0, Duration::ZERO, &StatusFilter::default()).await.map_err(call_failure)?;
+    let mut whole = parsed(&status)?;
+    // A VM without instances is in no status.
+    whole["specs"] = parsed(&master.snapshot().await.map_err(call_failure)?)?["groups"].take();
+    refuse_unknown(&whole, filter)
+}
+
+fn refuse_unknown(whole: &Value, filter: &StatusFilter) -> Result<(), Failure> {
+    let names = names_of(whole, filter);
+    match names.into_iter().find(|(_, wanted, names)| !names.contains(*wanted)) {
+        None => Ok(()),
+        Some((kind, wanted, names)) => {
+            let message = format!("there is no {kind} `{wanted}`");
+            Err(Failure::unknown_name(FailureKind::Usage, message)
+                .hint(suggest(wanted, names.iter().copied())))
+        }
+    }
+}
+
+/// Returns for each name of a filter what it is, and which of these there are.
+fn names_of<'a>(
+    status: &'a Value,
+    filter: &'a StatusFilter,
+) -> Vec<(&'static str, &'a str, BTreeSet<&'a str>)> {
+    fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+        value.get(key).and_then(Value::as_array).into_iter().flatten()
+    }
+    fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
+        value.get(key).and_then(Value::as_str)
+    }
+    let mut found = Vec::new();
+    if let Some(group) = &filter.group {
+        // The default one is there though nothing of it was published yet.
+        let names = list(status, "groups").filter_map(|group| text(group, "group")).chain(["default"]);
+        found.push(("group", group.as_str(), names.collect()));
+    }
+    if let Some(worker) = &filter.worker {
+        let names = list(status, "workers").filter_map(|worker| text(worker, "id"));
+        found.push(("worker", worker.as_str(), names.collect()));
+    }
+    if let Some(vm) = &filter.vm {
+        let placed = list(status, "instances").filter_map(|instance| text(instance, "key"));
+        let placed = placed.filter_map(|key| Some(key.split_once('/')?.0));
+        let specs = list(status, "specs").flat_map(|group| list(group, "specs"));
+        found.push(("VM", vm.as_str(), placed.chain(specs.filter_map(|spec| text(spec, "id"))).collect()));
+    }
+    found
 }
 
 fn print(status: &Value, json: bool, settings: &Settings, output: &Output) {
@@ -57,8 +120,7 @@ async fn watch(
     settings: &Settings,
     output: &Output,
 ) -> Result<ExitCode, Failure> {
-    let mut signals =
-        signals::listen().map_err(|error| Failure::caused_by(crate::failure::FailureKind::Work, error))?;
+    let mut signals = signals::listen().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     let mut after = 0;
     let mut last = ExitCode::Converging;
     while !output.out.is_closed() {
@@ -82,4 +144,39 @@ async fn watch(
         after = seq;
     }
     Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use stead_model::{GroupName, VmId, WorkerName};
+
+    use super::*;
+
+    /// Section 14: a name that nobody has is refused with the nearest, and one that only has nothing is not.
+    #[test]
+    fn names_that_match_nothing_are_refused() {
+        let whole = json!({
+            "groups": [{"group": "default"}], "workers": [{"id": "w1"}], "instances": [{"key": "web/0"}],
+            "specs": [{"group": "default", "specs": [{"id": "web"}, {"id": "none"}]}],
+        });
+        let ask = |group: &str, worker: &str, vm: &str| {
+            let filter = StatusFilter {
+                group: GroupName::parse(group).ok(),
+                worker: WorkerName::parse(worker).ok(),
+                vm: VmId::parse(vm).ok(),
+            };
+            refuse_unknown(&whole, &filter)
+                .err()
+                .map(|failure| (failure.exit_code(), failure.message(), failure.hints))
+        };
+        assert_eq!(ask("default", "w1", "none"), None);
+        for (asked, message, help) in [
+            (ask("defualt", "", ""), "there is no group `defualt`", "did you mean `default`?"),
+            (ask("", "nope", ""), "there is no worker `nope`", "known: w1"),
+            (ask("", "", "wbe"), "there is no VM `wbe`", "did you mean `web`?"),
+        ] {
+            assert_eq!(asked, Some((ExitCode::Usage, message.to_owned(), vec![help.to_owned()])));
+        }
+    }
 }

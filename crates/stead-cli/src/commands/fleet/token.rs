@@ -2,13 +2,10 @@
 
 use serde_json::json;
 use stead_fleet::identity::{Enrolment, MintOrder};
-use stead_fleet::service::{self, MasterOptions};
 use stead_model::ExitCode;
 use stead_model::fleet::peer::Role;
-use stead_model::fleet::services::MasterFile;
 
-use super::daemon::service_failure;
-use super::{call_failure, file, way};
+use super::{call_failure, way};
 use crate::args::{FleetMintArgs, FleetRole, FleetTokenCommand};
 use crate::commands::reach;
 use crate::failure::{Failure, FailureKind};
@@ -53,13 +50,15 @@ fn mint(args: &FleetMintArgs, settings: &Settings, output: &Output) -> Result<Ex
         return Err(Failure::new(FailureKind::Usage, format!("`{name}` is no name of a {role}"))
             .hint("names are lower-case letters, digits and `-`"));
     }
-    let is_special = args.iat.is_some() || args.exp.is_some() || args.jti.is_some();
+    let order = MintOrder {
+        iat: args.iat,
+        exp: args.exp,
+        jti: args.jti.clone(),
+        ..MintOrder::new(role, args.name.clone(), args.ttl)
+    };
     let token = reach::block_on(async {
-        if is_special {
-            return mint_here(args, role, settings).await;
-        }
         let master = way::master(&args.way, settings).await?;
-        master.mint_join(role, args.name.as_deref(), args.ttl).await.map_err(call_failure)
+        master.mint_join(order).await.map_err(call_failure)
     })??;
     if args.way.json {
         output.out.print(&render_json::document(&json!({"token": token})));
@@ -67,23 +66,6 @@ fn mint(args: &FleetMintArgs, settings: &Settings, output: &Output) -> Result<Ex
         output.out.print_line(&token);
     }
     Ok(ExitCode::Success)
-}
-
-/// Makes a token whose times or id are given: by the authority itself, on the master's account.
-async fn mint_here(args: &FleetMintArgs, role: Role, settings: &Settings) -> Result<String, Failure> {
-    let directory = way::directory(settings);
-    let file = file::read(None, directory.join("master.yaml"), &[], MasterFile::read)?;
-    let order = MintOrder {
-        iat: args.iat,
-        exp: args.exp,
-        jti: args.jti.clone(),
-        ..MintOrder::new(role, args.name.clone(), args.ttl)
-    };
-    let options = MasterOptions { directory, file, rebuild: false };
-    service::mint(options, &order).await.map_err(|error| {
-        service_failure(error)
-            .hint("--iat, --exp and --jti need the master's own store: stop the master first")
-    })
 }
 
 fn print(enrolments: &[Enrolment], json: bool, output: &Output) {

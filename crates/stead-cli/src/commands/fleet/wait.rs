@@ -144,8 +144,7 @@ fn judge(status: &Value, commit: &CommitId, is_in: &dyn Fn(&str) -> bool) -> Ver
             continue;
         }
         if covers(&text(group, "/held/commit")) {
-            let reason = text(group, "/held/reason");
-            let why = if reason.is_empty() { text(group, "/held/code") } else { reason };
+            let why = text(group, "/held/code");
             return Verdict::Held(format!("the generation of {commit} is held in {name} ({why})"));
         }
         // What the publisher goes on trying is not over.
@@ -206,10 +205,12 @@ mod tests {
         failed["groups"][0]["evaluated"] =
             json!({"commit": new.as_str(), "error": "syntax error", "class": "permanent"});
         assert!(matches!(judge(&failed, &new, &none), Verdict::Failed(why) if why.contains("syntax")));
-        failed["groups"][0]["evaluated"]["class"] = json!("transient");
-        assert!(matches!(judge(&failed, &new, &none), Verdict::Pending(why) if why.contains("syntax")));
+        for class in ["transient", "resource"] {
+            failed["groups"][0]["evaluated"]["class"] = json!(class);
+            assert!(matches!(judge(&failed, &new, &none), Verdict::Pending(why) if why.contains("syntax")));
+        }
         let mut held = status(&old, 100);
-        held["groups"][0]["held"] = json!({"commit": new.as_str(), "code": "held-generation"});
+        held["groups"][0]["held"] = json!({"commit": new.as_str(), "code": "empty-set"});
         assert!(matches!(judge(&held, &new, &none), Verdict::Held(_)));
         let mut stuck = status(&new, 50);
         stuck["rollouts"] = json!([{"vm": "web", "state": "held", "message": "web/0 crashes"}]);

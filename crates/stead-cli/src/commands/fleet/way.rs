@@ -7,7 +7,9 @@ use stead_fleet::api::CallError;
 use stead_fleet::identity::Identity;
 use stead_fleet::service::OPERATOR;
 use stead_fleet::wire::{self, Carrier, Client};
+use stead_model::fleet::peer::Role;
 use stead_model::plan::Digest;
+use stead_model::token::join::{JoinClaims, inspect};
 
 use super::call_failure;
 use crate::args::FleetWayArgs;
@@ -39,7 +41,8 @@ pub(super) fn identity_directory(args: &FleetWayArgs, settings: &Settings) -> Pa
 pub(crate) async fn master(args: &FleetWayArgs, settings: &Settings) -> Result<Arc<Client>, Failure> {
     let user = settings.environment.get("USER").and_then(|user| user.to_str());
     let name = Name { given: None, fallback: Fallback::Like(user.unwrap_or("somebody")) };
-    client(join(&identity_directory(args, settings), args, &args.masters, name).await?, &args.masters)
+    let directory = identity_directory(args, settings);
+    client(join(&directory, args, &args.masters, name, None).await?, &args.masters)
 }
 
 /// Returns a client that is `identity`, of `masters` or else of those it joined at.
@@ -85,12 +88,13 @@ impl Fallback<'_> {
     }
 }
 
-/// Returns who this is: as it joined before, else as its token says.
+/// Returns who this is: as it joined before, else as its token says, if that is of the `role` that will do.
 pub(super) async fn join(
     directory: &Path,
     args: &FleetWayArgs,
     masters: &[String],
     name: Name<'_>,
+    role: Option<Role>,
 ) -> Result<Identity, Failure> {
     if let Some(identity) = load(directory)? {
         let joined = identity.peer().name.as_str();
@@ -112,7 +116,11 @@ pub(super) async fn join(
     };
     let token = std::fs::read_to_string(file).map_err(|error| Failure::unreadable(file.display(), &error))?;
     let token = token.trim();
-    let claimed = stead_model::token::join::inspect(token).ok().and_then(|claims| claims.name);
+    let claims = inspect(token).ok();
+    if let (Some(claims), Some(role)) = (&claims, role) {
+        check_role(claims, role)?;
+    }
+    let claimed = claims.and_then(|claims| claims.name);
     let names = match name.given.or(claimed.as_deref()) {
         Some(name) => vec![name.to_owned()],
         None => name.fallback.names(token),
@@ -120,6 +128,18 @@ pub(super) async fn join(
     let identity = join_as(&names, masters, token).await?;
     identity.save(directory).map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     Ok(identity)
+}
+
+/// Refuses a token of another role before it is sent: it would be used up, and what it gives would be of no use.
+fn check_role(claims: &JoinClaims, role: Role) -> Result<(), Failure> {
+    if claims.role == role {
+        return Ok(());
+    }
+    let has = claims.role;
+    let message = format!("the token is for the role {has}, and this is to be a {role}; it was not used");
+    Err(Failure::new(FailureKind::Work, message)
+        .code("fleet/join-role")
+        .hint(format!("mint one with `stead fleet token mint --role {role}`")))
 }
 
 /// Joins under the first of these names that nobody else has: a token that was refused for its name is not used up.
@@ -140,4 +160,32 @@ async fn join_as(names: &[String], masters: &[String], token: &str) -> Result<Id
 
 fn carrier() -> Result<Arc<Carrier>, Failure> {
     Carrier::start().map_err(|error| Failure::caused_by(FailureKind::Work, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::ExitCode;
+
+    use super::*;
+
+    /// Section 12: a token is good once; one of another role is refused before it is sent.
+    #[test]
+    fn a_token_of_another_role_is_not_used_up() {
+        let claims = |role| JoinClaims {
+            role,
+            name: None,
+            iat: 0,
+            exp: 1,
+            jti: "AAECAwQFBgcICQoLDA0ODw".to_owned(),
+            ca: Digest::of(b"ca"),
+        };
+        assert!(check_role(&claims(Role::Worker), Role::Worker).is_ok());
+        let refused = check_role(&claims(Role::Observer), Role::Worker).unwrap_err();
+        assert_eq!(
+            (refused.exit_code(), refused.stable_code().as_ref()),
+            (ExitCode::Failed, "fleet/join-role")
+        );
+        assert!(refused.message().contains("observer"), "{}", refused.message());
+        assert!(refused.hints[0].contains("--role worker"), "{:?}", refused.hints);
+    }
 }

@@ -9,6 +9,7 @@ use stead_model::{Diagnostic, ExitCode, Report, Status, argv};
 use stead_runner::operation::OpError;
 
 use super::Intended;
+use crate::render::text::counted;
 use crate::render::{json, one_line};
 use crate::settings::Settings;
 
@@ -24,7 +25,7 @@ pub(super) fn changes(prepared: &Prepared, dry_run: bool) -> String {
         }
     }
     if dry_run {
-        text.push_str(&format!("Would edit {}.\n", count(prepared.changed().count())));
+        text.push_str(&format!("Would edit {}.\n", counted(prepared.changed().count() as u64, "local file")));
     }
     text
 }
@@ -119,7 +120,7 @@ impl<'a> Outcome<'a> {
     pub(super) fn text(&self, settings: &Settings) -> String {
         let mut lines: Vec<String> = self.problems.iter().map(|problem| one_line(problem)).collect();
         let files = self.changed();
-        let count = count(files.len());
+        let count = counted(files.len() as u64, "local file");
         if files.is_empty() {
             lines.push("No local file was edited: all is set already.".to_owned());
         } else if self.stays {
@@ -210,8 +211,4 @@ impl<'a> Outcome<'a> {
             diagnostics: warnings.map(Diagnostic::to_json).collect(),
         })
     }
-}
-
-fn count(files: usize) -> String {
-    if files == 1 { "1 local file".to_owned() } else { format!("{files} local files") }
 }

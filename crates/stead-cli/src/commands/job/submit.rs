@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use stead_drivers::nodes::known_mode;
 use stead_drivers::server_client::{ClientError, ServerClient};
-use stead_model::node::wire::{Job, JobRequest};
+use stead_model::node::wire::{Job, JobRequest, WireCode};
 use stead_model::site::manifest::Mode;
 use stead_model::{ExitCode, MessageId, NodeName};
 
@@ -13,7 +12,6 @@ use crate::args::JobSubmitArgs;
 use crate::commands::{reach, server_way, site};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
-use crate::render::json as render_json;
 use crate::settings::Settings;
 
 /// How often a job is looked at that is waited for: at first, and at last.
@@ -40,16 +38,16 @@ pub(crate) fn run(
     let job = reach::block_on(async {
         let client = server_way::operator(&args.operator, settings, output).await?;
         let id = client.submit(&request).await.map_err(|error| refused(error, &request))?;
-        if args.wait { ended(&client, &id).await.map(Ok) } else { Ok(Err(id)) }
+        match (args.wait, args.json) {
+            (true, _) => ended(&client, &id).await.map(Ok),
+            (false, true) => client.job(&id).await.map(Ok).map_err(server_way::failure),
+            (false, false) => Ok(Err(id)),
+        }
     })??;
     match job {
         Ok(job) => {
             super::print(&job, args.json, output);
-            Ok(super::exit_code(job.state))
-        }
-        Err(id) if args.json => {
-            output.out.print(&render_json::document(&json!({"id": id, "node": args.node})));
-            Ok(ExitCode::Success)
+            Ok(if args.wait { super::exit_code(job.state) } else { ExitCode::Success })
         }
         Err(id) => {
             output.out.print_line(id.as_str());
@@ -58,10 +56,14 @@ pub(crate) fn run(
     }
 }
 
-/// A node that no agent answers for is reached another way.
+/// A node that no agent answers for is reached another way. One that is not known is as for `stead exec`: exit 3.
 fn refused(error: ClientError, request: &JobRequest) -> Failure {
     let has_no_agent = matches!(error, ClientError::Refused { status: 404 | 409, .. });
-    let failure = server_way::failure(error);
+    let is_unknown = matches!(error.code(), Some(WireCode::E200));
+    let mut failure = server_way::failure(error);
+    if is_unknown {
+        failure.kind = FailureKind::Invalid;
+    }
     if has_no_agent {
         return failure.hint(exec_hint(&request.node));
     }

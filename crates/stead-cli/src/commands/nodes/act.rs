@@ -61,13 +61,22 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Returns the run of `verb` over what was loaded.
-    pub(super) fn new(verb: NodesVerb, mut loaded: Loaded, dry_run: bool) -> Result<Self, Failure> {
+    pub(super) fn new(
+        verb: NodesVerb,
+        mut loaded: Loaded,
+        dry_run: bool,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
         let program =
             std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
-        let drivers = drivers(&loaded, &program)?;
+        let drivers = drivers(&loaded, &program, settings)?;
         let mut orphans = load::orphans(&loaded, verb);
         if verb == NodesVerb::Destroy && !(dry_run && loaded.selects_all()) {
             orphans = labelled(&loaded, &drivers, orphans)?;
+            // A mistyped name is not a manifest whose nodes have all gone.
+            if let Some(failure) = loaded.doubt.take().filter(|_| orphans.is_empty()) {
+                return Err(failure);
+            }
         }
         let orphans_apart = match verb == NodesVerb::Destroy && !loaded.selects_all() {
             true => loaded.orphans_apart()?,
@@ -88,6 +97,8 @@ impl Prepared {
                 Remover::Node(node) => swept_nodes.insert(node),
             };
         }
+        let swept_timeouts =
+            |host: &str| loaded.elsewhere.get(host).map(|chosen| chosen.host.timeouts()).unwrap_or_default();
         let server_place = server_directory(&loaded.state_dir, &loaded.directory.path);
         let level = Level {
             name: &loaded.name,
@@ -98,6 +109,7 @@ impl Prepared {
             releases: removes && (!served.is_empty() || server_place.exists()),
             hosts: &hosts,
             swept: &swept,
+            swept_timeouts: &swept_timeouts,
             swept_nodes: &swept_nodes,
             ..Level::new(verb, &loaded.manifest, &timeouts, &served)
         };
@@ -172,6 +184,7 @@ impl Prepared {
             selection: &loaded.selection,
             drivers: &self.drivers,
             host: &loaded.host.name,
+            scope: &loaded.scope(),
             environment: &environment,
         };
         if self.verb == NodesVerb::Destroy {
@@ -248,8 +261,8 @@ impl Prepared {
         if let Some(wait) = args.wait_lock {
             runner = runner.wait_lock(wait);
         }
-        for (code, text) in &loaded.notes {
-            runner = runner.warn(code.clone(), text.clone());
+        for note in &loaded.notes {
+            runner = runner.warn(note.code, note.text.clone());
         }
         if self.verb != NodesVerb::Destroy {
             for orphan in self.orphans.iter().chain(&load::orphans_below(loaded)) {
@@ -384,10 +397,10 @@ impl Prepared {
 fn drivers(
     loaded: &Loaded,
     program: &std::path::Path,
+    settings: &Settings,
 ) -> Result<BTreeMap<String, Arc<dyn MachineDriver>>, Failure> {
     // A sandbox takes the machines made in it along when it ends.
-    let parent = std::env::var_os("STEAD_ROOT").map(PathBuf::from);
-    let parent = parent.and_then(|root| stead_runner::machine::sandbox_of(&root));
+    let parent = stead_runner::machine::sandbox_of(&settings.root());
     let mut hosts = BTreeMap::from([(loaded.host.name.clone(), loaded.host.host.clone())]);
     let written = loaded.manifest.nodes.iter().filter_map(|node| node.host.as_ref());
     let remembered: Vec<String> =

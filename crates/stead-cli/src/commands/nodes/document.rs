@@ -7,10 +7,12 @@ use stead_engine::compile::nodes::NodesVerb;
 use stead_model::diagnostic::Place;
 use stead_model::node::{NodeChange, NodeStatus};
 use stead_model::report::TaskRow;
-use stead_model::{Diagnostic, Diagnostics, ExitCode, NodeName, Report, Status};
+use stead_model::{
+    Diagnostic, Diagnostics, ErrorClass, ExitCode, NodeName, Report, Severity, Status, TaskName,
+};
 
 use super::act::Prepared;
-use super::load::{Loaded, Remover};
+use super::load::{Loaded, Note, Remover};
 use super::seen::Seen;
 use crate::commands::validate;
 use crate::failure::{Failure, Source};
@@ -225,24 +227,32 @@ pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value
     if let Some(path) = seen.report() {
         document["report"] = json!(path);
     }
-    let warnings: Vec<Value> = report
-        .warnings
-        .iter()
-        .map(|warning| json!({"code": warning.code, "severity": "warning", "message": warning.text}))
-        .collect();
-    document["diagnostics"] = Value::Array(warnings);
+    let notes = &prepared.loaded.notes;
+    document["diagnostics"] =
+        report.warnings.iter().map(|warning| warning_row(notes, &warning.code, &warning.text)).collect();
     if !success {
         let first = report.errors.first().map(|error| error.message.clone());
         let message = first.unwrap_or_else(|| format!("the run ended as {}", report.status));
-        let help = "the same command goes on where it stopped";
+        let help = help_of(report.errors.first().and_then(|error| error.class));
         document["error"] = json!({"code": code_of(report.exit_code), "message": message, "help": help});
         if let Some(list) = document["diagnostics"].as_array_mut() {
             list.extend(report.errors.iter().map(|error| {
-                json!({"code": "node/failed", "severity": "error", "path": error.task, "message": error.message})
+                let path = error.task.as_ref().map_or("", TaskName::as_str);
+                placeless("node/failed", Severity::Error, path, &error.message)
             }));
         }
     }
     document
+}
+
+/// Returns what to do about a run that failed with an error of `class` first.
+fn help_of(class: Option<ErrorClass>) -> &'static str {
+    match class {
+        Some(ErrorClass::Permanent | ErrorClass::Invalid) => {
+            "do what the message says: until then the same command fails the same way"
+        }
+        Some(_) | None => "the same command goes on where it stopped",
+    }
 }
 
 /// Returns the document of a dry run.
@@ -252,16 +262,36 @@ pub(super) fn of_plan(prepared: &Prepared) -> Value {
     document["nodes"] = Value::Array(nodes);
     document["plan"] =
         prepared.loaded.rows.to_json(&prepared.loaded.forest, &prepared.loaded.hosts_of_roots());
-    let warnings = prepared.loaded.notes.iter();
-    document["diagnostics"] =
-        warnings.map(|(code, text)| json!({"code": code, "severity": "warning", "message": text})).collect();
+    let notes = &prepared.loaded.notes;
+    document["diagnostics"] = notes.iter().map(|note| warning_row(notes, note.code, &note.text)).collect();
     document
+}
+
+/// Returns a warning as `validate` shows problems: with its place, if it is one of the `notes` about a file.
+fn warning_row(notes: &[Note], code: &str, text: &str) -> Value {
+    let note = notes.iter().find(|note| note.code == code && note.text == text);
+    let Some(problem) = note.and_then(|note| note.problem.as_ref()) else {
+        return placeless(code, Severity::Warning, "", text);
+    };
+    // What is wrong with files does not keep nodes from going.
+    let mut row = validate::row(problem);
+    row["severity"] = json!(Severity::Warning);
+    row
+}
+
+/// Returns a problem that is in no file, with all the keys of those that are.
+fn placeless(code: &str, severity: Severity, path: &str, message: &str) -> Value {
+    json!({
+        "code": code, "severity": severity, "file": null, "line": null, "column": null, "path": path,
+        "message": message, "help": "", "candidates": [],
+    })
 }
 
 fn head(verb: NodesVerb, loaded: &Loaded, success: bool, dry_run: bool) -> Value {
     json!({
         "schema": 1, "exit_code": ExitCode::Success, "verb": verb.word(), "success": success, "dry_run": dry_run, "manifest": loaded.name,
         "host": loaded.host.name, "run": null, "bundle": null, "duration_seconds": 0.0, "nodes": [],
+        "pattern": loaded.checked.pattern.map(|pattern| pattern.word()), "pattern_inferred": loaded.checked.is_inferred,
     })
 }
 
@@ -297,7 +327,7 @@ pub(super) fn of_failure(
 }
 
 /// Returns the code of an error that has none of its own.
-fn code_of(exit_code: ExitCode) -> &'static str {
+pub(in crate::commands) fn code_of(exit_code: ExitCode) -> &'static str {
     match exit_code {
         ExitCode::Success | ExitCode::Failed | ExitCode::Converging | ExitCode::Degraded => "node/failed",
         ExitCode::Usage => "node/usage",
@@ -311,9 +341,17 @@ fn code_of(exit_code: ExitCode) -> &'static str {
     }
 }
 
+/// Returns the line that names a pattern which the manifest does not say; nothing where it does, and where nodes only go.
+fn inferred_pattern(prepared: &Prepared) -> String {
+    let checked = &prepared.loaded.checked;
+    let makes = matches!(prepared.verb, NodesVerb::Create | NodesVerb::Test);
+    let pattern = checked.pattern.filter(|_| checked.is_inferred && makes);
+    pattern.map_or_else(String::new, |pattern| format!("pattern: {} (inferred)\n", pattern.word()))
+}
+
 /// Returns the nodes for people, and how it all ended.
 pub(super) fn to_text(prepared: &Prepared, report: &Report, seen: &Seen, paint: Paint) -> String {
-    let mut text = String::new();
+    let mut text = inferred_pattern(prepared);
     for row in rows(prepared, Some(report), seen) {
         let style = match row.status {
             NodeStatus::Completed | NodeStatus::Destroyed => Style::Good,
@@ -348,7 +386,7 @@ pub(super) fn to_text(prepared: &Prepared, report: &Report, seen: &Seen, paint: 
 /// Returns the rows of a dry run for people.
 pub(super) fn plan_to_text(prepared: &Prepared) -> String {
     let rows = prepared.loaded.rows.to_json(&prepared.loaded.forest, &prepared.loaded.hosts_of_roots());
-    let mut text = String::new();
+    let mut text = inferred_pattern(prepared);
     for row in rows.as_array().into_iter().flatten() {
         let field = |key: &str| row[key].as_str().unwrap_or_default();
         text.push_str(&format!(

@@ -6,8 +6,9 @@ use stead_drivers::nodes::reached_hosts;
 use stead_drivers::site::Manifests;
 use stead_engine::compile::nodes::NodesVerb;
 use stead_engine::target::{HostSet, TargetExpr, resolve};
-use stead_model::HostName;
+use stead_model::diagnostic::Place;
 use stead_model::inventory::{Host, Inventory};
+use stead_model::{Diagnostic, Diagnostics, HostName};
 
 use super::meant;
 use crate::args::{PairArgs, SiteArgs};
@@ -24,8 +25,6 @@ pub(in crate::commands) struct Reached {
     pub(in crate::commands) inventory: Inventory,
     /// The targets, with the names of nodes instead of `all`.
     pub(in crate::commands) targets: Vec<String>,
-    /// What is worth saying.
-    pub(in crate::commands) notes: Vec<String>,
 }
 
 /// Returns the nodes and hosts that `args` mean, of which `targets` are wanted.
@@ -34,11 +33,11 @@ pub(in crate::commands) fn inventory(
     targets: &[String],
     settings: &Settings,
 ) -> Result<Reached, Failure> {
-    let Known { nodes, mut hosts, pairs } = Known::of(args, settings)?;
+    let known = Known::of(args, settings)?;
     let mut wanted: Vec<String> = Vec::new();
     for target in targets {
         match target.as_str() {
-            ALL => wanted.extend(nodes.keys().map(ToString::to_string)),
+            ALL => wanted.extend(known.nodes.keys().map(ToString::to_string)),
             _ => wanted.push(target.clone()),
         }
     }
@@ -47,22 +46,17 @@ pub(in crate::commands) fn inventory(
             Failure::new(FailureKind::Invalid, "there are no nodes").hint("`stead create` makes them")
         );
     }
-    let hidden: Vec<HostName> = hosts.keys().filter(|name| nodes.contains_key(*name)).cloned().collect();
-    hosts.extend(nodes);
-    let inventory = Inventory { hosts };
-    let chosen = chosen(&wanted, &inventory);
-    refuse_ambiguous(chosen.iter().filter_map(|name| pairs.get_key_value(name)))?;
-    let hidden = hidden.into_iter().filter(|name| chosen.contains(name));
-    let notes = hidden.map(|name| format!("`{name}` is the node of that name, not the host")).collect();
-    Ok(Reached { inventory, targets: wanted, notes })
+    let inventory = known.inventory();
+    known.refuse_ambiguous(&chosen(&wanted, &inventory))?;
+    Ok(Reached { inventory, targets: wanted })
 }
 
-/// Returns all nodes and hosts that `args` mean, as hosts that a plan may choose from; a node hides the host of its name.
+/// Returns all nodes and hosts that `args` mean, as hosts that a plan may choose from.
 pub(in crate::commands) fn all(args: &PairArgs, settings: &Settings) -> Result<Inventory, Failure> {
-    let Known { nodes, mut hosts, pairs } = Known::of(args, settings)?;
-    refuse_ambiguous(pairs.iter())?;
-    hosts.extend(nodes);
-    Ok(Inventory { hosts })
+    let known = Known::of(args, settings)?;
+    let inventory = known.inventory();
+    known.refuse_ambiguous(&inventory.hosts.keys().cloned().collect::<Vec<_>>())?;
+    Ok(inventory)
 }
 
 /// The nodes and hosts that are meant.
@@ -71,6 +65,7 @@ struct Known {
     hosts: BTreeMap<HostName, Host>,
     /// The pairs of manifest and host that have a node of this name.
     pairs: BTreeMap<HostName, Vec<String>>,
+    site: SiteDir,
 }
 
 impl Known {
@@ -78,7 +73,8 @@ impl Known {
         let meant = meant::surroundings(NodesVerb::Destroy, args, &[], settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
-        let mut known = Self { nodes: BTreeMap::new(), hosts: BTreeMap::new(), pairs: BTreeMap::new() };
+        let site = site::find(&args.site, settings)?;
+        let mut known = Self { nodes: BTreeMap::new(), hosts: BTreeMap::new(), pairs: BTreeMap::new(), site };
         for (pair, level) in meant.levels {
             let nodes = runtime.block_on(level.reached_nodes());
             let nodes = nodes.map_err(|error| Failure::new(FailureKind::Work, error.message))?;
@@ -92,6 +88,33 @@ impl Known {
             }
         }
         Ok(known)
+    }
+
+    fn inventory(&self) -> Inventory {
+        let all = self.hosts.iter().chain(&self.nodes);
+        Inventory { hosts: all.map(|(name, host)| (name.clone(), host.clone())).collect() }
+    }
+
+    /// Refuses names among `chosen` that are several nodes, or a node and a host of the site: each would be either.
+    fn refuse_ambiguous(&self, chosen: &[HostName]) -> Result<(), Failure> {
+        let nodes = chosen.iter().filter_map(|name| self.pairs.get_key_value(name));
+        let several = nodes.clone().filter(|(_, pairs)| pairs.len() > 1);
+        let told: Vec<String> = several
+            .map(|(name, pairs)| format!("`{name}` is a node of {}", pairs.join(" and of ")))
+            .collect();
+        if !told.is_empty() {
+            let failure = Failure::new(FailureKind::Invalid, told.join("; "));
+            return Err(failure.hint("say which with -M and -H"));
+        }
+        let both = nodes.filter(|(name, _)| self.hosts.contains_key(*name)).map(|(name, pairs)| {
+            let message = format!("`{name}` is a node of {} and a host of the site", pairs.join(" and of "));
+            let places = ["nodes", "hosts"].map(|folder| format!("{folder}/{name}.yaml"));
+            let file = places.iter().find(|place| self.site.path.join(place).is_file()).unwrap_or(&places[1]);
+            let place = Place::Named(self.site.shown.join(file).display().to_string());
+            Diagnostic::error("reach/duplicate-host", place, message).help("rename one of them")
+        });
+        let problems = Diagnostics(both.collect());
+        if problems.has_errors() { Err(Failure::invalid(problems)) } else { Ok(()) }
     }
 }
 
@@ -112,18 +135,6 @@ pub(in crate::commands) fn of_site(
 
 fn named(name: &str) -> Result<HostName, Failure> {
     HostName::parse(name).map_err(|error| Failure::caused_by(FailureKind::Invalid, error))
-}
-
-fn refuse_ambiguous<'a>(
-    chosen: impl Iterator<Item = (&'a HostName, &'a Vec<String>)>,
-) -> Result<(), Failure> {
-    let ambiguous = chosen.filter(|(_, pairs)| pairs.len() > 1);
-    let told: Vec<String> =
-        ambiguous.map(|(name, pairs)| format!("`{name}` is a node of {}", pairs.join(" and of "))).collect();
-    if told.is_empty() {
-        return Ok(());
-    }
-    Err(Failure::new(FailureKind::Invalid, told.join("; ")).hint("say which with -M and -H"))
 }
 
 /// Returns the hosts that `targets` mean; what is wrong with them is told when they are used.

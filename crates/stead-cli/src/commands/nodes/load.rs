@@ -6,20 +6,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stead_drivers::nodes::{Memory, NodesWishes, Pairs, machines_directory, manifest_digest, network_side};
-use stead_drivers::site::Manifests;
+use stead_drivers::site::{Manifests, TRACKED_SECRETS};
 use stead_engine::compile::nodes::{NodesPlan, NodesVerb, plan_nodes};
 use stead_engine::nodes::{
     Added, Checked, Choice, ChosenHost, FindHostError, ForHost, Forest, SelectError, Selection,
     SelfAddressError, SelfAddressGiven, Verb, check_manifest, find_host, host_as_read, is_elsewhere, means,
     select, self_address,
 };
+use stead_model::node::NodeStatus;
 use stead_model::site::host::DriverKind;
 use stead_model::site::{Entry, Host, Manifest, Site};
 use stead_model::{Diagnostic, Diagnostics, NodeName, Severity};
 
 use crate::args::NodesArgs;
-use crate::commands::manifest;
 use crate::commands::site::{self, SiteDir};
+use crate::commands::{manifest, validate};
 use crate::failure::{Failure, FailureKind};
 use crate::settings::Settings;
 
@@ -30,6 +31,26 @@ pub(super) enum Remover {
     Node(NodeName),
     /// The other machine that made it.
     Host(String),
+}
+
+/// What is said before anything is done.
+pub(super) struct Note {
+    pub(super) code: &'static str,
+    pub(super) text: String,
+    /// The problem in a file that it is about.
+    pub(super) problem: Option<Diagnostic>,
+}
+
+impl Note {
+    fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Self { code, text: text.into(), problem: None }
+    }
+
+    fn of(problem: &Diagnostic) -> Self {
+        let help = if problem.help.is_empty() { String::new() } else { format!(" ({})", problem.help) };
+        let text = format!("{}: {}{help}", problem.place, problem.message);
+        Self { code: problem.code, text, problem: Some(problem.clone()) }
+    }
 }
 
 /// What a command over nodes is about.
@@ -57,8 +78,10 @@ pub(super) struct Loaded {
     pub(super) wishes: NodesWishes,
     /// `--only`.
     pub(super) only: Vec<String>,
+    /// Why nothing is to be removed, unless machines carry the label of a manifest that nobody knows.
+    pub(super) doubt: Option<Failure>,
     /// What is worth saying.
-    pub(super) notes: Vec<(String, String)>,
+    pub(super) notes: Vec<Note>,
 }
 
 /// Returns what `args` mean for `verb`, which acts.
@@ -79,7 +102,7 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
     let manifests = args.manifest.manifest.as_deref().map_or(Manifests::None, Manifests::One);
     let loaded = site::load(&directory, manifests)?;
     let pairs = Pairs::of(&state_dir, &directory.path);
-    let mut notes: Vec<(String, String)> = Vec::new();
+    let mut notes: Vec<Note> = Vec::new();
     let host = match find_host(&loaded.site, &args.host) {
         Ok(host) => host,
         Err(FindHostError::Unknown(problem)) => return Err(Failure::invalid(Diagnostics(vec![*problem]))),
@@ -87,7 +110,7 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
             // What was made there can go, as long as it can be found.
             let read = host_as_read(&loaded.site, &args.host).filter(|_| verb == NodesVerb::Destroy);
             let Some(host) = read else { return Err(Failure::invalid(problems)) };
-            notes.extend(problems.iter().map(note));
+            notes.extend(problems.iter().map(Note::of));
             host
         }
     };
@@ -102,24 +125,25 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
     let wanted = ForHost { mode: args.select.mode.map(Into::into), host: Some(&host) };
     let described = found.map(|entry| entry.unwrap_or_default()).and_then(|entry| {
         let mut checked = check_manifest(&loaded.site, &entry, wanted);
-        checked.diagnostics.0.extend(loaded.warnings.0.clone());
+        let odd = loaded.warnings.iter().filter(|odd| odd.code != TRACKED_SECRETS);
+        checked.diagnostics.0.extend(odd.cloned());
         if checked.diagnostics.has_errors() {
             return Err(Failure::invalid(checked.diagnostics));
         }
         Ok((entry, checked))
     });
+    let mut doubt = None;
     let (entry, checked, from_state) = match (described, verb, &args.manifest.manifest) {
         (Ok((entry, checked)), _, _) => (entry, checked, false),
         // What is there can go whatever became of the files that describe it.
         (Err(failure), NodesVerb::Destroy, Some(name))
-            if is_known(&directory.path, &state_dir, &pairs, &host, name) =>
+            if may_be_known(&directory.path, &state_dir, &pairs, &host, name) =>
         {
             let why = failure.message();
             let first = why.lines().next().unwrap_or_default();
-            notes.push((
-                "node/undescribed".to_owned(),
-                format!("what is known of the nodes is used: {first}"),
-            ));
+            let text = format!("what is known of the nodes is used: {first}");
+            notes.push(Note::new("node/undescribed", text));
+            doubt = Some(failure).filter(|_| !is_known(&directory.path, &pairs, &host, name));
             (Entry::default(), Checked { forest: Some(Forest::default()), ..Checked::default() }, true)
         }
         (Err(failure), _, _) => return Err(failure),
@@ -129,7 +153,7 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
     // What is odd about a manifest was told by the level that has all of it.
     if entry.value.context.is_none() {
         let odd = checked.diagnostics.iter().filter(|problem| problem.severity == Severity::Warning);
-        notes.extend(odd.map(note));
+        notes.extend(odd.map(Note::of));
     }
     let text = entry.source.as_ref().map(|source| source.text.as_bytes().to_vec()).unwrap_or_default();
     let forest = checked.forest.clone().unwrap_or_default();
@@ -138,14 +162,18 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
         Ok(memory) => memory,
         Err(failure) if verb == NodesVerb::Destroy && Memory::is_damaged(&path) => {
             let text = format!("{}; it is put aside, and nodes are found by their labels", failure.message());
-            notes.push(("node/damaged-state".to_owned(), text));
+            notes.push(Note::new("node/damaged-state", text));
             Memory::lost(path, &name, &host.name)
         }
         Err(failure) => return Err(failure),
     };
     let selection = choose(verb, args, &forest, &memory, from_state, &mut notes)?;
     let elsewhere = elsewhere(&loaded.site, &host, &entry.value, &memory);
-    let rows = plan_nodes(verb, &entry.value, &forest, &checked, &selection);
+    let is_ready = |index: usize| {
+        let name = &forest.nodes[index].name;
+        memory.look(|state| state.nodes.get(name).is_some_and(|entry| entry.status == NodeStatus::Completed))
+    };
+    let rows = plan_nodes(verb, &entry.value, &forest, &checked, &selection, &is_ready);
     let wishes = NodesWishes {
         mode: args.select.mode.map(Into::into),
         on_error: args.on_error.map(Into::into),
@@ -161,8 +189,8 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
         state_dir,
         host,
         name,
+        digest: manifest_digest(&entry.value),
         manifest: Arc::new(entry.value),
-        digest: manifest_digest(&text),
         text,
         forest: Arc::new(forest),
         checked: Arc::new(checked),
@@ -172,6 +200,7 @@ pub(super) fn known(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> R
         elsewhere,
         wishes,
         only: args.select.only.clone(),
+        doubt,
         notes,
     })
 }
@@ -189,7 +218,9 @@ impl Loaded {
     fn find_self_addr(&mut self, args: &NodesArgs, settings: &Settings) -> Result<(), Failure> {
         let variable =
             |name: &str| settings.environment.get(name).map(|value| value.to_string_lossy().into_owned());
-        let environment = variable("STEAD_SELF_ADDR").or_else(|| variable("HOMESTAK_SELF_ADDR"));
+        let environment = ["STEAD_SELF_ADDR", "HOMESTAK_SELF_ADDR"]
+            .into_iter()
+            .find_map(|name| Some((name, variable(name)?)));
         let host = &self.host.host;
         let is_made_here = |index: usize| {
             self.checked.nodes.get(index).is_none_or(|node| node.driver == Some(host.driver()))
@@ -200,7 +231,7 @@ impl Loaded {
         let given = SelfAddressGiven {
             server_url: defaults.server_url.as_deref().filter(|_| self.manifest.context.is_none()),
             flag: args.self_addr.as_deref(),
-            environment: environment.as_deref(),
+            environment: environment.as_ref().map(|(name, text)| (*name, text.as_str())),
             host: host.self_addr.as_deref(),
             network: network_side(host).filter(|_| all_here),
             route: if all_sandboxes { None } else { route() },
@@ -208,7 +239,7 @@ impl Loaded {
         };
         self.wishes.self_addr = match self_address(&given) {
             Ok(found) => {
-                self.notes.extend(found.notice.map(|notice| ("node/self-address".to_owned(), notice)));
+                self.notes.extend(found.notice.map(|notice| Note::new("node/self-address", notice)));
                 Some(found.address)
             }
             // Only who has to be told an address needs one.
@@ -304,17 +335,16 @@ impl Loaded {
     }
 }
 
-/// Whether a manifest was ever written, something is remembered of its nodes, or machines could carry their label.
-fn is_known(site: &Path, state_dir: &Path, pairs: &Pairs, host: &ChosenHost, name: &str) -> bool {
-    let is_plain = stead_model::SiteKey::parse(name).is_ok();
+/// Whether a manifest was ever written, or something is remembered of its nodes.
+fn is_known(site: &Path, pairs: &Pairs, host: &ChosenHost, name: &str) -> bool {
     let is_written = || site.join("manifests").join(format!("{name}.yaml")).exists();
-    let is_remembered = || pairs.state_file(&host.name, name).exists();
-    is_plain && (is_written() || is_remembered() || machines_directory(&host.host, state_dir).exists())
+    is_written() || pairs.state_file(&host.name, name).exists()
 }
 
-fn note(problem: &Diagnostic) -> (String, String) {
-    let help = if problem.help.is_empty() { String::new() } else { format!(" ({})", problem.help) };
-    (problem.code.to_owned(), format!("{}: {}{help}", problem.place, problem.message))
+/// Whether a manifest is known, or machines could carry the label of its nodes.
+fn may_be_known(site: &Path, state_dir: &Path, pairs: &Pairs, host: &ChosenHost, name: &str) -> bool {
+    let is_plain = stead_model::SiteKey::parse(name).is_ok();
+    is_plain && (is_known(site, pairs, host, name) || machines_directory(&host.host, state_dir).exists())
 }
 
 fn choose(
@@ -323,7 +353,7 @@ fn choose(
     forest: &Forest,
     memory: &Memory,
     from_state: bool,
-    notes: &mut Vec<(String, String)>,
+    notes: &mut Vec<Note>,
 ) -> Result<Selection, Failure> {
     let mut choice = Choice { depth: args.select.depth, only: args.select.only.clone() };
     let selects = match verb {
@@ -343,7 +373,7 @@ fn choose(
         Err(SelectError::NoMatch { .. }) if from_state => {
             Selection { selected: Vec::new(), added: Vec::new() }
         }
-        Err(error) => return Err(Failure::caused_by(FailureKind::Invalid, error)),
+        Err(error) => return Err(Failure::invalid(Diagnostics(vec![validate::no_selection(&error)]))),
     };
     for (index, added) in &selection.added {
         let name = &forest.nodes[*index].name;
@@ -351,7 +381,7 @@ fn choose(
             Added::Ancestor => "a selected node is made in it",
             Added::Descendant => "it is in a selected node",
         };
-        notes.push(("node/added".to_owned(), format!("{name} is added: {why}")));
+        notes.push(Note::new("node/added", format!("{name} is added: {why}")));
     }
     Ok(selection)
 }

@@ -79,7 +79,7 @@ pub(super) fn one(
     let select = SelectArgs { only: only.to_vec(), ..SelectArgs::default() };
     let asked = asked(manifest, host, select, args.site.clone());
     let loaded = load::known(verb, &asked, settings)?;
-    let prepared = Prepared::new(verb, loaded, true)?;
+    let prepared = Prepared::new(verb, loaded, true, settings)?;
     Ok(prepared.surroundings(&Runner::new(Default::default()), Notices::ignored(), settings))
 }
 

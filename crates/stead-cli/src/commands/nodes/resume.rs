@@ -34,7 +34,7 @@ pub(in crate::commands) fn recorded(
     }
     verb::answered(verb, &again, output, |output| {
         let loaded = load::load(verb, &again, &settings)?;
-        let prepared = Prepared::new(verb, loaded, false)?;
+        let prepared = Prepared::new(verb, loaded, false, &settings)?;
         let options = ResumeOptions {
             rerun: names(&args.rerun, &prepared.compiled.plan)?,
             assume_done: names(&args.assume_done, &prepared.compiled.plan)?,

@@ -10,24 +10,28 @@ use stead_drivers::server_client::ServerClient;
 use stead_drivers::site::Manifests;
 use stead_engine::compile::nodes::NodesVerb;
 use stead_engine::nodes::{FindHostError, find_host};
+use stead_model::diagnostic::Place;
 use stead_model::machine::OwnerScope;
 use stead_model::node::wire::{self, AgentState};
 use stead_model::node::{NodeEntry, NodeStatus, NodesState};
 use stead_model::site::manifest::{Mode, NodeType};
 use stead_model::site::{Site, resolve};
 use stead_model::time::Timestamp;
-use stead_model::{Diagnostics, ExitCode, NodeName};
+use stead_model::{Diagnostic, Diagnostics, ExitCode, NodeName};
 use stead_runner::machine::MachineDriver;
 use stead_server::ServerPlace;
 use tokio::runtime::Runtime;
 
 use super::{document, load, meant};
 use crate::args::{ManifestArgs, PairArgs, StatusArgs};
-use crate::commands::{manifest, site};
+use crate::commands::{manifest, site, validate};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
 use crate::settings::Settings;
+
+/// The code of nodes that are not what they should be, where there is no better one.
+const NOT_CONVERGED: &str = "node/verification";
 
 pub(in crate::commands) fn run(
     args: &StatusArgs,
@@ -39,17 +43,43 @@ pub(in crate::commands) fn run(
         let told = document::of_failure("status", manifest, args.host.as_deref(), false, &failure);
         failure.shown_as(told)
     })?;
-    let Found { rows: found, unread, .. } = found;
-    let success = unread.is_empty() && !found.is_empty() && found.iter().all(|row| row["converged"] == true);
+    let problems = problems(&found);
+    let Found { rows, unread, .. } = found;
+    let success = problems.0.is_empty() && !rows.is_empty();
     unread.iter().for_each(|problem| output.err.print_line(problem));
     if args.json {
-        output
-            .out
-            .print(&render_json::document(&json!({"verb": "status", "success": success, "nodes": found})));
+        let mut told = json!({"verb": "status", "success": success, "nodes": rows});
+        if !success {
+            let first = problems.iter().find(|_| !unread.is_empty());
+            let code = first.map_or(NOT_CONVERGED, |problem| problem.code);
+            let message = match (first, rows.len()) {
+                (Some(problem), _) => problem.message.clone(),
+                (None, 0) => "no node is known".to_owned(),
+                (None, all) => format!("{} of {all} nodes are not converged", problems.0.len()),
+            };
+            told["error"] = json!({"code": code, "message": message});
+            told["diagnostics"] = problems.iter().map(validate::row).collect();
+        }
+        output.out.print(&render_json::document(&told));
     } else {
-        output.out.print(&to_text(&found));
+        output.out.print(&to_text(&rows));
     }
     Ok(if success { ExitCode::Success } else { ExitCode::Failed })
+}
+
+/// Returns why not all is well: first the pairs that cannot be read, then the nodes that are not converged.
+fn problems(found: &Found) -> Diagnostics {
+    let unread = found.unread.iter().map(|why| {
+        Diagnostic::error(FailureKind::Invalid.code(), Place::Named("state".to_owned()), why.clone())
+    });
+    let open = found.rows.iter().zip(&found.notes).filter(|(row, _)| row["converged"] != true);
+    let open = open.map(|(row, note)| {
+        let (code, why) = why_not(row, note.is_current);
+        let text = |key: &str| row[key].as_str().unwrap_or_default();
+        let place = Place::Named(format!("{} on {}", text("manifest"), text("on")));
+        Diagnostic::error(code.unwrap_or(NOT_CONVERGED), place, format!("{}: {why}", text("name")))
+    });
+    Diagnostics(unread.chain(open).collect())
 }
 
 /// Returns what is known of nodes, as the page in a browser and the screen want it: with why a node is not converged, when

@@ -71,7 +71,7 @@ fn act(
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
     let loaded = load::load(verb, args, settings)?;
-    let mut prepared = Prepared::new(verb, loaded, args.dry_run)?;
+    let mut prepared = Prepared::new(verb, loaded, args.dry_run, settings)?;
     prepared.report_dir = report_dir.map(|directory| settings.current_dir.join(directory));
     prepared.refuse_taken()?;
     if args.dry_run {

@@ -12,9 +12,9 @@ use stead_engine::compile::{Catalogue, CompiledPlan, Inputs, VarFlag, is_usage, 
 use stead_engine::target::TargetExpr;
 use stead_model::bundle::{NodesOrigin, PlanMeta};
 use stead_model::diagnostic::{Place, Source};
-use stead_model::inventory::Inventory;
+use stead_model::inventory::{Host, Inventory};
 use stead_model::yaml::{self, Codes};
-use stead_model::{Diagnostic, Diagnostics, diagnostic};
+use stead_model::{Diagnostic, Diagnostics, HostName, diagnostic};
 
 use crate::args::{InventoryArgs, PlanSource, VarArgs};
 use crate::commands::nodes;
@@ -162,8 +162,8 @@ pub(crate) fn inventory(
         let inventory = found(&settings.inventory, "inventory.yaml", &near);
         inventory.into_iter().chain(found(&settings.agents, "agents.yaml", &near_or_own)).collect()
     };
-    let mut inventory =
-        Inventory::read(&sources(&files, Codes::REACH, settings)?).map_err(Failure::invalid)?;
+    let (mut inventory, places) =
+        Inventory::read_placed(&sources(&files, Codes::REACH, settings)?).map_err(Failure::invalid)?;
     let of_site = if names_nodes {
         Some((site::find(&pair.site, settings)?, nodes::hosts::all(pair, settings)?))
     } else if names_files && pair.site.site.is_none() {
@@ -178,34 +178,35 @@ pub(crate) fn inventory(
         host: pair.host.clone(),
     });
     if let Some((directory, others)) = of_site {
-        inventory = together(inventory, others, &directory, &files)?;
+        inventory = together(inventory, &places, others, &directory)?;
     }
     Ok(KnownHosts { inventory, files, nodes })
 }
 
-/// Returns the hosts of files and of a site; one that both have would be either.
+/// Returns the hosts of files and of a site; one that both have, and not alike, would be either.
 fn together(
     mut inventory: Inventory,
+    places: &BTreeMap<HostName, Place>,
     of_site: Inventory,
     directory: &SiteDir,
-    files: &[PathBuf],
 ) -> Result<Inventory, Failure> {
-    let twice = of_site.hosts.keys().filter(|name| inventory.hosts.contains_key(*name));
-    let problems = twice.map(|name| {
-        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-        let message = format!(
-            "the host `{name}` is in {} and in the site {}",
-            files.join(" or "),
-            directory.shown.display()
-        );
-        Diagnostic::error("reach/duplicate-host", Place::Named(format!("host {name}")), message)
+    let differs = |(name, host): &(&HostName, &Host)| {
+        inventory.hosts.get(*name).is_some_and(|other| !other.is_same(host))
+    };
+    let problems = of_site.hosts.iter().filter(differs).map(|(name, _)| {
+        let message =
+            format!("the host `{name}` has another definition in the site {}", directory.shown.display());
+        let place = places.get(name).cloned().unwrap_or_else(|| Place::Named(format!("host {name}")));
+        Diagnostic::error("reach/duplicate-host", place, message)
             .help("rename one of them, or say with -i, or with -M and -H, which is meant")
     });
     let problems = Diagnostics(problems.collect());
     if problems.has_errors() {
         return Err(Failure::invalid(problems));
     }
-    inventory.hosts.extend(of_site.hosts);
+    for (name, host) in of_site.hosts {
+        inventory.hosts.entry(name).or_insert(host);
+    }
     Ok(inventory)
 }
 

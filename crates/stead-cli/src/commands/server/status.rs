@@ -8,6 +8,7 @@ use crate::args::ServerStatusArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::json as render_json;
+use crate::render::text::counted;
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -60,7 +61,8 @@ fn print(output: &Output, status: &StatusReport) {
         output.out.print_line(&format!("[warning] server/plans: {problem}"));
     }
     let (specs, agents, up) = (report.facts.specs, report.agents, report.uptime_seconds);
-    output.out.print_line(&format!("{specs} specs, {agents} agents connected, up {up} s"));
+    let (specs, agents) = (counted(specs as u64, "spec"), counted(agents as u64, "agent"));
+    output.out.print_line(&format!("{specs}, {agents} connected, up {up} s"));
     if let Some(reload) = report.reload.as_ref().filter(|reload| !reload.ok) {
         output
             .out

@@ -6,7 +6,7 @@ use stead_model::{Diagnostic, ExitCode, Severity};
 use super::Validated;
 use crate::args::ValidateArgs;
 use crate::commands::site;
-use crate::failure::Failure;
+use crate::failure::{Failure, Source};
 use crate::output::{Output, Paint};
 use crate::render::json as render_json;
 use crate::settings::Settings;
@@ -38,7 +38,8 @@ fn document(result: &Validated, is_valid: bool) -> Value {
         "schema": 1, "exit_code": if is_valid { ExitCode::Success } else { ExitCode::Failed },
         "valid": is_valid, "site": result.site.path.display().to_string(), "manifest": result.manifest,
         "host": result.host.as_ref().map(|host| &host.name),
-        "pattern": result.checked.pattern.map(|pattern| pattern.word()), "nodes": result.nodes,
+        "pattern": result.checked.pattern.map(|pattern| pattern.word()),
+        "pattern_inferred": result.checked.is_inferred, "nodes": result.nodes,
         "errors": of(Severity::Error), "warnings": of(Severity::Warning),
     });
     if !is_valid {
@@ -59,7 +60,17 @@ pub(in crate::commands) fn row(problem: &Diagnostic) -> Value {
 
 /// Returns a failure whose document says that nothing is valid.
 pub(super) fn with_document(failure: Failure) -> Failure {
-    site::with_document(failure, "stead validate").knowing("valid", json!(false))
+    let failure = site::with_document(failure, "stead validate");
+    let of = |severity: Severity| -> Vec<Value> {
+        let Source::Diagnostics(problems) = &failure.source else { return Vec::new() };
+        problems.iter().filter(|problem| problem.severity == severity).map(row).collect()
+    };
+    let (errors, warnings) = (of(Severity::Error), of(Severity::Warning));
+    let mut failure = failure.knowing("valid", json!(false));
+    for key in ["site", "manifest", "host", "pattern"] {
+        failure = failure.knowing(key, Value::Null);
+    }
+    failure.knowing("nodes", json!([])).knowing("errors", json!(errors)).knowing("warnings", json!(warnings))
 }
 
 fn to_text(result: &Validated, is_valid: bool) -> String {
@@ -87,4 +98,22 @@ fn to_text(result: &Validated, is_valid: bool) -> String {
     }
     result.notes.iter().for_each(|note| text.push_str(&format!("  note: {note}\n")));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::FailureKind;
+
+    #[test]
+    fn a_document_without_a_site_has_the_keys_of_one_with_it() {
+        let failure =
+            with_document(Failure::new(FailureKind::Invalid, "there is no site").code("node/not-found"));
+        let document: Value = serde_json::from_str(&failure.to_json()).unwrap();
+        for key in ["valid", "site", "manifest", "host", "pattern", "nodes", "errors", "warnings"] {
+            assert!(document.get(key).is_some(), "{key}: {document}");
+        }
+        assert_eq!(document["errors"][0]["code"], "node/not-found");
+        assert_eq!((&document["nodes"], &document["warnings"]), (&json!([]), &json!([])));
+    }
 }

@@ -10,6 +10,7 @@ use super::{Hint, Look, draw_lines, filter_title, labelled, nothing_fits, troubl
 use crate::commands::explain::to_text;
 use crate::commands::fleet::shown;
 use crate::output::{Paint, Style};
+use crate::render::text::counted;
 use crate::render::{one_line, visible};
 use crate::tui::fleet::{Item, Opened, Section};
 use crate::tui::scroll::{Scroll, columns, fit};
@@ -134,7 +135,7 @@ fn beside(item: Item<'_>) -> String {
             if worker.is_empty() { "on no worker".to_owned() } else { format!("on {worker}") }
         }
         Section::Workers => {
-            let instances = format!("{} instances", shown::number(told, "instances"));
+            let instances = counted(shown::number(told, "instances"), "instance");
             [instances, item.why()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
         }
         Section::Rollouts => {

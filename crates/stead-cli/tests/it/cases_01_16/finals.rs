@@ -168,6 +168,54 @@ tasks:
     assert_eq!(left, ["lines", "removed", "replaced"]);
 }
 
+/// Section 6: an inverse that there is none of is refused when it is journaled, and the rollback does not say `done`.
+#[test]
+fn what_cannot_be_brought_back_fails_its_undo() {
+    let stage = Stage::new(
+        "api_version: v1
+name: p
+on_failure: rollback
+vars: {dir: null}
+tasks:
+  - {name: changed, op: git.checkout, undo: auto, params: {repo: '{{ vars.dir }}/repo', path: '{{ vars.dir }}/changed', force: true}}
+  - {name: empty, op: git.checkout, undo: auto, params: {repo: '{{ vars.dir }}/repo', path: '{{ vars.dir }}/empty'}}
+  - name: both
+    undo: auto
+    sequence:
+      - {name: note, op: file.present, params: {path: '{{ vars.dir }}/note', content: x}}
+      - {name: again, op: git.checkout, params: {repo: '{{ vars.dir }}/repo', path: '{{ vars.dir }}/again', force: true}}
+  - {name: fails, depends_on: [changed, empty, both], shell: 'exit 1'}
+",
+    );
+    let dir = stage.path("d");
+    std::fs::create_dir_all(dir.join("empty")).unwrap();
+    let made = std::process::Command::new("/bin/sh")
+        .args([
+            "-ec",
+            "git init -q repo; cd repo; git config user.name t; git config user.email t@example.org
+            echo one > f; git add f; git commit -qm one; cd ..
+            for clone in changed again; do
+              git clone -q repo $clone; (cd $clone; git checkout -q --detach; echo mine > f)
+            done",
+        ])
+        .current_dir(&dir)
+        .status();
+    assert!(made.unwrap().success());
+    let repo = format!("dir={}", dir.display());
+    let outcome = stage.run(&["--var", &repo]).exits(1);
+    let rollback = &outcome.report["rollback"];
+    assert_eq!(rollback["done"], serde_json::json!(["empty"]), "{:#}", outcome.report);
+    assert_eq!(rollback["failed"], serde_json::json!(["changed", "both"]), "{:#}", outcome.report);
+    let codes: Vec<&serde_json::Value> =
+        outcome.report["warnings"].as_array().unwrap().iter().map(|warning| &warning["code"]).collect();
+    assert_eq!(codes, ["plan/no-inverse"; 2], "{:#}", outcome.report);
+    let error = outcome.of("undo_finished");
+    let error = error.iter().find(|event| event["task"] == "changed").unwrap()["error"].as_str().unwrap();
+    assert!(error.contains("local: `git.checkout` changed something that nothing can bring back"), "{error}");
+    assert_eq!(std::fs::read_dir(dir.join("empty")).unwrap().count(), 0, "it is empty again");
+    assert!(!dir.join("note").exists(), "the rest of a task is undone");
+}
+
 /// Case 25 of reach: five mixed operations, then a sixth that fails: the tree is as it was, to the byte.
 #[test]
 fn a_failing_sixth_operation_leaves_the_tree_as_it_was() {
@@ -183,7 +231,7 @@ tasks:
   - {name: zone, op: timezone, depends_on: hosts, params: {zone: Europe/Vienna}, undo: auto}
   - {name: key, op: ssh.authorized_key, depends_on: zone, undo: auto, params: {user: zoe, keys: [
       'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f zoe']}}
-  - {name: sixth, op: cron.entry, depends_on: key, params: {name: job, schedule: '61 * * * *', command: 'true'}, undo: auto}
+  - {name: sixth, op: cron.entry, depends_on: key, params: {name: job, schedule: '{{ run.id }} * * * *', command: 'true'}, undo: auto}
 ",
     );
     let root = stage.path("image");

@@ -1,5 +1,7 @@
 //! What a command counts as.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+
 use serde_json::json;
 
 use super::lab::{Lab, statuses, task};
@@ -130,4 +132,60 @@ fn a_timeout_of_nothing_is_refused() {
     lab.write_plan("api_version: v1\nname: t\ntasks:\n  - {name: a, exec: ['true']}\n");
     lab.plan(&["--timeout", "0s"]).exits(2).says("--timeout");
     assert!(!lab.path("state").exists());
+}
+
+/// Reach section 8: a request counts as a change, unless its own condition says otherwise, in every part of a sequence.
+#[test]
+fn a_request_says_when_it_changed_something() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let lab = Lab::new(&format!(
+        r#"api_version: v1
+name: requests
+tasks:
+  - {{name: posted, op: http.request, params: {{url: "{url}", method: POST}}}}
+  - {{name: same, op: http.request, params: {{url: "{url}", method: POST, changed_when: "result.data.status == 201"}}}}
+  - {{name: never, op: http.request, params: {{url: "{url}", method: POST, changed_when: false}}}}
+  - name: parts
+    sequence:
+      - {{name: first, op: http.request, params: {{url: "{url}", method: PUT, changed_when: "false"}}}}
+      - {{name: second, op: http.request, params: {{url: "{url}", method: PUT, changed_when: "result.data.body == 'ok'"}}}}
+"#
+    ));
+    let server = std::thread::spawn(move || {
+        for _ in 0..5 {
+            let (stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(&stream).lines();
+            while lines.next().is_some_and(|line| !line.unwrap().is_empty()) {}
+            (&stream)
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+                .unwrap();
+        }
+    });
+    let report = lab.plan_report(&[], 0);
+    server.join().unwrap();
+    assert_eq!(statuses(&report), ["posted:changed", "same:unchanged", "never:unchanged", "parts:changed"]);
+    lab.write_plan(
+        "api_version: v1\nname: bad\ntasks:\n  - {name: a, op: http.request, params: {url: \"http://a/\", changed_when: \"no.such == 1\"}}\n",
+    );
+    lab.run(["plan", "run", "p.yaml"]).exits(3).says("p.yaml:4");
+}
+
+/// Reach sections 7 and 8: what a plan reads of an operation is there in every run, also where there was nothing to do.
+#[test]
+fn the_result_of_what_is_unchanged_can_be_read() {
+    let lab = Lab::new(
+        r#"api_version: v1
+name: results
+tasks:
+  - {name: made, op: file.present, params: {path: "@/made", content: "x"}}
+  - {name: used, depends_on: [made], exec: [echo, "{{ results.made.data.path }}"]}
+"#,
+    );
+    for status in ["made:changed", "made:unchanged"] {
+        let report = lab.plan_report(&[], 0);
+        assert_eq!(statuses(&report), [status, "used:changed"]);
+        let path = format!("{}\n", lab.path("made").display());
+        assert_eq!(task(&report, "used")["data"]["stdout"], path.as_str());
+    }
 }

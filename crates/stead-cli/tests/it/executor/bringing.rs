@@ -3,7 +3,8 @@
 use std::fs;
 
 use serde_json::json;
-use stead_model::transport::{Become, BecomeMethod, SecretSource};
+use stead_model::inventory::{ExecutorMode, Host};
+use stead_model::transport::{Become, BecomeMethod, SecretSource, TargetOs, TransportSpec};
 use stead_model::{ErrorClass, ExitCode, Report};
 
 use super::direct::{Place, op};
@@ -18,8 +19,9 @@ async fn touch(place: &Place) -> Report {
 }
 
 fn cached(place: &Place) -> std::path::PathBuf {
-    let directory = fs::read_dir(place.base().join("bin")).unwrap().next().unwrap().unwrap().path();
-    directory.join("stead")
+    let entries = fs::read_dir(place.base().join("bin")).unwrap();
+    let directory = entries.map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
+    directory.unwrap().join("stead")
 }
 
 /// Case 8.
@@ -213,6 +215,95 @@ async fn a_foreign_machine_gets_the_program_that_was_put_there_for_it() {
     let report = place.runner_with(|reach| reach.binaries = vec![place.path("binaries")]).run(plan).await;
     assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
     assert_eq!(place.uploads(), 1);
+}
+
+/// Section 2: what the transport says of the system beats what the machine says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_system_that_is_told_is_not_looked_for() {
+    let mut place = Place::new();
+    // A machine of a name that nobody knows.
+    place.stand_in(
+        "uname",
+        "#!/bin/sh\ncase $1 in -m) exec /usr/bin/env -i /bin/uname -m ;; *) echo Plan9 x86_64 ;; esac\n",
+    );
+    let report = touch(&place).await;
+    let error = report.tasks[0].error.clone().unwrap();
+    assert!(error.contains("plan9-x86_64"), "{error}");
+    let mut host = place.host();
+    let TransportSpec::Ssh(ssh) = &mut host.transport else { panic!("not reached by SSH") };
+    ssh.os = Some(TargetOs::Linux);
+    let path = place.target("x");
+    let plan = place.plan(|plan| {
+        plan.op("x", op("file.present", json!({"path": path}))).on("web1");
+    });
+    let report = place.runner_for(&[("web1", host)]).run(plan).await;
+    assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+}
+
+/// Section 3: three names of one machine at once, and the program is brought once.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_one_machine_bring_the_program_once() {
+    let mut place = Place::new();
+    // Only what has arrived is made to last.
+    place.stand_in("sync", "#!/bin/sh\necho \"$1\" >> \"$(dirname \"$0\")/sync.log\"\n");
+    let hosts = [("web1", place.host()), ("web2", place.host()), ("web3", place.host())];
+    let path = place.target("x");
+    let plan = place.plan(|plan| {
+        for (name, _) in &hosts {
+            plan.op(name, op("file.present", json!({"path": format!("{path}-{name}")}))).on(name);
+        }
+    });
+    let report = place.runner_for(&hosts).run(plan).await;
+    assert_eq!(report.exit_code, ExitCode::Success, "{report:#?}");
+    let arrived = fs::read_to_string(place.path("bin/sync.log")).unwrap();
+    assert_eq!(arrived.lines().count(), 1, "{arrived}");
+}
+
+/// Section 3: never twice. A program that was brought and is not there afterwards is said so, and not brought again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_does_not_stay_is_not_brought_again() {
+    let mut place = Place::new();
+    place.stand_in("mv", "#!/bin/sh\nrm -f \"$2\"\n");
+    let report = touch(&place).await;
+    let error = report.tasks[0].error.clone().unwrap();
+    assert!(error.contains("the executor was brought there and is not found"), "{error}");
+    assert_eq!(place.uploads(), 1);
+}
+
+/// What a host says of itself is bounded, as what its login prints is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_says_too_much_of_itself_is_given_up() {
+    let mut place = Place::new();
+    place.stand_in("uname", "#!/bin/sh\nhead -c 100000 /dev/zero | tr '\\0' x\n");
+    let report = touch(&place).await;
+    let error = report.tasks[0].error.clone().unwrap();
+    assert!(error.contains("it says more than 65536 bytes about itself"), "{error}");
+    assert_eq!(place.uploads(), 0);
+}
+
+/// Section 3: a command that is to run as another account is not run as the one that logs in.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_account_without_the_executor_is_refused() {
+    let place = Place::new();
+    let sudo = Some(Become { method: BecomeMethod::Sudo, user: None });
+    let with = |become_user, root: Option<&str>| Host {
+        executor: ExecutorMode::Never,
+        become_user,
+        root: root.map(str::to_owned),
+        ..place.host()
+    };
+    for (host, key) in [(with(sudo, None), "become"), (with(None, Some("/srv")), "root")] {
+        let path = place.target("ran");
+        let plan = place.plan(|plan| {
+            plan.op("x", op("command.exec", json!({"command": "touch", "args": [path]}))).on("web1");
+        });
+        let report = place.runner_for(&[("web1", host)]).run(plan).await;
+        let row = &report.tasks[0];
+        assert_eq!(row.class, Some(ErrorClass::Invalid), "{report:#?}");
+        let error = row.error.clone().unwrap();
+        assert!(error.contains(&format!("`{key}`")) && error.contains("executor: never"), "{error}");
+        assert!(!std::path::Path::new(&path).exists());
+    }
 }
 
 /// A stand-in for `sudo`: writes down its arguments, wants the password `open-sesame` unless it was told `-n` and

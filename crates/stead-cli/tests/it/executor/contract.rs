@@ -210,7 +210,7 @@ impl Carrier for Remote {
 
     fn run(&self, operation: &str, cx: &OpContext, params: &Params) -> Result<Went, OpError> {
         let ran = self.operate(operation, cx, params, false)?;
-        let went = Went { changed: ran.changed, diff: ran.diff, inverse: ran.inverse };
+        let went = Went { changed: ran.changed, diff: ran.diff, inverse: ran.inverse, data: ran.data };
         ran.failure.map_or(Ok(went), Err)
     }
 }

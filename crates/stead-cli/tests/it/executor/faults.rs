@@ -185,6 +185,46 @@ async fn a_timeout_there_ends_also_what_left_the_process_group() {
     });
 }
 
+/// The executor knows how long an operation may take: one whose driver is away ends there in time, long before the lease does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_is_kept_there_while_the_driver_is_away() {
+    let mut place = Place::new();
+    place.lease = Duration::from_secs(3600);
+    place.warm().await;
+    let marker = place.path("pid");
+    let script = format!("echo $$ > {}; exec sleep 600", marker.display());
+    let plan = place.plan(|plan| {
+        plan.grace(Duration::from_millis(200));
+        plan.op("sleep", op("command.shell", json!({"script": script})))
+            .on("web1")
+            .timeout(Duration::from_secs(6));
+    });
+    let running = place.runner().run(plan);
+    let cutting = async {
+        let pid = loop {
+            match fs::read_to_string(&marker) {
+                Ok(text) if text.ends_with('\n') => break text,
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
+        place.world.unreachable.store(true, std::sync::atomic::Ordering::Relaxed);
+        place.cut();
+        let is_gone = || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        };
+        while !is_gone() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // Only now the driver comes back, and hears of it.
+        place.world.unreachable.store(false, std::sync::atomic::Ordering::Relaxed);
+        std::future::pending::<()>().await
+    };
+    let report = tokio::select! { report = running => report, () = cutting => unreachable!() };
+    assert_eq!(report.tasks[0].class, Some(ErrorClass::Timeout), "{report:#?}");
+    assert_eq!(place.sessions_left(), 0);
+}
+
 /// Case 13.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_drivers_do_not_write_to_one_target_at_once() {

@@ -197,6 +197,15 @@ fn commands_alone_bring_nothing_and_mean_the_same() {
     assert_eq!((code, &row["class"]), (1, &Value::from("invalid")), "{report:#}");
     assert!(row["error"].as_str().unwrap().contains("executor: never"), "{row}");
     assert!(!site.path("made").exists());
+
+    // Without the executor nothing would change the account.
+    site.inventory(", executor: never, become: sudo");
+    site.plan("  - {name: who, shell: 'touch @/made'}\n");
+    let (code, report) = site.run(&[]);
+    assert_eq!(code, 3, "{report:#}");
+    let problem = &report["diagnostics"][0];
+    assert_eq!((&problem["line"], &problem["code"]), (&Value::from(3), &Value::from("reach/bad-value")));
+    assert!(!site.path("made").exists());
 }
 
 /// Case 11.

@@ -270,6 +270,52 @@ impl Wire {
     }
 }
 
+/// Input that a program does not read yet is neither cut nor held in memory, however much there is.
+#[test]
+fn input_that_nobody_reads_yet_waits_on_the_disk() {
+    let base = tempfile::tempdir().unwrap();
+    let go = base.path().join("go");
+    let mut wire = Wire::attach(base.path(), "r1");
+    let welcome = wire.hello("r1", &[1], true);
+    let script = format!("until [ -e {} ]; do sleep 0.05; done; wc -c", go.display());
+    wire.say(3, &json!({"m": "exec", "argv": ["sh", "-c", script], "stdin": true}));
+    let (piece, pieces) = (vec![b'z'; 256 << 10], 400);
+    for _ in 0..pieces {
+        wire.give(3, &piece);
+    }
+    wire.say(3, &json!({"m": "stdin", "end": true}));
+    // The beat is answered once everything before it was taken; until then the program has only been started.
+    wire.say(0, &json!({"m": "beat"}));
+    let heard = std::iter::from_fn(|| wire.hear()).find(|frame| frame.id == 0);
+    assert!(heard.is_some());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", welcome["pid"])).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kibibytes: usize = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kibibytes < pieces * piece.len() / 1024, "{peak}");
+    std::fs::write(&go, "").unwrap();
+    let (stdout, _, messages) = wire.until_answer(3);
+    assert_eq!(String::from_utf8(stdout).unwrap().trim(), (pieces * piece.len()).to_string());
+    let result = messages.last().unwrap();
+    assert_eq!((&result["exit_code"], result.get("warnings")), (&json!(0), None), "{result}");
+    wire.say(0, &json!({"m": "ack", "id": 3}));
+    end(wire, base.path());
+}
+
+/// An executor that was told how long an operation may take ends it by itself.
+#[test]
+fn an_operation_ends_when_its_time_is_up() {
+    let base = tempfile::tempdir().unwrap();
+    let mut wire = Wire::attach(base.path(), "r1");
+    wire.hello("r1", &[1], true);
+    let mut slow = op("command.exec", json!({"command": "sleep", "args": ["600"]}));
+    slow["timeout_ms"] = json!(300);
+    wire.say(1, &slow);
+    let (_, result) = wire.message();
+    assert_eq!((&result["status"], &result["class"]), (&json!("failed"), &json!("timeout")), "{result}");
+    assert_eq!(result["error"], "timed out after 300ms");
+    end(wire, base.path());
+}
+
 #[test]
 fn programs_get_words_environment_and_input_as_they_are() {
     let base = tempfile::tempdir().unwrap();
@@ -305,6 +351,13 @@ fn programs_get_words_environment_and_input_as_they_are() {
     wire.say(6, &json!({"m": "cancel", "signal": "TERM", "grace_ms": 100}));
     let (_, _, messages) = wire.until_answer(6);
     assert_eq!(messages[0]["signal"], json!(15), "{messages:?}");
+    // One that does not listen is killed when its grace is over.
+    let deaf = "trap '' TERM; echo deaf; while :; do sleep 600 & wait; done";
+    wire.say(8, &json!({"m": "exec", "argv": ["sh", "-c", deaf]}));
+    while wire.hear().expect("its output").kind != FrameKind::Bytes {}
+    wire.say(8, &json!({"m": "cancel", "signal": "TERM", "grace_ms": 100}));
+    let (_, _, messages) = wire.until_answer(8);
+    assert_eq!(messages[0]["signal"], json!(9), "{messages:?}");
     wire.say(7, &json!({"m": "exec", "argv": ["true"], "tty": true}));
     assert_eq!(wire.message().1["class"], "invalid");
     end(wire, base.path());

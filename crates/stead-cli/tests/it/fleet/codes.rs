@@ -1,7 +1,7 @@
 //! How questions end: each exit code where the contract has it.
 
 use super::Fleet;
-use crate::cases_17_32::lab::Ended;
+use super::planned::plan;
 
 const SCHEDULING: &str = "web: {spread: {maxPerWorker: 2}}";
 
@@ -102,9 +102,4 @@ fn a_plan_fails_on_what_it_is_told_to() {
     plan(&fleet, &["large", "--fail-on", "move,held"]).exits(0);
     plan(&fleet, &["large", "--fail-on", "nonsense"]).exits(2);
     plan(&fleet, &["nowhere"]).exits(2).says("nowhere");
-}
-
-fn plan(fleet: &Fleet, words: &[&str]) -> Ended {
-    let mut command = fleet.lab.stead(["fleet", "plan"].into_iter().chain(words.iter().copied()));
-    command.current_dir(fleet.lab.path("fleet")).output().unwrap().into()
 }

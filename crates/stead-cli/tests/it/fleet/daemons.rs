@@ -12,7 +12,7 @@ use serde_json::Value;
 use stead_testkit::micro_vm;
 
 use super::cable::Cable;
-use super::{PATIENCE, instances};
+use super::{PATIENCE, checked, instances};
 use crate::cases_17_32::lab::{Ended, Lab, wait_until};
 
 /// The words of a master.
@@ -107,16 +107,8 @@ impl Daemons {
         for worker in workers {
             daemons.count_nix(worker);
             daemons.cables.insert((*worker).to_owned(), Cable::to(&daemons.master));
-            let nix = format!(
-                "{{binary: {root}/{worker}-nix, store: {root}/{worker}/nix, caches: ['file://{root}/cache'], public_keys: ['{}']}}",
-                daemons.public_key(),
-                root = daemons.lab.root().display(),
-            );
-            daemons.join(
-                "worker",
-                worker,
-                &["worker", "--drivers", drivers, "--drift-interval", "1s", "--nix", &nix],
-            );
+            let nix = daemons.nix_of(worker);
+            daemons.join("worker", worker, &worker_words(drivers, &nix));
         }
         daemons.count_nix("p1");
         let root = daemons.lab.root().display().to_string();
@@ -139,6 +131,23 @@ impl Daemons {
         ];
         daemons.join("publisher", "p1", &words);
         daemons
+    }
+
+    /// Returns where a worker has its Nix, and what it trusts.
+    fn nix_of(&self, worker: &str) -> String {
+        format!(
+            "{{binary: {root}/{worker}-nix, store: {root}/{worker}/nix, caches: ['file://{root}/cache'], public_keys: ['{}']}}",
+            self.public_key(),
+            root = self.lab.root().display(),
+        )
+    }
+
+    /// Starts the agent of a worker that has joined before.
+    pub(super) fn work_again(&mut self, worker: &str, drivers: &str) {
+        let nix = self.nix_of(worker);
+        let mut command = self.command(&[worker, "fleet"]);
+        command.args(worker_words(drivers, &nix)).args(["--masters", &self.cables[worker].address]);
+        self.running.push((worker.to_owned(), command.stdout(Stdio::null()).spawn().unwrap()));
     }
 
     /// Writes a program that notes how it is called and then is Nix, with what that remembers below the lab.
@@ -199,7 +208,7 @@ impl Daemons {
 
     /// Asks the master, on its own account.
     pub(super) fn fleet(&self, words: &[&str]) -> Ended {
-        self.command(&["m", "fleet"]).args(words).output().unwrap().into()
+        checked(words, self.command(&["m", "fleet"]).args(words).output().unwrap().into())
     }
 
     pub(super) fn git(&self, words: &[&str]) -> String {
@@ -231,6 +240,11 @@ impl Daemons {
         self.fleet(&["wait", "--commit", commit, "--timeout", &patience]).exits(0);
         self.fleet(&["status", "--json"]).exits(0).document()
     }
+}
+
+/// Returns the words of a worker that looks at what it runs every second.
+fn worker_words<'a>(drivers: &'a str, nix: &'a str) -> [&'a str; 7] {
+    ["worker", "--drivers", drivers, "--drift-interval", "1s", "--nix", nix]
 }
 
 impl Drop for Daemons {
@@ -409,6 +423,52 @@ fn tokens_are_good_for_their_role() {
         .says("the certificate of the observer ann, not of a worker");
     let mut nobody = daemons.command(&["carl", "fleet", "worker", "--masters", &daemons.master]);
     Ended::from(nobody.output().unwrap()).exits(7).says("--join-file");
+}
+
+/// Case 17, section 14: a token with times or an id that are given is made by a master that runs, for its account and for
+/// operators; an expired one is refused as such.
+#[test]
+fn tokens_are_minted_with_times_and_ids_by_a_master_that_runs() {
+    let daemons = Daemons::lonely();
+    let mint = ["token", "mint", "--role", "observer", "--name", "ann", "--json"];
+    let old = ["--iat", "1738800000", "--exp", "1738803600", "--jti", "AAECAwQFBgcICQoLDA0ODw"];
+    let made = daemons.fleet(&[&mint[..], &old].concat()).exits(0).document();
+    daemons.lab.write("old.token", made["token"].as_str().unwrap());
+    let listed = daemons.fleet(&["token", "list"]).exits(0);
+    listed.says("AAECAwQFBgcICQoLDA0ODw");
+    daemons.fleet(&[&mint[..], &["--jti", "AAECAwQFBgcICQoLDA0ODw"]].concat()).exits(1);
+    let join = |who: &str, file: &str, words: &[&str]| -> Ended {
+        let mut command = daemons.command(&[who, "fleet"]);
+        command.args(words).args(["--masters", &daemons.master, "--join-file", file]);
+        command.output().unwrap().into()
+    };
+    join("ann", "old.token", &["status"]).exits(1).says("join-expired");
+
+    let token = daemons.fleet(&["token", "mint", "--role", "operator", "--name", "olga"]).exits(0);
+    daemons.lab.write("olga.token", token.stdout);
+    let made =
+        join("olga", "olga.token", &["token", "mint", "--role", "observer", "--jti", "given", "--json"]);
+    let made = made.exits(0).document();
+    daemons.lab.write("new.token", made["token"].as_str().unwrap());
+    join("ann", "new.token", &["status"]).exits(10);
+    join("bob", "new.token", &["status"]).exits(1).says("join-used");
+}
+
+/// Section 14: a master says what happens as lines of JSON, the first one included.
+#[test]
+fn a_master_logs_lines_of_json() {
+    let mut daemons = Daemons::nobody(&[]);
+    let mut master = daemons.command(&["m", "fleet", "master", "--name", "m1", "--observe", "127.0.0.1:0"]);
+    let mut child = master.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    daemons.running.push(("m".to_owned(), child));
+    let mut seen = Vec::new();
+    while !(seen.iter().any(|line: &Value| line["ev"] == "leader")
+        && seen.iter().any(|line| line["message"].as_str().is_some_and(|said| said.contains("its page at"))))
+    {
+        let line = lines.next().unwrap().unwrap();
+        seen.push(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")));
+    }
 }
 
 const GUESTS: &str = r#"{

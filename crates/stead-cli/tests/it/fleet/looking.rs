@@ -5,7 +5,8 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::Fleet;
-use crate::cases_17_32::lab::{Ended, Lab};
+use super::planned::{merge, plan};
+use crate::cases_17_32::lab::Lab;
 
 /// Case 20: a hold is visible with who and why, ends by itself, and no longer than a day.
 #[test]
@@ -29,11 +30,6 @@ fn a_hold_freezes_shows_and_ends() {
     fleet.until("free", |status| status["holds"].as_array().is_some_and(Vec::is_empty));
 }
 
-fn plan(fleet: &Fleet, words: &[&str]) -> Ended {
-    let mut command = fleet.lab.stead(["fleet", "plan"].into_iter().chain(words.iter().copied()));
-    command.current_dir(fleet.lab.path("fleet")).output().unwrap().into()
-}
-
 /// Case 21: a plan of a branch says what its merge does; a snapshot needs no master.
 #[test]
 fn a_plan_is_what_happens() {
@@ -43,15 +39,14 @@ fn a_plan_is_what_happens() {
     fleet.git(&["switch", "--quiet", "--create", "more"]);
     let second = fleet.commit("manifests/fleet.yaml", "count: 2", "count: 3");
     fleet.git(&["switch", "--quiet", "main"]);
-    let planned = plan(&fleet, &["more", "--json"]).exits(0).document();
-    assert_eq!(planned["add"], serde_json::json!(["web/2"]));
-    assert_eq!((&planned["replace"], &planned["move"]), (&serde_json::json!([]), &serde_json::json!([])));
     plan(&fleet, &["more"]).exits(0).says("web/2");
     let snapshot = fleet.stead(&["status", "--snapshot"]).exits(0).stdout;
     fleet.lab.write("snapshot.json", snapshot);
     let file = fleet.lab.path("snapshot.json").display().to_string();
-    fleet.git(&["merge", "--quiet", "more"]);
-    let after = fleet.converged(&second);
+    let (planned, after) = merge(&fleet, "more", "there", |status| status["state"] == "converged");
+    assert_eq!(planned["add"], serde_json::json!(["web/2"]));
+    assert_eq!((&planned["replace"], &planned["move"]), (&serde_json::json!([]), &serde_json::json!([])));
+    assert_eq!(planned["rev"], second.as_str());
     let worker = |status: &Value, key: &str| {
         let all = status["instances"].as_array().unwrap().clone();
         all.iter().find(|one| one["key"] == key).unwrap()["worker"].clone()
@@ -65,6 +60,15 @@ fn a_plan_is_what_happens() {
     assert_eq!(alone["add"], planned["add"]);
 }
 
+/// Whether a text is a moment of RFC 3339, in universal time.
+fn is_moment(text: &str) -> bool {
+    let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    let Some((day, rest)) = shape.split_once('T') else { return false };
+    let seconds = rest.strip_suffix('Z').unwrap_or_default();
+    let (whole, part) = seconds.split_once('.').unwrap_or((seconds, "0"));
+    (day, whole) == ("0000-00-00", "00:00:00") && !part.is_empty() && part.chars().all(|c| c == '0')
+}
+
 /// Explanations name a worker and every other one; what is not there is named by what is.
 #[test]
 fn an_instance_is_explained() {
@@ -74,6 +78,11 @@ fn an_instance_is_explained() {
     let said = fleet.stead(&["explain", "web/0", "--json"]).exits(0).document();
     assert_eq!(said["instance"], "web/0");
     assert_eq!(said["candidates"].as_array().unwrap().len(), 3);
+    let history = said["history"].as_array().unwrap();
+    assert!(!history.is_empty(), "{said}");
+    for at in history.iter().map(|past| &past["at"]).chain([&said["last_changed_by"]["at"]]) {
+        assert!(at.as_str().is_some_and(is_moment), "{said}");
+    }
     fleet.stead(&["explain", "web/0"]).exits(0).says("web/0 is on");
     fleet.stead(&["explain", "wbe/0"]).exits(2).says("web/0");
     fleet.stead(&["wait", "--commit", "nonsense"]).exits(2);

@@ -167,6 +167,48 @@ fn a_lost_worker_is_moved_away_from_and_gets_nothing_back() {
     }
 }
 
+/// Section 9: an agent that is killed fences nothing, and what it ran goes on. What must not run twice is started elsewhere only
+/// once its worker is lost, long after the last lease; the agent that comes back ends it before anything else, and
+/// takes up the rest as it is.
+#[test]
+fn an_agent_that_was_killed_ends_its_singleton_when_it_is_back() {
+    if !has_nix() {
+        return;
+    }
+    let (mut daemons, before) =
+        start("heartbeat: 1s, late: 3s, unknown: 6s, lease: 10s, lost: 40s, movePerWorker: 1s");
+    let places_before = places(&before);
+    let pids_before = pids(&daemons, &places_before);
+    let lost = places_before["one/0"].as_str();
+    let guest = pid(&daemons, lost, "one/0").unwrap();
+    daemons.kill(lost);
+    let moved = until(&daemons, "moved", |status| {
+        // The copies of a lost worker are shown as well until their replacements are ready.
+        let place = &places(status)["one/0"];
+        assert!(place == lost || worker_state(status, lost) == "lost", "{status}");
+        let all = status["instances"].as_array().unwrap();
+        place != lost
+            && all.iter().any(|one| one["key"] == "one/0" && one["worker"] != lost && one["ready"] == true)
+    });
+    assert!(is_alive(guest), "nobody was there to end it");
+    let new_place = places(&moved)["one/0"].clone();
+    let new_guest = pid(&daemons, &new_place, "one/0").unwrap();
+    daemons.work_again(lost, "{sandbox: {}}");
+    let back = until(&daemons, "back", |status| {
+        status["state"] == "converged" && worker_state(status, lost) == "ready"
+    });
+    assert!(!is_alive(guest), "{back}");
+    assert_eq!((&places(&back)["one/0"], pid(&daemons, &new_place, "one/0")), (&new_place, Some(new_guest)));
+    assert!(told(&daemons, "fenced", "one/0", lost).is_some(), "it is told why");
+    // What only waits for its worker was never touched.
+    for (key, worker) in places_before.iter().filter(|(key, _)| key.starts_with("stay/")) {
+        assert_eq!(
+            (&places(&back)[key], pid(&daemons, worker, key)),
+            (worker, pids_before.get(key).copied())
+        );
+    }
+}
+
 /// F6: with half of the workers cut off the brake is on: not even a drain moves anything, and the status says so. They come
 /// back: what they had was neither stopped nor started, and the drain goes on.
 #[test]

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use stead_drivers::machine::sandbox::{Fault, Names, SandboxDriver, SandboxSettings};
+use stead_drivers::machine::sandbox::{Fault, Names, Phase, SandboxDriver, SandboxSettings};
 use stead_model::machine::{MachineKind, MachineSpec, Owner};
 use stead_runner::machine::MachineDriver;
 
 use super::{KEY, site, write};
-use crate::cases_17_32::lab::{Ended, Lab};
+use crate::cases_17_32::lab::{Ended, Lab, Running, wait_until};
 
 const OTHER: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIC bob@desk";
@@ -266,6 +268,98 @@ fn a_spec_that_is_missing_or_invalid_exits_3_with_one_document() {
         assert!(!document["diagnostics"].as_array().unwrap().is_empty());
     }
     assert!(!node.has("spec.yaml") && !node.has("config-failed.json"));
+}
+
+/// A spec whose posture runs what it disables fails before it touches anything: each apply would undo half of itself.
+#[test]
+fn a_spec_that_contradicts_its_posture_changes_nothing() {
+    let spec = |disabled: &str| {
+        format!(
+            "schema_version: 1\naccess: {{posture: prod}}\nplatform: {{services: {{disable: [{disabled}]}}}}\n"
+        )
+    };
+    let node = Node::of_site(&[
+        ("specs/base.yaml", &spec("rpcbind")),
+        ("postures/prod.yaml", "fail2ban: {enabled: true}\n"),
+    ]);
+    node.apply(&["--spec", "base"]).exits(0);
+    let resolved = node.read("var/lib/stead/config/spec.yaml").replace("rpcbind", "fail2ban");
+    node.lab.write("resolved.yaml", resolved);
+    let (state, marker) = (node.json("state.json"), node.json("config-complete.json"));
+    let refused = node.apply(&["--spec", "./resolved.yaml"]).exits(1).document();
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("the posture `prod` runs fail2ban, which the spec disables"), "{refused}");
+    assert_eq!((node.json("state.json"), node.json("config-complete.json")), (state, marker));
+}
+
+/// Section 5: a relative root is meant from where the command runs; it is never this machine's.
+#[test]
+fn a_relative_root_is_meant_from_here() {
+    let node = Node::of_site(&[]);
+    node.apply(&["--spec", "base"]).exits(0);
+    // Only looked at: who takes it for `/` does no harm to the machine of the test.
+    let mut command = node.lab.stead(["config", "apply", "--json", "--spec", "base", "--dry-run"]);
+    command.current_dir(node.root.parent().unwrap()).env("STEAD_SITE", node.lab.path("site-config"));
+    command.env("STEAD_ROOT", "./root").env("STEAD_NODE", "edge");
+    let seen: Ended = command.output().unwrap().into();
+    let seen = seen.exits(0).document();
+    assert_eq!(seen["changes"], json!([]), "{seen}");
+}
+
+/// A signal ends an apply also while it waits, and says so by its code.
+#[test]
+fn an_apply_that_waits_is_stopped_by_a_signal() {
+    let fault = Fault {
+        node: "edge".to_owned(),
+        phase: Phase::Config,
+        times: 0,
+        error: None,
+        delay_ms: 600_000,
+        crash: false,
+    };
+    let node = Node::new(site(&[]), Names::Any, vec![fault]);
+    let mut command = node.lab.stead(["config", "apply", "--json", "--spec", "base"]);
+    command.env("STEAD_ROOT", &node.root).env("STEAD_NODE", "edge");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let running = Running::of(command.spawn().unwrap());
+    wait_until("the spec", || node.has("spec.yaml"));
+    running.signal(Signal::INT);
+    let document = running.end().exits(130).document();
+    assert_eq!((&document["phase"], &document["success"]), (&json!("config"), &json!(false)));
+    assert!(!node.has("config-complete.json"));
+}
+
+/// Section 11: a host is told over SSH, from where no events come: to ask for them is a mistake.
+#[test]
+fn a_host_has_no_events() {
+    let node = Node::of_site(&[]);
+    node.apply(&["-H", "local", "--spec", "base", "--events", "events.jsonl"]).exits(2);
+}
+
+/// Section 2: a spec and a marker that an older program left are read where it kept them, and never written there.
+#[test]
+fn what_an_older_program_left_is_read_and_not_written() {
+    let node = Node::of_site(&[]);
+    node.apply(&["--spec", "base"]).exits(0);
+    let older = node.root.join("usr/local/etc/homestak/state");
+    fs::create_dir_all(&older).unwrap();
+    let names = ["spec.yaml", "config-complete.json"];
+    for name in names {
+        fs::rename(node.root.join("var/lib/stead/config").join(name), older.join(name)).unwrap();
+    }
+    let kept = |name: &str| {
+        let meta = fs::metadata(older.join(name)).unwrap();
+        (meta.ino(), meta.mtime(), meta.mtime_nsec(), fs::read(older.join(name)).unwrap())
+    };
+    let before = names.map(kept);
+    let mut observe = node.lab.stead(["config", "observe"]);
+    let seen: Ended = observe.env("STEAD_ROOT", &node.root).output().unwrap().into();
+    let seen = seen.exits(0).document();
+    assert_eq!(seen["complete"]["spec"], "base", "its marker is read: {seen}");
+    let again = node.apply(&[]).exits(0).document();
+    assert_eq!((&again["spec"], &again["changed"]), (&json!("base"), &json!(0)), "its spec is read");
+    assert!(names.iter().all(|name| node.has(name)), "ours are written in their own place");
+    assert_eq!(names.map(kept), before, "nothing is written where older programs keep theirs");
 }
 
 /// Section 5: a driver reads events and what came of it from one stream.

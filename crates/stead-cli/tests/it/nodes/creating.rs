@@ -237,6 +237,12 @@ fn every_field_that_cannot_be_changed_is_named() {
         // What the node says counts more than its preset: 20 there, 10 here.
         (0, other(", disk: 20", ""), ct, "disk is 20, not 10"),
         (0, other("disk: 20", "disk: 19"), ct, "disk is 20, not 19"),
+        (
+            0,
+            other("disk: 20", "disk: 21"),
+            ct,
+            "disk is 20, not 21; write back what it was made with, or destroy it first",
+        ),
         (0, other("debian-12", "debian-13"), ct, "image is \"debian-12\", not \"debian-13\""),
         (0, format!("{vm}, host: other"), ct, "host is local, not other"),
         (1, vm.to_owned(), "template: fancy", "template is \"plain\", not \"fancy\""),
@@ -350,7 +356,9 @@ fn the_self_address_is_checked() {
     let mut older = World::new();
     older.nodes("- {name: a, type: vm}\n");
     older.set("HOMESTAK_SELF_ADDR", "0.0.0.0");
-    assert_eq!(older.create(&["--dry-run"]).code, 2, "the older name counts");
+    let told = older.create(&["--dry-run"]).exits(2).document();
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(message.contains("HOMESTAK_SELF_ADDR is 0.0.0.0") && message.contains("give one"), "{told}");
     older.set("STEAD_SELF_ADDR", "192.0.2.7");
     assert_eq!(older.create(&["--dry-run"]).code, 0, "ours comes first");
     world.write("site.yaml", "defaults: {server_url: 'https://192.0.2.9:44443'}\n");
@@ -405,4 +413,51 @@ fn a_state_directory_that_cannot_be_used_is_named() {
     let (code, place) = ("error[failed/journal]: ", lab.path("state/locks").display().to_string());
     assert!(ended.stderr.contains(code) && ended.stderr.contains(&place), "{}", ended.stderr);
     assert!(!lab.path("state/machines").exists());
+}
+
+/// ST-8 for nodes that fetch: a second create changes nothing, and what is remembered stays byte for byte. A comment in
+/// the manifest is no change of it.
+#[test]
+fn a_second_create_of_what_fetches_changes_nothing() {
+    for mode in ["pull", "hybrid"] {
+        let world = World::new();
+        world.write("site.yaml", "server: {port: 0, bind: 127.0.0.1}\n");
+        let nodes = "- {name: a, type: vm, spec: base, peers: [b]}\n- {name: b, type: vm, spec: base}\n";
+        world.nodes(nodes);
+        world.create(&["--mode", mode]).exits(0);
+        let (before, machines) = (world.state(), world.machine_ids());
+        world.nodes(&format!("# as before\n{nodes}"));
+        let again = world.create(&["--mode", mode]).exits(0).document();
+        let rows = again["nodes"].as_array().unwrap();
+        assert!(rows.iter().all(|row| row["changed"] == false), "{mode}: {again}");
+        assert_eq!((world.state(), world.machine_ids()), (before, machines), "{mode}");
+    }
+}
+
+/// Section 2: enabling a service that is not there fails the node, disabling one is fine.
+#[test]
+fn only_a_service_that_is_there_can_be_enabled() {
+    let world = World::new();
+    world.host("local", "driver: sandbox\nservices: [cron]\n");
+    world.nodes("- {name: a, type: vm, spec: base}\n");
+    let with = |services: &str| {
+        world.write("specs/base.yaml", &super::BASE.replace("{disable: [rpcbind]}", services));
+        world.create(&[])
+    };
+    let failed = with("{enable: [nosuch]}").exits(1).document();
+    assert_eq!(failed["nodes"][0]["status"], "failed");
+    assert!(failed["nodes"][0]["error"].as_str().unwrap().contains("nosuch"), "{failed}");
+    with("{enable: [cron], disable: [nosuch]}").exits(0);
+}
+
+/// Section 2: the hash of root's password is set at create.
+#[test]
+fn the_password_of_root_is_set_at_create() {
+    let world = World::new();
+    world.write("secrets.yaml", "passwords: {vm_root: \"$6$salt$hash\"}\n");
+    world.nodes("- {name: a, type: vm}\n");
+    world.create(&[]).exits(0);
+    let machine = world.state_dir().join("machines").join(&world.machine_ids()[0]);
+    let shadow = std::fs::read_to_string(machine.join("root/etc/shadow")).unwrap();
+    assert!(shadow.starts_with("root:$6$salt$hash:"), "{shadow}");
 }

@@ -1,6 +1,7 @@
 //! Subtrees: a hosting node runs what is in it, and the run above knows all of it. On sandboxes.
 
 mod by_job;
+mod images;
 mod keys;
 
 use std::fs;

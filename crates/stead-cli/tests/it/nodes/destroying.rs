@@ -71,6 +71,29 @@ fn nodes_go_without_manifest_preset_spec_or_secrets() {
     }
 }
 
+/// Case 5: a name that nobody knows is told with those that are known, whatever else is there.
+#[test]
+fn a_mistyped_manifest_is_not_taken_for_one_whose_nodes_are_gone() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n");
+    world.create(&[]).exits(0);
+    let machines = world.machine_ids();
+    for more in [&["--yes"][..], &["--yes", "--only", "a"]] {
+        let words = [&["destroy", "-M", "n", "-H", "local", "--json"], more].concat();
+        let document = world.run(&words).exits(3).document();
+        assert!(
+            document.to_string().contains("manifests/m.yaml") || document.to_string().contains("`m`"),
+            "{document}"
+        );
+    }
+    assert_eq!(world.machine_ids(), machines);
+    // Labels are enough: nothing else knows these nodes.
+    std::fs::remove_file(world.state_path()).unwrap();
+    std::fs::remove_file(world.path("site-config/manifests/m.yaml")).unwrap();
+    assert_eq!((world.destroy(&[]).exits(0).code, world.left()), (0, Vec::new()));
+    world.destroy(&[]).exits(3);
+}
+
 /// Section 10: machines are looked for where their host's file says, also where state is lost and files are broken.
 #[test]
 fn machines_are_found_where_their_host_keeps_them() {

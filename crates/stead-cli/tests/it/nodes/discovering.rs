@@ -55,7 +55,7 @@ fn a_host_is_looked_for_in_both_folders() {
         ("manifests/m.yaml", &manifest(NODES)),
         ("hosts/only.yaml", "driver: sandbox\n"),
         ("hosts/both.yaml", "driver: sandbox\n"),
-        ("nodes/both.yaml", "datastore: d\napi_token: t\n"),
+        ("nodes/both.yaml", "datastore: d\napi_token: t\nip: 10.0.0.5\n"),
     ]);
     validate(&lab, &["-M", "m", "-H", "only"]).exits(0);
     validate(&lab, &["-M", "m", "-H", "ann@only"]).exits(0);

@@ -16,7 +16,7 @@ fn has_keys(object: &Value, wanted: &str, more: &str) {
 }
 
 const RUN: &str = "verb success dry_run manifest host run bundle duration_seconds nodes";
-const OURS: &str = "schema exit_code diagnostics";
+const OURS: &str = "schema exit_code diagnostics pattern pattern_inferred";
 const NODE: &str = "name status changed mode parent depth";
 const STATE: &str =
     "status driver machine_id ip ssh_port host_key parent mode spec spec_digest state_digest created_at";
@@ -37,6 +37,7 @@ fn documents_of_runs_have_the_promised_keys() {
         (&made["verb"], &made["host"], &made["dry_run"]),
         (&"create".into(), &"local".into(), &false.into())
     );
+    assert_eq!((&made["pattern"], &made["pattern_inferred"]), (&"flat".into(), &true.into()));
     assert!(made["duration_seconds"].is_f64() && made["nodes"][0]["duration"].is_f64(), "{made}");
 
     let state: Value = serde_json::from_str(&world.state()).unwrap();
@@ -59,6 +60,67 @@ fn documents_of_runs_have_the_promised_keys() {
     world.nodes("- {name: edge, type: vm, spec: base}\n");
     let tested = world.run(&["test", "-M", "m", "-H", "local", "--json"]).exits(0).document();
     has_keys(&tested, RUN, &format!("{OURS} report"));
+}
+
+/// Section 11: problems have one shape, whichever verb tells them.
+#[test]
+fn problems_of_a_run_have_the_keys_of_validate() {
+    const PROBLEM: &str = "code severity file line column path message candidates";
+    let world = World::new();
+    world.write("specs/odd.yaml", "schema_version: 1\nconfig: {colour: red}\naccess: {posture: local}\n");
+    world.nodes("- {name: edge, type: vm, spec: odd}\n");
+    for more in [&["--dry-run"][..], &[]] {
+        let told = world.create(more).exits(0).document();
+        let problem = &told["diagnostics"][0];
+        has_keys(problem, PROBLEM, "help");
+        assert_eq!((&problem["line"], &problem["severity"]), (&2.into(), &"warning".into()), "{problem}");
+        assert!(problem["file"].as_str().unwrap().ends_with("specs/odd.yaml"), "{problem}");
+    }
+    let none = world.create(&["--only", "egde"]).exits(3).document();
+    assert_eq!(none["error"]["code"], "node/not-found", "{none}");
+    assert_eq!(none["diagnostics"][0]["candidates"], serde_json::json!(["edge"]), "{none}");
+}
+
+/// Section 3: people hear of a pattern that nobody wrote, as documents say it; of one that somebody wrote, and of nodes
+/// that only go, nothing is said.
+#[test]
+fn an_inferred_pattern_is_said_to_people() {
+    let world = World::new();
+    world.nodes("- {name: edge, type: vm}\n");
+    let of = |verb: &str, more: &[&str]| {
+        let ended = world.run(&[&[verb, "-M", "m", "-H", "local", "--yes"], more].concat()).exits(0);
+        let lines = ended.stdout.lines().filter(|line| line.starts_with("pattern"));
+        lines.map(ToOwned::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(of("create", &["--dry-run"]), ["pattern: flat (inferred)"]);
+    assert_eq!(of("create", &[]), ["pattern: flat (inferred)"]);
+    assert!(of("destroy", &[]).is_empty());
+    assert_eq!(of("test", &[]), ["pattern: flat (inferred)"]);
+    world.manifest("pattern: flat\nnodes:\n- {name: edge, type: vm}\n");
+    assert!(of("create", &["--dry-run"]).is_empty());
+}
+
+/// Section 11: a status that is not good says why, and names the file that cannot be read.
+#[test]
+fn a_status_that_is_not_good_says_why() {
+    let world = World::new();
+    world.nodes("- {name: edge, type: vm}\n");
+    let none = world.run(&["status", "-M", "m", "-H", "local", "--json"]).exits(1).document();
+    has_keys(&none, "success nodes error diagnostics", "schema verb");
+    assert_eq!(none["error"]["message"], "1 of 1 nodes are not converged", "{none}");
+    assert!(none["diagnostics"][0]["message"].as_str().unwrap().starts_with("edge: nobody has made it"));
+    world.create(&[]).exits(0);
+    let kept = world.state();
+    std::fs::write(world.state_path(), "{").unwrap();
+    for pair in [&["-M", "m", "-H", "local"][..], &[]] {
+        let words = [&["status", "--json"], pair].concat();
+        let told = world.run(&words).document();
+        assert_eq!(told["success"], false, "{told}");
+        assert!(told["error"]["code"].is_string(), "{told}");
+        assert!(told["error"]["message"].as_str().unwrap().contains("m/state.json"), "{told}");
+        assert!(told["diagnostics"].to_string().contains("m/state.json"), "{told}");
+    }
+    std::fs::write(world.state_path(), kept).unwrap();
 }
 
 /// Sections 10 and 12: what comes with an agent, and a job that it ran.

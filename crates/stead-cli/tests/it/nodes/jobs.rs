@@ -79,7 +79,21 @@ fn jobs_are_run_waited_for_and_ended() {
     let list = job(&pulled, &["list", "--json"]).exits(0).document();
     assert_eq!(list["jobs"].as_array().unwrap().len(), 4);
     job(&pulled, &["show", "j999"]).exits(2).says("E200");
-    job(&pulled, &["submit", "--node", "nobody", "--", "true"]).exits(2).says("stead exec nobody");
+    job(&pulled, &["submit", "--node", "nobody", "--", "true"]).exits(3).says("stead exec nobody");
+    let told = job(&pulled, &["submit", "--node", "edge", "--json", "--", "true"]).exits(0).document();
+    assert_eq!((&told["argv"][0], &told["node"]), (&"true".into(), &"edge".into()));
+    assert!(told["state"].is_string() && told["by"].is_string() && told["created_at"].is_string(), "{told}");
+}
+
+/// Section 12: the agent of a node in another asks that one's server: a job for it would wait here in vain.
+#[test]
+fn a_job_for_a_node_on_a_deeper_level_is_refused_at_once() {
+    let nodes =
+        "  - {name: quay, type: vm, spec: base}\n  - {name: crane, type: vm, spec: base, parent: quay}\n";
+    let pulled = Pulled::new(&[("manifests/m.yaml", &super::manifest(nodes))]);
+    let refused = job(&pulled, &["submit", "--node", "crane", "--wait", "--", "true"]).exits(3);
+    refused.says("crane is on level 2: its agent asks the server of quay").says("stead exec crane");
+    job(&pulled, &["submit", "--node", "quay", "--", "true"]).exits(0);
 }
 
 /// Case 35: cancel while it waits, a lifetime that is over, and a server that is killed before delivery: run once.

@@ -1,4 +1,4 @@
-//! Links that leave a subtree: whoever holds both ends makes them, and they stay. On sandboxes.
+//! Links: whoever holds both ends makes them, and they stay, also where they leave a subtree. On sandboxes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -26,7 +26,7 @@ fn peers(tree: &Tree, path: &[&str]) -> Vec<String> {
 }
 
 /// Returns the checks that a run left of a node, by name, with their statuses.
-fn checks(tree: &Tree, run: &str, node: &str) -> Vec<(String, String)> {
+pub(crate) fn checks(tree: &Tree, run: &str, node: &str) -> Vec<(String, String)> {
     let task = format!("{node}.verify");
     let mut found = Vec::new();
     for event in tree.lab.events(run) {
@@ -76,4 +76,69 @@ fn links_between_trees_are_made_kept_and_verified() {
     let broken = tree.run("verify", &[]).exits(1).document();
     let found = checks(&tree, broken["run"].as_str().unwrap(), "b1");
     assert!(found.contains(&("link.a1".to_owned(), "failed".to_owned())), "{found:?}");
+}
+
+/// Two peers at one level, or one of them with something in the way.
+const PEERS: &str =
+    "  - {name: a, type: vm, spec: base, peers: [b]}\n  - {name: b, type: vm, spec: base}\npattern: mesh\n";
+
+/// Section 6: a node is linked with a peer that was made before, and both are told.
+#[test]
+fn peers_that_are_made_one_by_one_are_linked() {
+    for mode in ["push", "pull"] {
+        let tree = Tree::with(PEERS, &[("site.yaml", SERVED)]);
+        tree.run("create", &["--mode", mode, "--only", "a"]).exits(0);
+        assert_eq!(peers(&tree, &["a"]), Vec::<String>::new());
+        let dry = tree.run("create", &["--mode", mode, "--only", "b", "--dry-run"]).exits(0);
+        assert!(dry.stdout.contains("a.link.b"), "{}", dry.stdout);
+        tree.run("create", &["--mode", mode, "--only", "b"]).exits(0);
+        assert_eq!((peers(&tree, &["a"]), peers(&tree, &["b"])), (vec!["b".into()], vec!["a".into()]));
+        tree.run("verify", &["--mode", mode]).exits(0);
+    }
+}
+
+/// Section 6: a node that cannot keep its peers says so, and who told it fails.
+#[test]
+fn a_link_that_an_agent_cannot_write_fails() {
+    let alone = PEERS.replace(", peers: [b]", "").replace("pattern: mesh\n", "");
+    let tree = Tree::with(&alone, &[("site.yaml", SERVED)]);
+    tree.run("create", &["--mode", "pull"]).exits(0);
+    let file = tree.root(&["a"]).join("etc/stead/peers.json");
+    fs::create_dir(&file).unwrap();
+    tree.lab.write("site-config/manifests/m.yaml", super::manifest(PEERS));
+    let told = tree.run("create", &["--mode", "pull"]).exits(1);
+    assert!(told.stdout.contains("peers are not written"), "{}", told.stdout);
+    fs::remove_dir(&file).unwrap();
+    tree.run("create", &["--mode", "pull"]).exits(0);
+    assert_eq!(peers(&tree, &["a"]), ["b"]);
+}
+
+/// Section 6: an agent that hears of its peers and never reports it, as those of older versions do, is not waited for
+/// without end, and what is said leads on. Its first report, that of its spec, gets through, and no other does.
+#[test]
+fn an_agent_that_reports_no_link_is_told_of_with_what_to_do() {
+    let host = "driver: sandbox\ntimeouts: {ssh: 3}\nfaults: [{node: a, phase: report, times: 1}, {node: a, phase: report, error: silent}]\n";
+    let nodes = format!("{PEERS}settings: {{timeout_buffer: 0}}\n");
+    let tree = Tree::with(&nodes, &[("site.yaml", SERVED), ("hosts/local.yaml", host)]);
+    let told = tree.run("create", &["--mode", "pull"]).exits(8).document();
+    let message = told["error"]["message"].as_str().unwrap();
+    assert!(message.contains("did not report within 3s that it knows its peers"), "{told}");
+    assert!(message.contains("although it is connected; one of an older version reports no links"), "{told}");
+    assert_eq!(peers(&tree, &["a"]), ["b"], "it has done as it was told");
+    // What is said helps: who takes the agent away tells the node itself.
+    tree.run("create", &["--mode", "push"]).exits(0);
+}
+
+/// ST-9 for nodes that pull: all links of a mesh are there as soon as they are looked at.
+#[test]
+fn a_mesh_that_pulls_is_linked_when_it_is_verified() {
+    let nodes = "  - {name: a, type: vm, spec: base, peers: [b]}\n  - {name: b, type: vm, spec: base, peers: [c]}\n  - {name: c, type: vm, spec: base}\npattern: mesh\nexecution: {default_mode: pull}\n";
+    let tree = Tree::with(nodes, &[("site.yaml", SERVED)]);
+    let tested = tree.run("test", &[]).exits(0).document();
+    let run = tested["run"].as_str().unwrap();
+    for (node, links) in [("a", &["link.b"][..]), ("b", &["link.a", "link.c"]), ("c", &["link.b"])] {
+        let found = checks(&tree, run, node);
+        let is_linked = |link: &&str| found.contains(&((*link).to_owned(), "passed".to_owned()));
+        assert!(links.iter().all(is_linked), "{node}: {found:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! System tests over containers: one, two and three levels, by push, pull and hybrid, with real SSH daemons.
 
 mod network;
+mod templates;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,6 +91,33 @@ impl Harbour {
         let homes = fs::read_dir(self.machines()).into_iter().flatten().flatten();
         let texts = homes.map(|home| fs::read(home.path().join("console.log")).unwrap_or_default());
         texts.map(|text| String::from_utf8_lossy(&text).into_owned()).collect()
+    }
+
+    /// Returns what the server of this level says of what it was asked.
+    fn server_log(&self) -> String {
+        let files = fs::read_dir(self.lab.path("state/server")).unwrap().flatten().map(|entry| entry.path());
+        let logs = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "log"));
+        logs.map(|path| fs::read_to_string(path).unwrap()).collect()
+    }
+
+    /// Runs the stead of a hosting node there, over the nodes in it; `$places` names its site and its state.
+    #[track_caller]
+    fn on_level(&self, node: &str, words: &str) -> String {
+        let below = "places='--site /var/lib/stead/delegated/site/m --state-dir /var/lib/stead'";
+        let script = format!("{below}\nset -- /var/lib/stead/bin/*/stead\n\"$1\" {words}");
+        self.on(node, &["sudo", "-n", "sh", "-c", &script])
+    }
+
+    /// Has a hosting node do something with the nodes in it by itself: nobody above has a part in it.
+    #[track_caller]
+    fn alone(&self, node: &str, verb: &str) -> Value {
+        let address = self.state()["nodes"][node]["ip"].as_str().unwrap().to_owned();
+        let words = format!(
+            "{verb} --manifest-json - -H {node} --self-addr {address} --yes --json $places \
+             <\"$(grep -l '^\\[\"create\"' /var/lib/stead/errands/*/arguments.json | sed 's/arguments.json$/manifest.json/')\""
+        );
+        let said = self.on_level(node, &words);
+        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
     }
 
     fn state(&self) -> Value {
@@ -188,12 +216,7 @@ fn one_container_pulls(runtime: &str, keys: &Path) -> Value {
     let made = harbour.make(&[])["nodes"][0].clone();
     assert_eq!(harbour.consoles().matches("Accepted publickey").count(), 0, "{}", harbour.consoles());
     let jti = harbour.state()["nodes"]["edge"]["jti"].as_str().unwrap().to_owned();
-    let logs: String = fs::read_dir(harbour.lab.path("state/server"))
-        .unwrap()
-        .flatten()
-        .filter(|entry| entry.path().extension().is_some_and(|suffix| suffix == "log"))
-        .map(|entry| fs::read_to_string(entry.path()).unwrap())
-        .collect();
+    let logs = harbour.server_log();
     assert!(logs.lines().any(|line| line.contains("edge") && line.contains(&jti)), "{jti}: {logs}");
     let bootstrap = harbour.json_on("edge", "/etc/stead/bootstrap.json");
     let token = bootstrap["token"].as_str().unwrap();
@@ -341,7 +364,8 @@ fn three_levels_of_containers_are_pushed_with_crun() {
     three_levels_by_push("crun");
 }
 
-/// ST-4, pull: each level serves its own nodes, at the address it was told.
+/// ST-4, pull: each level serves its own nodes, at the address it was told, has a key of its own, and works without those
+/// above.
 fn three_levels_by_pull(runtime: &str) {
     if is_skipped(runtime) {
         return;
@@ -353,6 +377,11 @@ fn three_levels_by_pull(runtime: &str) {
     );
     let made = harbour.make(&[]);
     assert_eq!(statuses(&made), all("completed", &["a", "b", "c"]));
+    let events = harbour.lab.events(made["run"].as_str().unwrap());
+    for (above, below) in [("a.hosting", "b.create"), ("b.hosting", "c.create")] {
+        assert!(place(&events, "task_finished", above) < place(&events, "task_started", below));
+    }
+    assert_served_alone("a", &harbour.server_log());
     let state = harbour.state();
     for (node, above) in [("b", "a"), ("c", "b")] {
         let server =
@@ -361,12 +390,41 @@ fn three_levels_by_pull(runtime: &str) {
         assert!(server.starts_with(&format!("https://{address}:")), "{node}: {server}, not {address}");
         let log =
             harbour.on(above, &["sudo", "-n", "sh", "-c", "cat /var/lib/stead/delegated/*/.*.server/*.log"]);
-        let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let asked: Vec<&Value> = lines.iter().filter(|line| line["peer"].is_string()).collect();
-        assert!(asked.iter().any(|line| line["route"] == "spec" && line["status"] == 200), "{log}");
-        assert!(asked.iter().all(|line| line["node"] == node), "{above} serves {node} alone: {log}");
+        assert_served_alone(node, &log);
     }
-    harbour.clear();
+    let secrets = ["a", "b"]
+        .map(|node| harbour.on(node, &["sudo", "-n", "cat", "/var/lib/stead/delegated/site/m/secrets.yaml"]));
+    assert!(secrets[0] != secrets[1] && !secrets.concat().contains(&"ab".repeat(32)), "a key per level");
+
+    // Without the servers above, the lowest level makes its node anew; the one above that finds all of it as it should be.
+    harbour.lab.run(["server", "stop"]).exits(0);
+    harbour.on_level("a", "server stop $places");
+    assert_eq!(statuses(&harbour.alone("b", "destroy")), all("destroyed", &["c"]));
+    let again = harbour.alone("b", "create");
+    assert_eq!(statuses(&again), all("completed", &["c"]));
+    assert_eq!((&again["nodes"][0]["mode"], &again["nodes"][0]["changed"]), (&json!("pull"), &json!(true)));
+    let rows = made["nodes"].as_array().unwrap();
+    assert_eq!(again["nodes"][0]["state_digest"], rows[2]["state_digest"]);
+    let kept = harbour.alone("a", "create");
+    assert_eq!(statuses(&kept), all("completed", &["b", "c"]));
+    assert!(kept["nodes"].as_array().unwrap().iter().all(|row| row["changed"] == false), "{kept}");
+    assert_eq!(statuses(&harbour.alone("a", "verify")), all("completed", &["b", "c"]));
+
+    let gone = harbour.clear();
+    assert_eq!(statuses(&gone), all("destroyed", &["c", "b", "a"]));
+    let events = harbour.lab.events(gone["run"].as_str().unwrap());
+    for (below, above) in [("c.destroy", "b.destroy"), ("b.destroy", "a.destroy")] {
+        assert!(place(&events, "task_finished", below) < place(&events, "task_started", above));
+    }
+}
+
+/// Whether a server gave a node its spec, and was asked by nobody else.
+#[track_caller]
+fn assert_served_alone(node: &str, log: &str) {
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let asked: Vec<&Value> = lines.iter().filter(|line| line["peer"].is_string()).collect();
+    assert!(asked.iter().any(|line| line["route"] == "spec" && line["status"] == 200), "{log}");
+    assert!(asked.iter().all(|line| line["node"] == node), "{node} alone asks there: {log}");
 }
 
 /// ST-4, pull, with runc.
@@ -565,32 +623,34 @@ fn meshes_hubs_and_linked_trees_of_containers_are_made_and_go() {
     }
 }
 
-/// Section 7: containers need root. Who is not root hears so from `doctor` and before anything is made, with a way on, and
-/// who goes on regardless hears what it was that could not be had.
+/// Section 7: an account without numbers of its own has no containers. It hears so from `doctor` and before anything is
+/// made, with a way on, and who goes on regardless hears it again.
 #[test]
-fn who_is_not_root_is_told_so() {
+fn who_lacks_what_containers_without_root_need_is_told_so() {
     let host = "driver: oci\nbridge: stt-nobody\n";
-    let nodes = super::manifest("- {name: a, type: ct, template: host}\n");
+    let nodes = super::manifest("- {name: a, type: ct, template: /usr}\n");
     let lab = site(&[("hosts/box.yaml", host), ("manifests/m.yaml", &nodes)]);
     let Some(lab) = accounts::give_away(lab) else { return };
     let run = |args: &[&str]| -> Ended { accounts::command(&lab, args).output().unwrap().into() };
     let doctor = run(&["doctor", "--driver", "oci", "--json"]).exits(1).document();
     let checks = doctor["checks"].as_array().unwrap();
-    let root = checks.iter().find(|check| check["name"] == "root").unwrap();
-    assert_eq!((&root["status"], &root["fix"]), (&json!("fail"), &json!("run stead as root")), "{root}");
+    let numbers = checks.iter().find(|check| check["name"] == "/etc/subuid").unwrap();
+    assert_eq!(numbers["status"], "fail", "{numbers}");
+    let fix = numbers["fix"].as_str().unwrap();
+    assert!(fix.contains("usermod --add-subuids") && fix.contains("run stead as root"), "{fix}");
 
     let before = lab.snapshot("site-config");
     let create = ["create", "-M", "m", "-H", "box", "--json"];
     let refused = run(&create).exits(1).document();
     let found = refused["diagnostics"].as_array().unwrap();
-    let found = found.iter().find(|row| row["message"] == "only root can make machines here");
-    assert!(found.unwrap()["help"].as_str().unwrap().contains("run stead as root"), "{refused}");
+    let found = found.iter().find(|row| row["message"].as_str().unwrap().starts_with("/etc/subgid gives"));
+    assert!(found.unwrap()["help"].as_str().unwrap().contains("usermod --add-subgids"), "{refused}");
     assert_eq!(lab.snapshot("site-config"), before);
     assert!(!lab.path("state/machines").exists() && !lab.path("state/nodes").exists());
 
     let failed = run(&[&create[..], &["--skip-preflight"]].concat()).exits(1).document();
     let error = failed["nodes"][0]["error"].to_string();
-    assert!(error.contains("Operation not permitted") && error.contains("root"), "{error}");
+    assert!(error.contains("only root has containers here") && error.contains("/etc/subuid"), "{error}");
     run(&["destroy", "-M", "m", "-H", "box", "--json", "--yes"]).exits(0);
     assert!(!lab.path("state/machines").exists());
 }

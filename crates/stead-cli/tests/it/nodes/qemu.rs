@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use stead_testkit::micro_node::MicroNode;
 
-use super::{BASE, site, write};
+use super::{BASE, LOCAL, site, write};
 use crate::cases_17_32::lab::{Ended, Lab};
 
 const SITE: &str = "server: {port: 0, bind: 127.0.0.1}
@@ -267,6 +267,40 @@ fn a_virtual_machine_becomes_its_spec_whoever_does_it() {
     assert_eq!(taps(), before);
 }
 
+/// Nodes, section 5: the port that a posture sets is where the machine's own forwarding leads from then on. The port of this
+/// machine stays, so that state does.
+#[test]
+fn a_virtual_machine_is_reached_at_the_port_its_posture_sets() {
+    let Some(guest) = guest() else { return };
+    let world = Vms::new(&guest, "- {name: edge, type: vm, spec: base}\n");
+    world.create(&[]);
+    let port = world.state()["nodes"]["edge"]["ssh_port"].clone();
+    let home = world.machines().join(&world.machine_ids()[0]);
+    for guest_port in [2222, 2022] {
+        world.write(
+            "postures/local.yaml",
+            &LOCAL.replacen("ssh: {", &format!("ssh: {{port: {guest_port}, "), 1),
+        );
+        let made = world.create(&[]);
+        assert_eq!(made["nodes"][0]["changed"], json!(true), "{made}");
+        assert_eq!(world.state()["nodes"]["edge"]["ssh_port"], port);
+        let sheet: Value = serde_json::from_slice(&fs::read(home.join("run.json")).unwrap()).unwrap();
+        assert_eq!(sheet, json!({"port": port, "guest_port": guest_port}));
+        let said = world.verb("exec", &["edge", "--", "sh", "-c", "echo $SSH_CONNECTION"]).document();
+        let said = said["results"][0]["stdout"].as_str().unwrap().trim().to_owned();
+        assert!(said.ends_with(&format!(" {guest_port}")), "{said}");
+        let again = world.create(&[]);
+        assert_eq!(again["nodes"][0]["changed"], json!(false), "{again}");
+    }
+    // Whoever began to lead there did not come to it: the next one does.
+    let sheet = json!({"port": port, "guest_port": 2022, "is_moving": true});
+    fs::write(home.join("run.json"), sheet.to_string()).unwrap();
+    assert_eq!(world.create(&[])["nodes"][0]["changed"], json!(false));
+    assert_eq!(world.verb("exec", &["edge", "--", "true"]).code, 0);
+    assert_eq!(world.destroy().code, 0);
+    world.leaves_nothing();
+}
+
 /// Case 24 of reach: `reboot` in a virtual machine gives a new boot id and the run goes on. How machines are run is said if it is
 /// not as it should be.
 #[test]
@@ -300,6 +334,41 @@ fn a_virtual_machine_restarts_and_the_run_goes_on() {
     assert_eq!(world.consoles().matches("micro node is up").count(), 2, "{}", world.consoles());
     assert_eq!(world.destroy().code, 0);
     world.leaves_nothing();
+}
+
+/// Section 7: with `STEAD_TEST_IMAGE` a distribution's own cloud image becomes its spec, by push and by pull.
+#[test]
+fn a_cloud_image_becomes_its_spec() {
+    let Some(image) = std::env::var_os("STEAD_TEST_IMAGE") else {
+        eprintln!("skipped: STEAD_TEST_IMAGE names no cloud image");
+        return;
+    };
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_stead"));
+    let guest = MicroNode { kernel: PathBuf::new(), initrd: PathBuf::new(), program };
+    let image = PathBuf::from(image);
+    for mode in ["push", "pull"] {
+        let world = Vms { lab: site(&[]), guest: guest.clone() };
+        world.write("site.yaml", "server: {port: 0, bind: 127.0.0.1}\ndefaults: {domain: lab.example}\n");
+        world.write(
+            "hosts/vm.yaml",
+            "driver: qemu\nmachine: q35\ntimeouts: {address: 600, ssh: 900, config: 900}\n",
+        );
+        world.write(
+            "specs/plain.yaml",
+            "schema_version: 1\naccess: {posture: local, users: [{name: ops, sudo: true}]}\n",
+        );
+        world.write("presets/cloud.yaml", "cores: 2\nmemory: 1024\ndisk: 8\n");
+        let node = json!({"name": "edge", "type": "vm", "spec": "plain", "preset": "cloud", "image": image,
+            "execution": {"mode": mode}});
+        world.nodes(&format!("- {node}\n"));
+        let made = world.create(&[]);
+        assert_eq!(made["nodes"][0]["status"], json!("completed"), "{mode}: {made}");
+        let said = world.verb("exec", &["edge", "--", "id", "-un", "ops"]).document();
+        assert_eq!(said["results"][0]["stdout"], json!("ops\n"), "{mode}: {said}");
+        assert_eq!(world.verb("status", &[]).code, 0, "{mode}");
+        assert_eq!(world.destroy().code, 0);
+        world.leaves_nothing();
+    }
 }
 
 /// ST-6 and ST-8 in real virtual machines: peers are made at once, one that fails leaves the others; what is there is

@@ -187,6 +187,8 @@ fn a_node_that_only_runs_by_pull_has_an_agent() {
     }
     let again = good(world.create(&[]));
     assert!(again["nodes"].as_array().unwrap().iter().all(|node| node["changed"] == false), "{again}");
+    let job = good(world.run(&["job", "submit", "--node", "a", "--wait", "--json", "--", "hostname"]));
+    assert_eq!((&job["state"], &job["stdout"]), (&json!("succeeded"), &json!("a\n")));
     let told = token(&world, "a");
     assert_eq!(world.destroy(&[]).code, 0);
     assert_eq!(verify(&world, &told).code, 4);
@@ -216,6 +218,21 @@ fn numbers_and_addresses_are_not_dropped_silently() {
     assert_eq!(refused.code, 1);
     let error = refused.document()["nodes"][0]["error"].to_string();
     assert!(error.contains("vmid is 120, not 777"), "{error}");
+}
+
+/// Section 10: a number that comes later is a change too, and everything that cannot be changed is named at once.
+#[test]
+fn a_machine_made_without_a_number_gets_none() {
+    let world = world("- {name: edge, type: vm}\n");
+    good(world.create(&[]));
+    world.nodes("- {name: edge, type: ct, vmid: 777}\n");
+    let refused = world.create(&[]);
+    assert_eq!(refused.code, 1);
+    let document = refused.document();
+    let error = document["nodes"][0]["error"].to_string();
+    assert!(error.contains("type is vm, not ct, vmid is none, not 777; write back"), "{error}");
+    let help = document["error"]["help"].as_str().unwrap();
+    assert!(help.contains("do what the message says"), "{help}");
 }
 
 /// Section 5: a hybrid node whose agent has not connected half a minute after its boot is told over SSH.
@@ -248,4 +265,46 @@ fn a_hybrid_node_that_does_not_connect_is_told_over_ssh() {
         (&made["nodes"][0]["status"], &made["nodes"][0]["mode"]),
         (&json!("completed"), &json!("hybrid"))
     );
+}
+
+/// Section 5: SSH is one of two ways to a hybrid node. One that has connected is not logged into, however long it takes.
+#[test]
+fn a_hybrid_node_that_has_connected_needs_no_ssh() {
+    let world = world(EDGE);
+    world.host(
+        "local",
+        "driver: sandbox\nfaults: [{node: edge, phase: ssh, error: no way in}, {node: edge, phase: config, delay_ms: 32000}]\n",
+    );
+    let made = good(world.create(&["--mode", "hybrid"]));
+    assert_eq!(made["nodes"][0]["status"], "completed");
+    assert!(!made["diagnostics"].to_string().contains("node/silent"), "{made}");
+}
+
+/// Section 5: a hybrid node that neither connects nor is reached is warned of, and waited for.
+#[test]
+fn a_hybrid_node_that_is_not_reached_may_connect_late() {
+    let world = world(EDGE);
+    world.host("local", "driver: sandbox\nfaults: [{node: edge, phase: ssh, error: no way in}]\n");
+    let door = Door::closed();
+    let address = format!("127.0.0.1:{}", door.port);
+    let words = ["create", "-M", "m", "-H", "local", "--json", "--mode", "hybrid", "--self-addr", &address];
+    let mut create = world.command(&words);
+    let (said, errors) = (world.path("said"), world.path("errors"));
+    create.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(&errors).unwrap());
+    let mut create = Running::of(create.spawn().unwrap());
+    let journal = || {
+        let runs = fs::read_dir(world.state_dir().join("runs")).into_iter().flatten().flatten();
+        runs.map(|run| fs::read_to_string(run.path().join("events.jsonl")).unwrap_or_default())
+            .collect::<String>()
+    };
+    while !journal().contains("node/silent") {
+        assert!(!create.is_over(), "{} {}", fs::read_to_string(&said).unwrap(), journal());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let port = world.run(&["server", "status", "--json"]).document()["port"].as_u64().unwrap();
+    door.open(u16::try_from(port).unwrap());
+    let ended = create.end();
+    let made = fs::read_to_string(&said).unwrap();
+    assert_eq!(ended.code, 0, "{made}");
+    assert!(made.contains("was not told to converge over SSH"), "{made}");
 }

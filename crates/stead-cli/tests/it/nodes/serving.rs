@@ -17,7 +17,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::{BASE, KEY, LOCAL, site, write};
+use super::{BASE, KEY, LOCAL, manifest, site, write};
 use crate::cases_17_32::lab::{Ended, Lab};
 use wire::Serving;
 
@@ -94,7 +94,11 @@ fn the_socket_is_its_owners_and_the_certificate_is_as_it_is_told() {
     let shown = openssl.arg(lab.path("state/server/cert.pem")).output().unwrap();
     let text = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.status.success(), "it lasts ten years: {text}");
-    assert!(text.contains("prime256v1") && text.contains("DNS:localhost"), "{text}");
+    assert!(text.contains("prime256v1"), "{text}");
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for known in ["DNS:localhost".to_owned(), format!("DNS:{name}"), "IP Address:127.0.0.1".to_owned()] {
+        assert!(text.contains(&known), "{known}: {text}");
+    }
     server(&lab, &["stop"]).exits(0);
 }
 
@@ -194,7 +198,7 @@ fn endpoints_answer_as_tabled() {
 /// Case 22: everything is read again as one; what cannot be used leaves the old answers, and shows.
 #[test]
 fn a_reload_is_whole_or_not_at_all() {
-    let lab = site(&[]);
+    let lab = site(&[("manifests/m.yaml", &manifest("- {name: edge, type: vm, spec: base}\n"))]);
     let serving = Serving::start(&lab);
     let token = serving.mint(&["--node", "edge", "--spec", "base"]);
     let spec = || serving.get("/spec/edge", &token).json();
@@ -212,7 +216,11 @@ fn a_reload_is_whole_or_not_at_all() {
     assert_eq!(after["access"]["security"]["sudo"]["nopasswd"], false);
     assert_eq!(serving.status()["reload"]["ok"], true);
 
-    for (path, text) in [("specs/base.yaml", "schema_version: ["), ("site.yaml", "server: 1\n")] {
+    for (path, text) in [
+        ("specs/base.yaml", "schema_version: ["),
+        ("site.yaml", "server: 1\n"),
+        ("manifests/m.yaml", "nodes: ["),
+    ] {
         let good = lab.read(&format!("site-config/{path}"));
         write(&lab, path, text);
         serving.reload();

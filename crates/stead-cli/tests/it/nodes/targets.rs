@@ -81,14 +81,43 @@ fn hosts_of_the_site_are_hosts_and_its_key_opens_them() {
     fs::write(world.path("inventory.yaml"), "api_version: v1\nhosts:\n  box: ssh://10.0.0.1\n").unwrap();
     let refused = world.run(&["exec", "box", "--", "true"]).exits(3).says("reach/duplicate-host");
     assert!(
-        refused.stderr.contains("inventory.yaml") && refused.stderr.contains("site"),
+        refused.stderr.contains("inventory.yaml:3") && refused.stderr.contains("site"),
         "{}",
         refused.stderr
     );
+    // The same said twice is said once.
+    let transport = &listed["hosts"][0]["transport"];
+    let same =
+        format!("api_version: v1\nhosts:\n  box: {{transport: {transport}, labels: {{role: web.front}}}}\n");
+    fs::write(world.path("inventory.yaml"), same).unwrap();
+    assert_eq!(names(&world.run(&["exec", "box", "--list", "--json"]).exits(0).document()), ["box"]);
     let inventory = world.path("inventory.yaml");
     let named = ["exec", "-i", inventory.to_str().unwrap(), "box", "--list", "--json"];
     let named = world.run(&named).exits(0).document();
     assert_eq!(named["hosts"][0]["source"], "inventory");
+}
+
+/// Section 4 of reach: a name that a node and a host of the site share is neither, and both are named; who does not
+/// mean it is not concerned.
+#[test]
+fn a_node_does_not_hide_the_host_of_its_name() {
+    let world = pair();
+    world.write("hosts/a.yaml", "ip: 10.0.0.1\n");
+    let plan = world.path("plan.yaml");
+    fs::write(&plan, "api_version: v1\nname: visit\ntasks: [{name: look, target: a, exec: [\"true\"]}]\n")
+        .unwrap();
+    let exec = |more: &[&str]| world.run(&[&["exec", "-M", "m", "-H", "local"], more].concat());
+    for refused in [
+        exec(&["a", "--", "true"]),
+        exec(&["_all", "--list"]),
+        world.run(&["plan", "run", plan.to_str().unwrap(), "-M", "m", "-H", "local"]),
+    ] {
+        let refused = refused.exits(3).says("reach/duplicate-host");
+        let told = &refused.stderr;
+        assert!(told.contains("a node of m on local and a host of the site"), "{told}");
+        assert!(told.contains("hosts/a.yaml"), "{told}");
+    }
+    exec(&["b", "--", "true"]).exits(0);
 }
 
 /// Section 12: the key that a node showed when it was made is the only one that is believed.
@@ -109,4 +138,25 @@ fn a_node_that_shows_another_key_is_not_talked_to() {
     );
     fs::write(world.state_path(), before).unwrap();
     world.run(&["exec", "-M", "m", "-H", "local", "a", "--", "true"]).exits(0);
+}
+
+/// Section 4: with `-M` and `-i` together there are exactly the nodes and what the files have.
+#[test]
+fn exec_on_nodes_takes_files_of_hosts_too() {
+    let world = pair();
+    let file = |name: &str, text: &str| {
+        fs::write(world.path(name), text).unwrap();
+        world.path(name).to_str().unwrap().to_owned()
+    };
+    let more = file("more.yaml", "api_version: v1\nhosts: {here: {transport: local}}\n");
+    let agents = file("others.yaml", "api_version: v1\nagents: {far: {transport: u@far}}\n");
+    let list = |target: &str, args: &[&str]| {
+        let args = [&["exec", "-M", "m", "-H", "local", target, "--list", "--json"], args].concat();
+        world.run(&args).exits(0).document()
+    };
+    assert_eq!(names(&list("here,a", &["-i", &more])), ["here", "a"]);
+    assert_eq!(names(&list("far,b,here", &["-i", &more, "--agents", &agents])), ["far", "b", "here"]);
+    let said =
+        world.run(&["exec", "-M", "m", "-H", "local", "-i", &more, "here,a", "--", "echo", "hi"]).exits(0);
+    assert!(said.stdout.contains("here | hi") && said.stdout.contains("a | hi"), "{}", said.stdout);
 }

@@ -8,8 +8,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use stead_model::node::{NodeEntry, NodesState};
 use stead_model::plan::PlanRunState;
+use stead_model::site::host::DriverKind;
+use stead_model::site::manifest::{Mode, NodeType};
 use stead_model::time::Timestamp;
+use stead_model::{NodeName, SiteKey};
 use stead_runner::clock;
 
 use super::pulled::{Pulled, block_on, wait_for};
@@ -174,6 +178,29 @@ fn an_agent_that_comes_online_starts_a_run() {
     });
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(runs(&pulled).len(), 2);
+}
+
+/// Section 13: `match` is a target, so an agent is welcomed by the labels that targets know its node by, too.
+#[test]
+fn an_agent_is_welcomed_by_the_labels_of_its_node() {
+    let pulled = Pulled::new(&[]);
+    pulled.lab.write("hook-secret", "open sesame\n");
+    let mut entry = NodeEntry::new(NodeType::Vm, DriverKind::Sandbox, Mode::Hybrid);
+    entry.spec = SiteKey::parse("base").ok();
+    let mut known = NodesState::new("m", "local");
+    known.nodes.insert(NodeName::parse("edge").unwrap(), entry);
+    let place = pulled.lab.path("state/nodes/local/m");
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join("state.json"), known.to_bytes()).unwrap();
+    let online = "  - {agent_online: {match: 'spec:base&mode:hybrid'}, vars: {tag: '{{ trigger.agent }}'}}
+  - {agent_online: {match: 'spec:other'}}\n";
+    submit(&pulled, &triggered(&pulled, online), &["--wait"]).exits(0);
+    pulled.make(Some(pulled.bootstrap("hybrid", &[])));
+    wait_for("the run", || finished(&pulled) == 2);
+    assert_eq!(pulled.lab.read("noted"), "none\nedge\n");
+    assert_eq!(runs(&pulled).len(), 2, "of the other nobody came");
+    let way = submit(&pulled, &triggered(&pulled, "  - {agent_online: {match: 'ssh://root@edge'}}\n"), &[]);
+    assert!(way.exits(3).stderr.contains("means no agent"));
 }
 
 const OPEN: &str = "Authorization: Bearer open sesame\r\n";

@@ -184,6 +184,12 @@ fn a_mismatch_names_the_pattern_that_fits() {
     assert_eq!(document["errors"][0]["candidates"], json!(["mesh"]));
     write(&lab, "manifests/m.yaml", &manifest(chain));
     lab.run(["validate", "-M", "m"]).exits(0).says("m: valid, mesh (inferred), 2 nodes");
+    let inferred = validate(&lab, &["-M", "m"]).exits(0).document();
+    assert_eq!((&inferred["pattern"], &inferred["pattern_inferred"]), (&json!("mesh"), &json!(true)));
+    let said = |pattern: &str| manifest(chain).replace("nodes:", &format!("pattern: {pattern}\nnodes:"));
+    write(&lab, "manifests/m.yaml", &said("mesh"));
+    let given = validate(&lab, &["-M", "m"]).exits(0).document();
+    assert_eq!((&given["pattern"], &given["pattern_inferred"]), (&json!("mesh"), &json!(false)));
 }
 
 /// Case 11, as far as validate shows it: levels, ancestors, order.
@@ -206,6 +212,11 @@ fn a_selection_adds_what_it_needs_and_says_so() {
     lab.run(["validate", "-M", "m", "--only", "c2"]).exits(0).says("note: r2 is added");
     lab.run(["validate", "-M", "m", "--only", "c9"]).exits(3).says("did you mean `c1`?");
     lab.run(["validate", "-M", "m", "--depth", "0"]).exits(2);
+    for verb in ["validate", "create"] {
+        lab.run([verb, "-M", "m", "-H", "local", "--only", "c1,c2", "--depth", "1"])
+            .exits(3)
+            .says("`--depth 1` leaves nothing of `--only c1,c2`");
+    }
 }
 
 /// Case 12, as far as validate shows it: every row of the mode rule.

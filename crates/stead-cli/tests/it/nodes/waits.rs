@@ -69,6 +69,19 @@ fn a_machine_that_does_not_go_is_not_waited_for_for_ever() {
     assert_eq!((world.destroy(&[]).exits(0).code, world.left()), (0, Vec::new()));
 }
 
+/// Section 7: what strikes a sandbox is what its host says now, also while it goes.
+#[test]
+fn a_fault_of_going_is_the_one_that_the_host_has_now() {
+    let world = World::new();
+    world.nodes("- {name: edge, type: vm}\n");
+    world.create(&[]).exits(0);
+    world.host("local", "driver: sandbox\nfaults: [{node: edge, phase: destroy, error: it clings}]\n");
+    let stays = world.destroy(&[]).exits(1).document();
+    assert!(stays["nodes"][0]["error"].as_str().unwrap().contains("it clings"), "{stays}");
+    world.host("local", "driver: sandbox\n");
+    assert_eq!((world.destroy(&[]).exits(0).code, world.left()), (0, Vec::new()));
+}
+
 /// Section 10: a run all of whose failures are machines that were not reached exits with 7.
 #[test]
 fn a_machine_that_is_not_reached_is_told_apart() {

@@ -21,7 +21,7 @@ fn free_port() -> u16 {
 }
 
 /// Returns a container that says `name` to whoever connects to its port 80, reached at `port` here.
-fn greets(place: &Place, name: &str, port: u16) -> MachineSpec {
+pub(super) fn greets(place: &Place, name: &str, port: u16) -> MachineSpec {
     let script = format!("while :; do echo {name} | busybox nc -l -p 80; done");
     let argv = ["/bin/sh", "-c", &script].map(str::to_owned).to_vec();
     let ports = vec![PassedPort { guest: 80, host: port }];
@@ -35,7 +35,7 @@ fn greets(place: &Place, name: &str, port: u16) -> MachineSpec {
 }
 
 /// Returns what is said at a port of this machine; nothing if nobody is there.
-fn heard(port: u16) -> String {
+pub(super) fn heard(port: u16) -> String {
     let mut said = String::new();
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return said };
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

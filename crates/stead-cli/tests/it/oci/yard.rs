@@ -19,6 +19,8 @@ use stead_model::site::address::Cidr;
 use stead_runner::machine::MachineDriver;
 use stead_testkit::machine_contract::{self, Yard};
 
+use super::account;
+
 /// Says in which process a driver is: what it does, where and for whom.
 const DRIVER: &str = "STEAD_TEST_OCI_DRIVER";
 
@@ -29,6 +31,16 @@ pub(crate) fn is_skipped(runtime: &str) -> bool {
     assert!(std::env::var_os("STEAD_CI").is_none(), "containers are needed: {why}");
     eprintln!("skipped: containers are needed: {why}");
     true
+}
+
+/// The same for a runtime that no distribution here has: where it is not installed, CI goes without it.
+#[expect(clippy::print_stderr, reason = "a test that is left out says why")]
+pub(crate) fn is_absent(runtime: &str) -> bool {
+    let why = missing(runtime);
+    if let Some(why) = &why {
+        eprintln!("skipped: {why}");
+    }
+    why.is_some()
 }
 
 fn missing(runtime: &str) -> Option<String> {
@@ -73,6 +85,9 @@ impl Place {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "").unwrap();
         }
+        if let Some(template) = account::own_template() {
+            std::os::unix::fs::symlink(template, dir.path().join("images/base.tar.gz")).unwrap();
+        }
         Self { dir, runtime: runtime.to_owned(), bridge, subnet, clients: Mutex::default() }
     }
 
@@ -115,6 +130,9 @@ impl Place {
         let door: Value = serde_json::from_slice(&door).unwrap();
         let mut command = Command::new("nsenter");
         command.args(["--target", &door["init"].to_string(), "--mount", "--pid", "--net", "--uts", "--ipc"]);
+        if account::own_template().is_some() {
+            command.arg("--user");
+        }
         command.stdin(Stdio::null());
         command
     }
@@ -135,7 +153,7 @@ impl Place {
 fn settings(order: &Value) -> OciSettings {
     let text = |key: &str| order[key].as_str().unwrap().to_owned();
     let dir = PathBuf::from(text("dir"));
-    let mut settings = OciSettings::new(dir.join("machines"), env!("CARGO_BIN_EXE_stead"));
+    let mut settings = OciSettings::new(dir.join("machines"), account::program());
     settings.runtime = RuntimeChoice::parse(&text("runtime"));
     settings.bridge = text("bridge");
     settings.subnet = Cidr::parse(&text("subnet")).unwrap();
@@ -144,7 +162,9 @@ fn settings(order: &Value) -> OciSettings {
 }
 
 fn spec(owner: Owner) -> MachineSpec {
-    let boot = Some(Boot::Template("host".to_owned()));
+    // Only root can have the running root.
+    let template = if account::own_template().is_some() { "base" } else { "host" };
+    let boot = Some(Boot::Template(template.to_owned()));
     MachineSpec { boot, memory_mb: Some(512), cpus: Some(1), ..MachineSpec::new(owner, MachineKind::Ct) }
 }
 
@@ -319,7 +339,8 @@ pub(crate) fn groups_of(root_dir: &Path) -> Vec<PathBuf> {
         let parts: Option<(&str, &str)> = name.strip_prefix("stead-").and_then(|rest| rest.rsplit_once('-'));
         parts.is_some_and(|(uuid, place)| {
             let directory = root_dir.join(uuid);
-            Digest::of(directory.as_os_str().as_bytes()).to_string().starts_with(place)
+            // Others have groups called `stead-…` here as well, and end them shorter.
+            place.len() == 12 && Digest::of(directory.as_os_str().as_bytes()).to_string().starts_with(place)
         })
     };
     let mut found = Vec::new();

@@ -1,5 +1,7 @@
 //! `stead exec`: commands and operations on hosts.
 
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use super::{Site, Told};
@@ -102,7 +104,7 @@ fn an_operation_is_predicted_and_then_done() {
         (&json!("a1"), &json!("changed"), &json!(true))
     );
     assert!(row["diff"].is_object(), "{row}");
-    for member in ["data", "diff", "class", "error", "duration_ms"] {
+    for member in ["data", "diff", "class", "error", "reason", "duration_ms"] {
         assert!(row.get(member).is_some(), "{member}: {row}");
     }
     assert!(!motd.exists());
@@ -247,4 +249,67 @@ fn a_host_that_is_not_reached_is_named_once() {
             assert_eq!(line.matches(&format!("127.0.0.1:{port}")).count(), reasons, "{line}");
         }
     }
+}
+
+/// Section 7: a file with a second name is written in place and this is said, in the document and beside the task.
+#[test]
+fn what_is_to_be_known_of_a_success_is_in_the_document() {
+    let site = two();
+    site.write("one", "a");
+    std::fs::hard_link(site.file("one"), site.file("two")).unwrap();
+    let path = format!("path={}", site.file("one").display());
+    let told = site.run(&["exec", "a1", "--json", "--op", "file.present", &path, "content=b"]).exits(0);
+    let row = &told.json()["results"][0];
+    assert_eq!((&row["status"], &row["error"]), (&json!("changed"), &Value::Null));
+    assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("written in place")), "{row}");
+    let params = json!({"path": site.file("one"), "content": "c"});
+    let tasks = json!([{"name": "t", "op": "file.present", "params": params}]);
+    site.write("p.yaml", &json!({"api_version": "v1", "name": "p", "tasks": tasks}).to_string());
+    let told = site.run(&["plan", "run", "p.yaml"]).exits(0);
+    let mut lines = told.stdout.lines().chain(told.stderr.lines());
+    let said = lines.any(|line| line.starts_with("[changed] t ") && line.contains("written in place"));
+    assert!(said, "{told:?}");
+}
+
+/// Sections 4 and 5: why nothing came of it is in the document, whoever was not reached or not free.
+#[test]
+fn a_document_says_why_a_host_was_not_reached_or_not_free() {
+    let site = two();
+    let far = "ssh://u@127.0.0.1:1?agent=false&ssh_config=none&connect_timeout=5s";
+    let document = site.run(&["exec", far, "--facts", "--json"]).exits(7).json();
+    let host = document["unreachable"][0].as_str().unwrap();
+    assert!(document["errors"][host].as_str().is_some_and(|error| error.contains("127.0.0.1")), "{document}");
+
+    let hold = format!("cd '{}'; touch held; while ! test -e go; do sleep 0.02; done", site.path().display());
+    let tasks = json!([{"name": "t", "target": "a1", "shell": hold}]);
+    site.write("p.yaml", &json!({"api_version": "v1", "name": "p", "tasks": tasks}).to_string());
+    let mut holder = site.command(&["plan", "run", "p.yaml", "-i", "inventory.yaml"]);
+    let mut holder = holder.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    while !site.file("held").exists() {
+        assert!(holder.try_wait().unwrap().is_none(), "it ended before it held the host");
+        std::thread::yield_now();
+    }
+    let path = format!("path={}", site.file("f").display());
+    let told = site.run(&["exec", "a1", "--json", "--op", "file.present", &path, "content=b"]);
+    site.write("go", "");
+    assert!(holder.wait().unwrap().success());
+    let document = told.exits(5).json();
+    assert_eq!((&document["success"], &document["exit_code"]), (&json!(false), &json!(5)));
+    assert_eq!(document["error"]["code"], "failed/locked", "{document}");
+    assert!(document["error"]["message"].as_str().unwrap().contains("a1"), "{document}");
+    assert!(document["error"]["help"].as_str().unwrap().contains("--wait-lock"), "{document}");
+}
+
+/// A file that has nowhere to go is refused alike by a run and by its prediction.
+#[test]
+fn a_file_is_fetched_to_a_place_that_is_named() {
+    let site = two();
+    site.write("one", "a");
+    let path = format!("path={}", site.file("one").display());
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let told = site.run(&[&["exec", "a1"], dry_run, &["--op", "file.fetch", &path]].concat()).exits(2);
+        assert!(told.stderr.contains("say where the file goes with `to`"), "{}", told.stderr);
+    }
+    site.run(&["exec", "a1", "--op", "file.fetch", &path, "to=two"]).exits(0);
+    assert_eq!(std::fs::read_to_string(site.file("two")).unwrap(), "a");
 }

@@ -28,6 +28,12 @@ impl Network {
         Some(Self { sshd, site })
     }
 
+    /// Returns how many connections there were, once the server has told of the one that looked whether it listens.
+    fn settled(&self) -> usize {
+        self.run(&["exec", "near", "--", "true"]).exits(0);
+        connections(&self.sshd)
+    }
+
     fn run(&self, args: &[&str]) -> Told {
         let mut command = self.site.command(args);
         command.env("HOME", self.site.file("driver-home"));
@@ -98,4 +104,72 @@ fn any_finds_the_host_that_is_reached() {
     }
     // The ids are fixed, and so is what they choose: some chose each of the two.
     assert!((1..6).contains(&passed_over), "{passed_over}");
+}
+
+/// Section 2: only names not found, refusals and timeouts are tried again; a refused login and a changed key are not.
+#[test]
+fn refused_logins_and_changed_keys_are_not_tried_again() {
+    let Some(network) = Network::new() else { return };
+    let sshd = &network.sshd;
+    let plan = "api_version: v1
+name: p
+tasks:
+  - {name: a, target: far, shell: 'true', retry: 3}
+  - {name: b, target: far, op: file.present, params: {path: /nonexistent/x}, retry: 3}
+";
+    network.site.write("p.yaml", plan);
+    network.settled();
+    let other = Sshd::start();
+    let (own, stranger) = (sshd.file("id"), other.file("id"));
+    let known = network.site.file("known");
+    let port = sshd.port();
+    let line = |of: &Sshd| {
+        let line = of.known_host(sshd::KeyKind::Ed25519);
+        line.replacen(&format!(":{} ", of.port()), &format!(":{port} "), 1)
+    };
+    let cases = [(stranger, line(sshd)), (own, line(&other))];
+    for (key, known_host) in cases {
+        std::fs::write(&known, known_host).unwrap();
+        let spec = format!(
+            "ssh://{}@127.0.0.1:{port}?key={}&agent=false&known_hosts={}&ssh_config=none",
+            sshd.user(),
+            key.display(),
+            known.display()
+        );
+        network
+            .site
+            .write("inventory.yaml", &format!("api_version: v1\nhosts:\n  far: {{transport: \"{spec}\"}}\n"));
+        for task in ["a", "b"] {
+            let before = connections(sshd);
+            let told = network.run(&["plan", "run", "p.yaml", "--only", task, "--json"]).exits(7);
+            let report = told.json();
+            let tasks = report["tasks"].as_array().unwrap();
+            let row = &tasks.iter().find(|row| row["name"] == task).unwrap()["hosts"][0];
+            assert_eq!((&row["attempts"], &row["class"]), (&json!(1), &json!("unreachable")), "{report:#}");
+            assert_eq!(connections(sshd) - before, 1, "{}", sshd.log());
+        }
+    }
+}
+
+/// Section 2: what only compiles a plan opens no connection.
+#[test]
+fn looking_at_a_plan_opens_no_connection() {
+    let Some(network) = Network::new() else { return };
+    network.site.write(
+        "p.yaml",
+        "api_version: v1\nname: p\ntasks:\n  - {name: a, target: near, op: file.present, params: {path: /x}}\n",
+    );
+    let before = network.settled();
+    for args in [&["plan", "show", "p.yaml"][..], &["plan", "graph", "p.yaml"], &["exec", "near", "--list"]] {
+        network.run(args).exits(0);
+        assert_eq!(connections(&network.sshd), before, "{args:?}: {}", network.sshd.log());
+    }
+    // One that runs does.
+    network.run(&["exec", "near", "--", "true"]).exits(0);
+    assert_eq!(connections(&network.sshd), before + 1);
+}
+
+/// How many connections a server has been asked for: each is greeted once.
+fn connections(sshd: &Sshd) -> usize {
+    sshd.log().lines().filter(|line| line.starts_with("Connection from ")).count()
 }

@@ -51,6 +51,151 @@ fn every_operation_is_described_with_closed_schemas() {
     }
 }
 
+/// Section 7: a template may stand in every list and map that a parameter takes; it is judged when it is rendered.
+#[test]
+fn a_template_may_stand_in_every_list_and_map() {
+    use stead_model::operation::ParamKind;
+    let site = Site::of("  here: local\n");
+    let mut asked = 0;
+    for descriptor in stead_drivers::Drivers::standard().descriptors() {
+        for spec in descriptor.params {
+            let is_list = matches!(
+                spec.kind,
+                ParamKind::TextList
+                    | ParamKind::NonEmptyTextList
+                    | ParamKind::IntList(..)
+                    | ParamKind::TextOrList
+                    | ParamKind::Lines
+                    | ParamKind::Addresses
+            );
+            let value = match (is_list, matches!(spec.kind, ParamKind::TextMap | ParamKind::Map)) {
+                (true, _) => json!(["{{ run.id }}"]),
+                (false, true) => json!({"a": "{{ run.id }}"}),
+                (false, false) => continue,
+            };
+            asked += 1;
+            let plan = json!({"api_version": "v1", "name": "p", "tasks": [
+                {"name": "t", "op": descriptor.name, "params": {spec.name: value}}]});
+            site.write("p.yaml", &plan.to_string());
+            let told = site.run(&["plan", "show", "p.yaml", "--json"]);
+            // Other parameters may be missing; of this one nothing is wrong.
+            let place = format!("tasks[0].params.{}", spec.name);
+            let document = told.json();
+            assert!(matches!(told.code, Some(0 | 3)), "{document:#}");
+            let problems = document["diagnostics"].as_array().cloned().unwrap_or_default();
+            let about =
+                |problem: &&Value| problem["path"].as_str().is_some_and(|path| path.starts_with(&place));
+            let found: Vec<&Value> = problems.iter().filter(about).collect();
+            assert!(found.is_empty(), "{} {}: {found:?}", descriptor.name, spec.name);
+        }
+    }
+    assert!(asked > 30, "{asked}");
+}
+
+/// Section 7: what a value may be is judged when the plan is compiled, all problems at once.
+#[test]
+fn values_are_judged_before_anything_runs() {
+    let cases = [
+        ("sudo.rule", json!({"name": "a.b", "user": "ann"}), "name"),
+        ("cron.entry", json!({"name": "a.b", "schedule": "@daily", "command": "x"}), "name"),
+        ("cron.entry", json!({"name": "a", "schedule": "61 * * * *", "command": "x"}), "schedule"),
+        ("sysctl.value", json!({"key": "no dots", "value": 1}), "key"),
+        ("network.interface", json!({"name": "eth0", "addresses": ["10.0.0.300/24"]}), "addresses"),
+        ("network.interface", json!({"name": "eth0", "mac": "52:54:00"}), "mac"),
+        ("file.present", json!({"path": "/x", "content": "", "validate": ["true"]}), "validate"),
+        ("file.present", json!({"path": "/x", "content_base64": "*"}), "content_base64"),
+        ("package.present", json!({"names": ["nginx", "-o"]}), "names"),
+        ("container.present", json!({"name": "a", "image": "b", "ports": ["80"]}), "ports"),
+        ("container.present", json!({"name": "a", "image": "b", "volumes": ["x"]}), "volumes"),
+        ("assert", json!({"that": ["true", "1 +"]}), "that"),
+        ("file.line", json!({"path": "/x", "line": "a\nb"}), "line"),
+        ("file.absent", json!({"path": "/"}), "path"),
+        ("user.present", json!({"name": "Bad Name"}), "name"),
+        ("timezone", json!({"zone": "../x"}), "zone"),
+        ("hosts.entry", json!({"address": "10.0.0.1", "names": ["b d"]}), "names"),
+        ("ssh.daemon", json!({"settings": {}, "name": "../x"}), "name"),
+        ("ssh.authorized_key", json!({"user": "ann", "keys": ["garbage"]}), "keys"),
+        ("http.request", json!({"url": "http://ann:pw@localhost/"}), "url"),
+        ("sudo.rule", json!({"name": "a", "user": "ann", "commands": ["relative"]}), "commands"),
+        ("certificate.ca", json!({"name": "a", "content": "none"}), "content"),
+        ("systemd.unit", json!({"name": "a/b", "content": ""}), "name"),
+        ("dns.servers", json!({"servers": ["10.0.0.1", "x"]}), "servers"),
+        ("network.route", json!({"to": "x", "via": "10.0.0.1"}), "to"),
+    ];
+    let tasks: Vec<Value> = cases
+        .iter()
+        .enumerate()
+        .map(|(number, (op, params, _))| json!({"name": format!("t{number}"), "op": op, "params": params}))
+        .collect();
+    let site = Site::of("  here: local\n");
+    site.write("p.yaml", &json!({"api_version": "v1", "name": "p", "tasks": tasks}).to_string());
+    let told = site.run(&["plan", "show", "p.yaml", "--json"]).exits(3);
+    let document = told.json();
+    let problems = document["diagnostics"].as_array().unwrap();
+    assert_eq!(problems.len(), cases.len(), "{document:#}");
+    for (problem, (op, _, param)) in problems.iter().zip(&cases) {
+        assert_eq!(problem["code"], "plan/bad-param", "{problem}");
+        let start = format!("parameter `{param}` of `{op}`: ");
+        let message = problem["message"].as_str().unwrap();
+        assert!(message.starts_with(&start), "{problem}");
+        // The element of the list that is wrong, not only that one is.
+        if matches!(*op, "dns.servers" | "network.route") {
+            assert!(message.contains("`x`"), "{problem}");
+        }
+    }
+}
+
+/// Sections 7 and 8: what an operation needs under a condition is missed before anything runs, by plans and by schemas.
+#[test]
+fn what_is_needed_under_a_condition_is_missed_before_anything_runs() {
+    let cases = [
+        ("sudo.rule", json!({"name": "a"}), "`user` or `group` unless `state` is absent"),
+        ("sysctl.value", json!({"key": "net.ipv4.ip_forward"}), "`value` unless `state` is absent"),
+        ("cron.entry", json!({"name": "a", "command": "x"}), "`schedule` unless `state` is absent"),
+        ("file.line", json!({"path": "/x", "match": "a"}), "`line` unless `state` is absent"),
+        ("file.block", json!({"path": "/x", "name": "a"}), "`block` unless `state` is absent"),
+        ("systemd.unit", json!({"name": "a"}), "`content` or `source` unless `state` is absent"),
+        ("certificate.ca", json!({"name": "a"}), "`content` or `source` unless `state` is absent"),
+        ("archive.unpacked", json!({"path": "/x", "url": "http://localhost/a"}), "`sha256` with `url`"),
+    ];
+    let site = Site::of("  here: local\n");
+    let show = |change: &dyn Fn(&mut Value)| {
+        let tasks = cases.iter().enumerate().map(|(number, (op, params, _))| {
+            let mut params = params.clone();
+            change(&mut params);
+            json!({"name": format!("t{number}"), "op": op, "params": params})
+        });
+        let plan = json!({"api_version": "v1", "name": "p", "tasks": tasks.collect::<Vec<_>>()});
+        site.write("p.yaml", &plan.to_string());
+        site.run(&["plan", "show", "p.yaml", "--json"])
+    };
+    let document = show(&|_| ()).exits(3).json();
+    let problems = document["diagnostics"].as_array().unwrap();
+    assert_eq!(problems.len(), cases.len(), "{document:#}");
+    for (number, (problem, (op, params, needs))) in problems.iter().zip(&cases).enumerate() {
+        assert_eq!(problem["code"], "plan/bad-param", "{problem}");
+        assert_eq!(problem["message"], format!("`{op}` needs {needs}"));
+        assert_eq!(problem["path"], format!("tasks[{number}].params"));
+        let schema = &schema(&["operation", op])["params"];
+        assert!(!jsonschema::is_valid(schema, params), "{op}: {schema}");
+        let mut params = params.clone();
+        if *op == "archive.unpacked" {
+            params["sha256"] = json!("0".repeat(64));
+        } else {
+            params["state"] = json!("absent");
+        }
+        assert!(jsonschema::is_valid(schema, &params), "{op}: {schema}");
+    }
+    // What is only known when it runs is not missed before.
+    for state in ["absent", "{{ run.id }}"] {
+        show(&|params| match params.get("url") {
+            Some(_) => params["sha256"] = json!("{{ run.id }}"),
+            None => params["state"] = json!(state),
+        })
+        .exits(0);
+    }
+}
+
 /// Case 30: the schemas accept every example of the documentation.
 #[test]
 fn the_schemas_accept_every_example_of_the_documentation() {

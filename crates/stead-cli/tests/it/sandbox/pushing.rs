@@ -88,7 +88,8 @@ fn statuses(report: &Value) -> Vec<(&str, &str)> {
 }
 
 fn uploads(base: &Path) -> usize {
-    fs::read_dir(base.join("bin")).map_or(0, |entries| entries.flatten().count())
+    let entries = fs::read_dir(base.join("bin")).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name() != ".lock").count()
 }
 
 const TASKS: &str = "  - {name: file, op: file.present, params: {path: /etc/motd, content: hello, owner: ops, mode: \"0640\"}, depends_on: user}
@@ -106,6 +107,8 @@ const TASKS: &str = "  - {name: file, op: file.present, params: {path: /etc/motd
 /// run changes nothing and uploads nothing.
 #[tokio::test]
 async fn a_plan_is_pushed_twice_and_changes_once() {
+    let mode = || fs::metadata(env!("CARGO_BIN_EXE_stead")).unwrap().mode();
+    let before = mode();
     let site = Site::new().await;
     let key = fs::read_to_string(site.place.path("stranger.pub")).unwrap();
     let tasks = TASKS.replace("@KEY", key.trim());
@@ -136,6 +139,7 @@ async fn a_plan_is_pushed_twice_and_changes_once() {
     assert_eq!(code, 0, "{report:#}");
     assert!(statuses(&report).iter().all(|(_, status)| *status == "unchanged"), "{:?}", statuses(&report));
     assert_eq!(uploads(&site.root().join("var/lib/stead")), 1);
+    assert_eq!(mode(), before, "the program that a sandbox shares stays everybody's");
     site.end().await;
 }
 

@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use stead_model::ErrorClass;
@@ -15,7 +18,7 @@ use stead_model::run_plan::RoleKind;
 use stead_runner::operation::OpError;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{oneshot, watch};
 
 use crate::command::program;
 use crate::executor::home::private_directory;
@@ -23,17 +26,34 @@ use crate::roles::held::Start;
 
 use super::{Event, HostSession};
 
-/// Pieces of input that wait for a program to read them.
-const INPUT_AHEAD: usize = 256;
+/// How much of the input that waits on the disk is in memory at a time.
+const PIECE: usize = 64 * 1024;
 
 /// A program under way. Its directory goes with it.
 pub(super) struct ExecWork {
     directory: PathBuf,
     pid: Option<u32>,
-    stdin: Option<mpsc::Sender<Vec<u8>>>,
+    stdin: Option<Input>,
     /// Told when the program has its end of the pipe.
     opened: Option<oneshot::Sender<()>>,
     warnings: Vec<Warning>,
+}
+
+/// Input that a program has not read yet. It waits in a file without a name: nobody tells a driver to send slower, and a
+/// program need not read at all.
+struct Input {
+    file: Arc<File>,
+    /// How much of it there is; whoever writes it to the program hears of more, and of the end when this goes.
+    length: watch::Sender<u64>,
+}
+
+impl Input {
+    fn push(&self, bytes: &[u8]) -> std::io::Result<()> {
+        let length = *self.length.borrow();
+        self.file.write_all_at(bytes, length)?;
+        self.length.send_replace(length + bytes.len() as u64);
+        Ok(())
+    }
 }
 
 impl Drop for ExecWork {
@@ -139,13 +159,17 @@ impl HostSession {
         mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
         // Open for both until the program has its end: nobody waits for anybody.
         let held = pipe::OpenOptions::new().read_write(true).open_sender(&path)?;
-        let (bytes, input) = mpsc::channel(INPUT_AHEAD);
+        let waiting = exec.directory.join("input");
+        let file = File::options().create_new(true).read(true).write(true).mode(0o600).open(&waiting)?;
+        std::fs::remove_file(&waiting)?;
+        let file = Arc::new(file);
+        let (length, grown) = watch::channel(0);
         let (opened, is_open) = oneshot::channel();
-        (exec.stdin, exec.opened) = (Some(bytes), Some(opened));
+        (exec.stdin, exec.opened) = (Some(Input { file: Arc::clone(&file), length }), Some(opened));
         let name = path.to_string_lossy().into_owned();
         self.tasks.spawn(async move {
             // A program that reads no more needs no more.
-            drop(feed(&path, held, is_open, input).await);
+            drop(feed(&path, held, is_open, &file, grown).await);
         });
         Ok(name)
     }
@@ -153,12 +177,9 @@ impl HostSession {
     /// Takes input of a program; returns whether it is one that takes input.
     pub(super) fn take_input(&mut self, id: u32, bytes: &[u8]) -> bool {
         let Some(exec) = self.works.get_mut(&id).and_then(|work| work.exec.as_mut()) else { return false };
-        let is_full = exec.stdin.as_ref().is_some_and(|stdin| {
-            matches!(stdin.try_send(bytes.to_vec()), Err(mpsc::error::TrySendError::Full(_)))
-        });
-        if is_full {
+        if let Some(Err(error)) = exec.stdin.as_ref().map(|stdin| stdin.push(bytes)) {
             exec.stdin = None;
-            let text = "its input came faster than it was read, and was cut".to_owned();
+            let text = format!("its input could not be kept until it was read, and was cut: {error}");
             exec.warnings.push(Warning::new("reach/input-cut", text));
         }
         true
@@ -209,7 +230,8 @@ async fn feed(
     path: &Path,
     held: pipe::Sender,
     is_open: oneshot::Receiver<()>,
-    mut input: mpsc::Receiver<Vec<u8>>,
+    input: &File,
+    mut grown: watch::Receiver<u64>,
 ) -> std::io::Result<()> {
     if is_open.await.is_err() {
         return Ok(());
@@ -217,8 +239,17 @@ async fn feed(
     // From here on only writing: a program that closes its end is noticed.
     let mut sender = pipe::OpenOptions::new().open_sender(path)?;
     drop(held);
-    while let Some(bytes) = input.recv().await {
-        sender.write_all(&bytes).await?;
+    let (mut piece, mut at) = (vec![0; PIECE], 0);
+    loop {
+        let length = *grown.borrow_and_update();
+        while at < length {
+            let read = input.read_at(&mut piece, at)?;
+            sender.write_all(&piece[..read]).await?;
+            at += read as u64;
+        }
+        // What came last is heard of before the end is.
+        if grown.changed().await.is_err() {
+            return Ok(());
+        }
     }
-    Ok(())
 }

@@ -14,10 +14,10 @@ use super::api::{self, Answer};
 use super::config::{DISK, config};
 use super::{CloudHypervisorDriver, events};
 use crate::machine::console;
-use crate::machine::home::{Home, Record};
+use crate::machine::home::{Held, Home, Record};
 use crate::machine::local::{LOOK_AGAIN, blocking, end_all, made};
 use crate::machine::vm::network;
-use crate::machine::vm::run::{self, live};
+use crate::machine::vm::run;
 
 /// How long it may take until the guest runs.
 const BIRTH: Duration = Duration::from_secs(60);
@@ -43,13 +43,13 @@ pub(super) async fn start(driver: &CloudHypervisorDriver, home: &Home) -> Result
             // Whoever started it did not live to see it up.
             let console = console::Pipe::open(home, &driver.settings.program);
             let console = console.map_err(|error| home.failed("start", &error))?;
-            come_up(driver, home, &record, None, console).await?;
+            come_up(driver, home, &record, None, (console, held)).await?;
         }
         return Ok(Changed::No);
     }
     let (place, starter) = (home.clone(), driver.clone());
-    let ((mut child, console), _held) = blocking(move || Ok((spawn(&starter, &place)?, held))).await?;
-    come_up(driver, home, &record, Some(&mut child), console).await?;
+    let ((mut child, console), held) = blocking(move || Ok((spawn(&starter, &place)?, held))).await?;
+    come_up(driver, home, &record, Some(&mut child), (console, held)).await?;
     Ok(Changed::Yes)
 }
 
@@ -75,14 +75,19 @@ async fn come_up(
     home: &Home,
     record: &Record,
     child: Option<&mut Child>,
-    console: console::Pipe,
+    (console, held): (console::Pipe, Held),
 ) -> Result<(), MachineError> {
     let up = climb(driver, home, record, child).await;
     // From here the machine itself has it open, or is to be ended.
     drop(console);
     if up.is_err() {
         let (driver, home) = (driver.clone(), home.clone());
-        blocking(move || end_all(&driver, &home)).await?;
+        // Nobody else comes to it before that is over, whoever still waits for this call.
+        blocking(move || {
+            let _held = held;
+            end_all(&driver, &home)
+        })
+        .await?;
     }
     up
 }
@@ -103,10 +108,7 @@ async fn climb(
             state @ Some(State::NotCreated | State::Created) if state != last => last = state,
             Some(State::NotCreated | State::Created) | None => tokio::time::sleep(LOOK_AGAIN).await,
         }
-        let status = child.as_mut().map(|child| child.try_wait()).transpose().map_err(failed)?.flatten();
-        if status.is_some() || live(home).is_none() {
-            return Err(run::died(home, status));
-        }
+        run::must_live(home, child.as_deref_mut())?;
         if Instant::now() > deadline {
             let what = format!("Cloud Hypervisor has no running guest within {} s", BIRTH.as_secs());
             return Err(run::failed(home, what));

@@ -68,6 +68,8 @@ pub(super) struct Bundle<'a> {
     pub(super) terminal: bool,
     /// What this process may do, one bit each.
     pub(super) held: u64,
+    /// Whether it is that of an ordinary account, which has no control groups to limit it by.
+    pub(super) rootless: bool,
 }
 
 impl Bundle<'_> {
@@ -112,6 +114,10 @@ impl Bundle<'_> {
         });
         if spec.hosts {
             namespaces.push(json!({"type": "cgroup"}));
+        }
+        if self.rootless {
+            linux["resources"] = json!({});
+            linux.as_object_mut().map(|linux| linux.remove("cgroupsPath"));
         }
         linux["namespaces"] = json!(namespaces);
         json!({
@@ -236,6 +242,7 @@ mod tests {
             hidden: &[PathBuf::from("/srv/.stead"), PathBuf::from("/tmp/state")],
             terminal: true,
             held,
+            rootless: false,
         }
         .config()
     }
@@ -289,11 +296,14 @@ mod tests {
             hidden: &[],
             terminal: true,
             held: 0,
+            rootless: false,
         };
         let config = bundle.config();
         assert_eq!(config["linux"]["resources"]["cpu"], json!({"quota": 25_000, "period": 100_000}));
         let mounts = config["mounts"].as_array().unwrap();
         let volume = mounts.iter().find(|mount| mount["destination"] == "/volumes/data").unwrap();
         assert_eq!(volume["source"], "/state/volumes/web.0/data");
+        let linux = &Bundle { rootless: true, ..bundle }.config()["linux"];
+        assert_eq!((&linux["resources"], &linux["cgroupsPath"]), (&json!({}), &Value::Null));
     }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use stead_runner::machine::{Changed, MachineError};
 use tokio::process::Command;
 
-use super::OciDriver;
 use super::keeper::{Door, Order};
 use super::refusal::{self, Refusal};
 use super::runtime::{HALF_PID_FILE, PID_FILE};
+use super::{OciDriver, is_rootless, rootless};
 use crate::machine::home::{Home, random_hex};
 use crate::machine::local::{LOOK_AGAIN, SYSTEM_PATH, blocking, end_all, made};
 use crate::machine::sandbox::program_sha256;
@@ -61,6 +61,12 @@ fn prepare(driver: &OciDriver, home: &Home) -> Result<String, MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
     let settings = &driver.settings;
     let runtime = settings.runtime.find()?;
+    let way_out = if is_rootless() {
+        rootless::refuse(&rootless::absent())?;
+        rootless::find(rootless::SLIRP)
+    } else {
+        None
+    };
     run::clear(driver, home, &["door.json", refusal::FILE, PID_FILE, HALF_PID_FILE])?;
     let order = Order {
         runtime,
@@ -69,6 +75,7 @@ fn prepare(driver: &OciDriver, home: &Home) -> Result<String, MachineError> {
         bridge: settings.bridge.clone(),
         subnet: settings.subnet.to_string(),
         hidden: driver.hidden(),
+        way_out,
     };
     order.give(home).map_err(failed)?;
     let ticket = random_hex().map_err(failed)?;
@@ -80,7 +87,11 @@ fn prepare(driver: &OciDriver, home: &Home) -> Result<String, MachineError> {
 async fn spawn(driver: &OciDriver, home: &Home, ticket: &str) -> Result<(), MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
     let console = std::fs::File::options().create(true).append(true).open(home.console()).map_err(failed)?;
-    let mut command = Command::new(&driver.settings.program);
+    let program = &driver.settings.program;
+    let mut command = match is_rootless() {
+        true => Command::from(rootless::through(program, None, program, home.directory())),
+        false => Command::new(program),
+    };
     command.args(["container", "keep", "--machine"]).arg(home.directory()).args(["--ticket", ticket]);
     command
         .current_dir("/")

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use stead_model::machine::MachineId;
 
 use super::runtime::Runtime;
-use super::{KIND, container_id, mounts};
+use super::{KIND, container_id};
 use crate::machine::home::{Home, canonical, remove};
 use crate::machine::local::LOOK_AGAIN;
 use crate::machine::tree;
@@ -35,7 +35,8 @@ pub fn execute(
     is_over: &AtomicBool,
 ) -> Result<(), String> {
     let home = Home::at(&KIND, canonical(root_dir).join(id.as_str()));
-    let runtime = Runtime::of(&home, &container_id(&home)).ok_or("the container was never started")?;
+    let runtime =
+        Runtime::of(&home, &container_id(&home)).ok_or("the container was never started, or does not run")?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     // Names of its own: a runtime does not write over what is there.
     let name = format!("exec-{}-{number}", std::process::id());
@@ -43,7 +44,7 @@ pub fn execute(
     let mut command = runtime.exec(argv, &pid_file, &log);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let run = || wait(command.spawn()?, &pid_file, Instant::now() + patience, is_over);
-    let ended = mounts::apart(run).map_err(|error| error.to_string());
+    let ended = runtime.apart(run).map_err(|error| error.to_string());
     let said = fs::read_to_string(&log).unwrap_or_default();
     for file in [&pid_file, &log] {
         remove(file).ok();

@@ -9,6 +9,7 @@
 use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ use stead_runner::machine::MachineError;
 use super::bundle::{self, Bundle, VOLUME};
 use super::ports::Passing;
 use super::refusal::Refusal;
+use super::rootless::{self, WayOut};
 use super::runtime::{CONSOLE_SOCKET, HALF_PID_FILE, PID_FILE, Runtime};
 use super::storage::Storage;
 use super::{KIND, container_id, init, mounts, network, networks};
@@ -37,8 +39,8 @@ use crate::machine::console::Console;
 use crate::machine::home::{self, Found, Home, read, write, write_text};
 use crate::machine::local::LOOK_AGAIN;
 use crate::machine::process::{ProcessMark, Stat};
-use crate::machine::vm::network::plan;
-use crate::machine::vm::run;
+use crate::machine::vm::network::{Card, plan};
+use crate::machine::vm::run::{self, Sheet};
 
 /// How long the first process may take until it can be told something.
 const BIRTH: Duration = Duration::from_secs(30);
@@ -70,11 +72,19 @@ pub(super) struct Order {
     pub(super) subnet: String,
     /// Places that nobody inside sees.
     pub(super) hidden: Vec<PathBuf>,
+    /// What gives a container of an ordinary account its way out; none: it is root's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) way_out: Option<PathBuf>,
 }
 
 impl Order {
     pub(super) fn give(&self, home: &Home) -> io::Result<()> {
         write(&home.file(ORDER), self)
+    }
+
+    /// Returns what was wanted of the last start.
+    pub(super) fn of(home: &Home) -> Option<Self> {
+        read(&home.file(ORDER))
     }
 }
 
@@ -87,6 +97,9 @@ pub(super) struct Door {
     pub(super) init: u32,
     /// Its addresses.
     pub(super) addresses: Vec<String>,
+    /// The port of them that leads to its SSH; none: its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) port: Option<u16>,
 }
 
 impl Door {
@@ -132,12 +145,15 @@ pub fn keep(directory: &Path, ticket: &str) -> io::Result<()> {
 fn live(home: &Home, console: &Console) -> Result<(), MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
     let gone = || home.not_found();
-    let order: Order = read(&home.file(ORDER)).ok_or_else(gone)?;
+    let order = Order::of(home).ok_or_else(gone)?;
     let Found::Ours(record) = home.find() else { return Err(gone()) };
     let storage = Storage::of(home).ok_or_else(gone)?;
     console.say(&format!("boot of {} by {}", record.spec.owner, order.runtime.display()));
     if let Storage::Copy { why: Some(why) } = &storage {
         console.say(&format!("its root is a copy: {why}"));
+    }
+    if order.way_out.is_some() {
+        console.say("it is that of an ordinary account: nothing limits its processors and its memory");
     }
     // Sockets are named from here: their paths have little room.
     std::env::set_current_dir(home.directory()).map_err(failed)?;
@@ -186,8 +202,8 @@ fn live_once(
     init::give_program(&home.file("volume"), spec.program.as_ref()).map_err(failed)?;
     let made = make(home, console, runtime, order, spec, storage);
     let (init, output) = made.inspect_err(|_| drop(runtime.delete()))?;
-    let passing = match come_up(home, runtime, order, spec, init) {
-        Ok(passing) => passing,
+    let plugged = match come_up(home, runtime, order, spec, init) {
+        Ok(plugged) => plugged,
         Err(error) => {
             // What it said before it died says why.
             drop(runtime.kill("KILL"));
@@ -197,7 +213,7 @@ fn live_once(
         }
     };
     let ended = watch(console, init, output).map_err(failed);
-    drop(passing);
+    drop(plugged);
     ended
 }
 
@@ -262,6 +278,7 @@ fn make(
         hidden: &order.hidden,
         terminal: true,
         held: bundle::held(),
+        rootless: order.way_out.is_some(),
     };
     let why = match make_with_terminal(home, runtime, &bundle) {
         Ok(made) => return Ok(made),
@@ -341,19 +358,16 @@ fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
     first.ok_or_else(|| io::Error::other("nothing came"))
 }
 
-/// Plugs the machine in, starts its program and waits until that can be told something. Returns its open ports.
+/// Plugs the machine in, starts its program and waits until that can be told something. Returns how it is plugged in.
 fn come_up(
     home: &Home,
     runtime: &Runtime,
     order: &Order,
     spec: &MachineSpec,
     init: u32,
-) -> Result<Option<Passing>, MachineError> {
+) -> Result<Plugged, MachineError> {
     let failed = |error: io::Error| home.failed("start", &error);
-    let subnet = Cidr::parse(&order.subnet).map_err(|error| MachineError::Invalid(error.to_string()))?;
-    let cards = plan(home, spec, &networks(&order.bridge))?;
-    let addresses = network::plug(home, &cards, subnet, init)?;
-    let passing = Passing::open(&cards, &addresses)?;
+    let plugged = Plugged::new(home, order, spec, init)?;
     runtime.start()?;
     let deadline = Instant::now() + BIRTH;
     while !is_called(init, init::NAME) && !is_called(init, init::LAST_NAME) {
@@ -365,7 +379,7 @@ fn come_up(
             return Err(MachineError::failed("its first process died at once"));
         }
         if Instant::now() > deadline {
-            let state = runtime.state().unwrap_or_else(|| "gone".to_owned());
+            let state = runtime.state();
             return Err(MachineError::Timeout(format!(
                 "its first process did not come up within {} s; the container is {state}",
                 BIRTH.as_secs()
@@ -375,10 +389,50 @@ fn come_up(
     }
     let own = std::process::id();
     let mark = ProcessMark::of(own).ok_or_else(|| failed(io::Error::other("/proc does not show it")))?;
-    let addresses = addresses.iter().map(ToString::to_string).collect();
-    write(&home.file(DOOR), &Door { process: mark.clone(), init, addresses }).map_err(failed)?;
+    let addresses = plugged.addresses.iter().map(ToString::to_string).collect();
+    let door = Door { process: mark.clone(), init, addresses, port: plugged.port };
+    write(&home.file(DOOR), &door).map_err(failed)?;
     home.set_pid(&mark, clock::now()).map_err(failed)?;
-    Ok(passing)
+    Ok(plugged)
+}
+
+/// How a machine is plugged in. Dropping it closes its ports.
+#[derive(Default)]
+struct Plugged {
+    /// Where it is reached.
+    addresses: Vec<Ipv4Addr>,
+    /// The port there that leads to its SSH; none: its own.
+    port: Option<u16>,
+    _passing: Option<Passing>,
+    _way_out: Option<WayOut>,
+}
+
+impl Plugged {
+    fn new(home: &Home, order: &Order, spec: &MachineSpec, init: u32) -> Result<Self, MachineError> {
+        let cards = plan(home, spec, &networks(&order.bridge, order.way_out.is_some()))?;
+        if let Some(program) = &order.way_out {
+            return Self::rootless(home, program, &cards, init);
+        }
+        let subnet = Cidr::parse(&order.subnet).map_err(|error| MachineError::Invalid(error.to_string()))?;
+        let addresses = network::plug(home, &cards, subnet, init)?;
+        let passing = Passing::open(&cards, &addresses)?;
+        Ok(Self { addresses, _passing: passing, ..Self::default() })
+    }
+
+    /// Plugs in one of an ordinary account: `program` is the network behind its card, and ports of this machine lead to it.
+    fn rootless(home: &Home, program: &Path, cards: &[Card], init: u32) -> Result<Self, MachineError> {
+        network::check(cards, true)?;
+        network::raise_loopback(init)?;
+        let Some(card) = cards.first() else { return Ok(Self::default()) };
+        let way_out = WayOut::open(home, program, init)?;
+        let sheet = Sheet::of(home);
+        let (passing, port) = Passing::open_into(card, rootless::ADDRESS, init, sheet.port)?;
+        // The same one the next time, if it can be.
+        let sheet = Sheet { port: Some(port), ..sheet };
+        sheet.keep(home).map_err(|error| home.failed("start", &error))?;
+        let addresses = vec![Ipv4Addr::LOCALHOST];
+        Ok(Self { addresses, port: Some(port), _passing: Some(passing), _way_out: Some(way_out) })
+    }
 }
 
 /// Writes what the machine says until its first process has ended; returns how.

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::thread::UnshareFlags;
 use stead_runner::machine::MachineError;
@@ -24,7 +25,11 @@ pub(super) fn go_apart() -> io::Result<()> {
     // What is unmounted outside is unmounted here too; nothing that is mounted here is seen outside.
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     if Path::new(SECOND_SORT).join("cgroup.controllers").exists() {
-        unmount(SECOND_SORT, UnmountFlags::DETACH)?;
+        match unmount(SECOND_SORT, UnmountFlags::DETACH) {
+            // In a user namespace what was mounted outside cannot be unmounted, only covered.
+            Err(Errno::INVAL) => mount("stead", SECOND_SORT, "tmpfs", MountFlags::RDONLY, None)?,
+            unmounted => unmounted?,
+        }
     }
     Ok(())
 }
@@ -50,7 +55,9 @@ pub(super) fn overlay(layers: &Layers, place: &Path) -> io::Result<()> {
     fs::create_dir_all(place)?;
     // Without what would make renamed directories or several layers depend on each other.
     let options = format!(
-        "index=off,redirect_dir=off,metacopy=off,lowerdir={},upperdir={},workdir={}",
+        "index=off,{},metacopy=off,lowerdir={},upperdir={},workdir={}",
+        // What is removed is noted where an ordinary account may note things; that alone turns redirections off.
+        if layers.rootless { "userxattr" } else { "redirect_dir=off" },
         escaped(&layers.lower, true)?,
         escaped(&layers.upper, false)?,
         escaped(&layers.work, false)?

@@ -50,13 +50,39 @@ impl Plugged {
     }
 }
 
-/// Refuses cards that no container can have.
-pub(super) fn check(cards: &[Card]) -> Result<(), MachineError> {
+/// Refuses cards that no container can have, or none of an ordinary account if it is `rootless`.
+pub(super) fn check(cards: &[Card], rootless: bool) -> Result<(), MachineError> {
+    if rootless {
+        return check_rootless(cards);
+    }
     let given = cards.iter().filter_map(|card| card.address.as_deref());
     match given.filter_map(|address| Cidr::parse(address).ok()).find(|cidr| cidr.address.is_ipv6()) {
         Some(cidr) => Err(MachineError::Unsupported(format!("{cidr}: containers have IPv4 addresses"))),
         None => Ok(()),
     }
+}
+
+fn check_rootless(cards: &[Card]) -> Result<(), MachineError> {
+    let bridge = cards.iter().find_map(|card| match &card.wire {
+        Wire::Tap { bridge, .. } => Some(bridge),
+        Wire::User => None,
+    });
+    if let Some(bridge) = bridge {
+        return Err(MachineError::Unsupported(format!(
+            "only root plugs containers into a bridge: run stead as root, or leave out the bridge {bridge}"
+        )));
+    }
+    match cards.len() {
+        0 | 1 => Ok(()),
+        _ => Err(MachineError::Unsupported(
+            "a container of an ordinary account has one network card: run stead as root for more".to_owned(),
+        )),
+    }
+}
+
+/// Has a machine without cards reach itself. Blocks.
+pub(super) fn raise_loopback(pid: u32) -> Result<(), MachineError> {
+    within(pid, || ip(&["link", "set", "dev", "lo", "up"]).map(drop))
 }
 
 /// Plugs a machine in, whose first process is `pid`, and returns its addresses. Blocks.
@@ -123,14 +149,23 @@ pub(super) fn plug(
         ])?;
         let label = Label::new(home, &card.mac, Some(address.address)).to_string();
         ip(&["link", "set", "dev", &end, "alias", &label, "master", bridge, "up"])?;
-        within(pid, || set_up(&inside, &card.mac, address, gateway.address, index == 0))?;
+        let way_out = way_out(card, address, gateway.address)?;
+        within(pid, || set_up(&inside, &card.mac, address, way_out, index == 0))?;
         plugged.addresses.push(own);
     }
     if bridges.is_empty() {
-        within(pid, || ip(&["link", "set", "dev", "lo", "up"]).map(drop))?;
+        raise_loopback(pid)?;
     }
     write(&home.file(FILE), &plugged).map_err(failed)?;
     Ok(plugged.addresses)
+}
+
+/// Returns where what a card cannot reach goes: where it was told, else to its bridge.
+fn way_out(card: &Card, address: Cidr, bridge: IpAddr) -> Result<IpAddr, MachineError> {
+    let Some(given) = &card.gateway else { return Ok(bridge) };
+    let gateway = given.parse().ok().filter(|gateway| address.contains(*gateway));
+    let why = || format!("the gateway {} is not in the network of {address}", given.escape_debug());
+    gateway.ok_or_else(|| MachineError::Invalid(why()))
 }
 
 /// Gives a card its addresses, from inside.
@@ -179,13 +214,18 @@ fn within<T: Send>(
     };
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            let network = File::open(format!("/proc/{pid}/ns/net")).map_err(failed)?;
-            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
-                .map_err(|errno| failed(errno.into()))?;
+            enter(pid).map_err(failed)?;
             work()
         });
         thread.join().unwrap_or_else(|_| Err(MachineError::failed("the work was cut off")))
     })
+}
+
+/// Puts the calling thread into the network of a process. Sockets that it has stay where they were made.
+pub(super) fn enter(pid: u32) -> io::Result<()> {
+    let network = File::open(format!("/proc/{pid}/ns/net"))?;
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+    Ok(())
 }
 
 /// Returns what a bridge is called while it is made for a machine.
@@ -347,6 +387,26 @@ mod tests {
         taken.insert(IpAddr::V4(Ipv4Addr::new(10, 44, 0, 9)), holder());
         assert_eq!(choose(gateway, last, &taken).unwrap(), cidr("10.44.0.2/24"));
         assert_eq!(choose(gateway, Some(Ipv4Addr::new(10, 45, 0, 9)), &taken).unwrap(), cidr("10.44.0.2/24"));
+    }
+
+    /// Nodes, section 2: `gateway` is for fixed addresses.
+    #[test]
+    fn what_is_elsewhere_goes_to_the_given_gateway_else_to_the_bridge() {
+        let card = |gateway: Option<&str>| Card {
+            wire: Wire::Tap { name: "st0-1".to_owned(), bridge: "stead0".to_owned() },
+            mac: String::new(),
+            address: None,
+            gateway: gateway.map(str::to_owned),
+            ports: Vec::new(),
+        };
+        let (address, bridge) = (cidr("10.44.0.9/24"), cidr("10.44.0.1/24").address);
+        assert_eq!(way_out(&card(None), address, bridge), Ok(bridge));
+        let other = cidr("10.44.0.254/24").address;
+        assert_eq!(way_out(&card(Some("10.44.0.254")), address, bridge), Ok(other));
+        for bad in ["10.45.0.1", "nowhere"] {
+            let refused = way_out(&card(Some(bad)), address, bridge).unwrap_err().to_string();
+            assert!(refused.contains(bad), "{refused}");
+        }
     }
 
     #[test]

@@ -127,6 +127,10 @@ fn identity(root: &Root, spec: &MachineSpec) -> io::Result<()> {
     let hosts = format!("127.0.0.1 localhost\n127.0.1.1 {name}\n::1 localhost ip6-localhost ip6-loopback\n");
     root.write("/etc/hostname", 0o644, format!("{name}\n").as_bytes())?;
     root.write("/etc/hosts", 0o644, hosts.as_bytes())?;
+    if !spec.name_servers.is_empty() {
+        let lines: String = spec.name_servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+        root.write("/etc/resolv.conf", 0o644, lines.as_bytes())?;
+    }
     let id = spec.owner.uuid().replace('-', "");
     root.write("/etc/machine-id", 0o444, format!("{id}\n").as_bytes())
 }

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
 
+use super::network;
 use crate::machine::vm::network::Card;
 
 /// The most connections at once that are passed on to one container; more wait to be taken.
@@ -28,20 +29,64 @@ pub(super) struct Passing {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Where what comes to a port goes.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// There.
+    Fixed(SocketAddr),
+    /// To the SSH daemon at this address, of the container with this first process.
+    Ssh(Ipv4Addr, u32),
+}
+
+impl To {
+    fn address(self) -> SocketAddr {
+        match self {
+            Self::Fixed(address) => address,
+            // Looked up each time: a machine may be told to have it elsewhere.
+            Self::Ssh(address, init) => SocketAddr::from((address, super::ssh_port(init))),
+        }
+    }
+}
+
 impl Passing {
     /// Opens the ports of cards, each with its address; none if there are none.
     pub(super) fn open(cards: &[Card], addresses: &[Ipv4Addr]) -> Result<Option<Self>, MachineError> {
-        let ports = cards.iter().zip(addresses);
-        let ports = ports.flat_map(|(card, address)| card.ports.iter().map(move |port| (*port, *address)));
-        let bound: Vec<(Bound, SocketAddr)> =
-            ports.map(|(port, address)| bind(port, address)).collect::<Result<_, _>>()?;
-        if bound.is_empty() {
-            return Ok(None);
-        }
+        let bound = bind_all(cards, addresses)?;
+        if bound.is_empty() { Ok(None) } else { Self::start(bound, None).map(Some) }
+    }
+
+    /// Opens the ports of a card that only the network of the first process `init` leads to, and one of 127.0.0.1 that leads
+    /// to its SSH: `last` if that is free. Returns that one, too.
+    pub(super) fn open_into(
+        card: &Card,
+        address: Ipv4Addr,
+        init: u32,
+        last: Option<u16>,
+    ) -> Result<(Self, u16), MachineError> {
+        let failed = |error: io::Error| {
+            MachineError::Unavailable(format!("no port of this machine can lead to its SSH: {error}"))
+        };
+        let bind = |port: u16| Bound::bind((Ipv4Addr::LOCALHOST, port));
+        let door = last.map_or_else(|| bind(0), |port| bind(port).or_else(|_| bind(0))).map_err(failed)?;
+        door.set_nonblocking(true).map_err(failed)?;
+        let port = door.local_addr().map_err(failed)?.port();
+        let mut bound = bind_all(std::slice::from_ref(card), &[address])?;
+        bound.push((door, To::Ssh(address, init)));
+        Ok((Self::start(bound, Some(init))?, port))
+    }
+
+    /// Passes on what comes to ports that are open, through the network of the process `within`.
+    fn start(bound: Vec<(Bound, To)>, within: Option<u32>) -> Result<Self, MachineError> {
         let failed = |error: io::Error| MachineError::failed(format!("ports cannot be passed on: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (stop, stopped) = oneshot::channel();
+        let (entered, has_entered) = std::sync::mpsc::channel();
         let body = move || {
+            let entry = within.map_or(Ok(()), network::enter);
+            let is_there = entry.is_ok();
+            if entered.send(entry).is_err() || !is_there {
+                return;
+            }
             runtime.block_on(async {
                 let mut doors = JoinSet::new();
                 let room = Arc::new(Semaphore::new(MOST));
@@ -56,8 +101,16 @@ impl Passing {
         };
         let thread =
             std::thread::Builder::new().name("stead-ports".to_owned()).spawn(body).map_err(failed)?;
-        Ok(Some(Self { stop: Some(stop), thread: Some(thread) }))
+        let passing = Self { stop: Some(stop), thread: Some(thread) };
+        has_entered.recv().map_err(io::Error::other).and_then(|entry| entry).map_err(failed)?;
+        Ok(passing)
     }
+}
+
+fn bind_all(cards: &[Card], addresses: &[Ipv4Addr]) -> Result<Vec<(Bound, To)>, MachineError> {
+    let ports = cards.iter().zip(addresses);
+    let ports = ports.flat_map(|(card, address)| card.ports.iter().map(move |port| (*port, *address)));
+    ports.map(|(port, address)| bind(port, address)).collect()
 }
 
 impl Drop for Passing {
@@ -70,26 +123,30 @@ impl Drop for Passing {
     }
 }
 
-fn bind(port: PassedPort, address: Ipv4Addr) -> Result<(Bound, SocketAddr), MachineError> {
+fn bind(port: PassedPort, address: Ipv4Addr) -> Result<(Bound, To), MachineError> {
     let bound = Bound::bind((Ipv4Addr::UNSPECIFIED, port.host)).and_then(|listener| {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
     let listener = bound.map_err(|error| {
         let host = port.host;
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            let why = format!("only root passes port {host} of this machine on: name one from 1024 on");
+            return MachineError::Unsupported(why);
+        }
         // Not for good: whoever has it may go.
         MachineError::Unavailable(format!("port {host} of this machine cannot be passed on: {error}"))
     })?;
-    Ok((listener, SocketAddr::from((address, port.guest))))
+    Ok((listener, To::Fixed(SocketAddr::from((address, port.guest)))))
 }
 
 /// Passes on everything that comes to a port. Never ends by itself.
-async fn pass(listener: TcpListener, to: SocketAddr, room: Arc<Semaphore>) {
+async fn pass(listener: TcpListener, to: To, room: Arc<Semaphore>) {
     let mut passed = JoinSet::new();
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((from, _)) => drop(passed.spawn(carry(from, to, permit))),
+            Ok((from, _)) => drop(passed.spawn(carry(from, to.address(), permit))),
             Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
         }
         while passed.try_join_next().is_some() {}

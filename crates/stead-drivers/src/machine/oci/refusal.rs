@@ -31,15 +31,26 @@ impl Refusal {
     pub(super) fn told(home: &Home) -> Option<MachineError> {
         let refusal: Self = read(&home.file(FILE))?;
         Some(match refusal {
-            Self::Unsupported(text) => MachineError::Unsupported(text),
-            Self::Invalid(text) => MachineError::Invalid(text),
-            Self::Unavailable(text) => MachineError::Unavailable(text),
-            Self::Timeout(text) => MachineError::Timeout(text),
             Self::Failed(text) => MachineError::Failed {
                 what: format!("the container died at once: {text}"),
                 last_lines: home.last_lines(),
             },
+            other @ (Self::Unsupported(_) | Self::Invalid(_) | Self::Unavailable(_) | Self::Timeout(_)) => {
+                other.into()
+            }
         })
+    }
+}
+
+impl From<Refusal> for MachineError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unsupported(text) => Self::Unsupported(text),
+            Refusal::Invalid(text) => Self::Invalid(text),
+            Refusal::Unavailable(text) => Self::Unavailable(text),
+            Refusal::Timeout(text) => Self::Timeout(text),
+            Refusal::Failed(text) => Self::failed(text),
+        }
     }
 }
 

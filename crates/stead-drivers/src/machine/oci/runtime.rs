@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use stead_runner::machine::MachineError;
 
-use super::mounts;
+use super::keeper::Order;
+use super::{mounts, rootless};
 use crate::command::program;
 use crate::machine::home::Home;
 use crate::machine::local::{LOOK_AGAIN, SYSTEM_PATH};
@@ -23,7 +24,7 @@ pub(super) const KNOWN: [&str; 3] = ["runc", "crun", "youki"];
 /// How long one call may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What the runtime keeps of a machine.
-const STATE: &str = "runtime";
+pub(super) const STATE: &str = "runtime";
 /// What it says.
 pub(super) const LOG: &str = "runtime.log";
 /// Which runtime a machine was started by.
@@ -75,6 +76,8 @@ pub(super) struct Runtime {
     program: PathBuf,
     home: PathBuf,
     id: String,
+    /// By which program and process it has to be entered to run where the container is; none: from where this one is.
+    entrance: Option<(PathBuf, u32)>,
 }
 
 /// What `state` says, as far as it is read.
@@ -85,13 +88,20 @@ struct State {
 
 impl Runtime {
     pub(super) fn new(program: PathBuf, home: &Home, id: &str) -> Self {
-        Self { program, home: home.directory().to_owned(), id: id.to_owned() }
+        Self { program, home: home.directory().to_owned(), id: id.to_owned(), entrance: None }
     }
 
     /// Returns the runtime that the machine was last started by; none if it never was.
+    ///
+    /// That of an ordinary account works in the namespaces of its keeper: it has a runtime while that lives.
     pub(super) fn of(home: &Home, id: &str) -> Option<Self> {
         let program = fs::read_to_string(home.file(CHOSEN)).ok()?;
-        Some(Self::new(PathBuf::from(program.trim()), home, id))
+        let mut runtime = Self::new(PathBuf::from(program.trim()), home, id);
+        if rootless::is_rootless() {
+            let (keeper, _) = home.pid().filter(|(mark, _)| mark.open().is_some())?;
+            runtime.entrance = Some((Order::of(home)?.program, keeper.pid));
+        }
+        Some(runtime)
     }
 
     /// Keeps which runtime this is, before it has anything to take back.
@@ -134,13 +144,12 @@ impl Runtime {
         self.run(&["kill".into(), self.id.clone().into(), signal.into()], None).map(drop)
     }
 
-    /// Returns what the container is doing: `created`, `running`, `stopped`; none if there is none.
-    pub(super) fn state(&self) -> Option<String> {
+    /// Returns what the container is doing, for messages: `created`, `running`, `stopped`, `gone`, or why nobody knows.
+    pub(super) fn state(&self) -> String {
         if !self.has_state() {
-            return None;
+            return "gone".to_owned();
         }
-        let said = self.run(&["state".into(), self.id.clone().into()], None).ok()?;
-        serde_json::from_str::<State>(&said).ok().map(|state| state.status)
+        told(&self.name(), self.run(&["state".into(), self.id.clone().into()], None))
     }
 
     /// Removes the container, by force; one that is not there is removed.
@@ -161,13 +170,25 @@ impl Runtime {
 
     /// Returns the command of the runtime, without a word of what it is to do.
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.entrance {
+            Some((program, keeper)) => rootless::through(program, Some(*keeper), &self.program, &self.home),
+            None => Command::new(&self.program),
+        };
         command.arg("--root").arg(self.home.join(STATE));
         command.current_dir(&self.home).stdin(Stdio::null());
         command.env_clear().env("PATH", SYSTEM_PATH).env(super::MARK, &self.home);
         // Where it copies itself to: killed meanwhile it leaves a file there.
         command.env("_LIBCONTAINER_STATEDIR", &self.home);
         command
+    }
+
+    /// Runs `work`, which starts the runtime, where that has mounts of its own.
+    pub(super) fn apart<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, MachineError> {
+        match self.entrance {
+            // Its keeper's are entered.
+            Some(_) => Ok(work()),
+            None => mounts::apart(work),
+        }
     }
 
     /// Runs the runtime to its end and returns what it said. What it complains of is in [`LOG`].
@@ -184,7 +205,7 @@ impl Runtime {
         // A container without a terminal writes where its runtime does.
         let output = output.map_or_else(|| log.try_clone(), Ok).map_err(failed)?;
         command.stdout(output.try_clone().map_err(failed)?).stderr(output);
-        let status = mounts::apart(|| wait(&mut command))?.map_err(failed)?;
+        let status = self.apart(|| wait(&mut command))?.map_err(failed)?;
         // Whoever reads that output sees its end with the container.
         drop(command);
         let mut said = Vec::new();
@@ -203,6 +224,15 @@ impl Runtime {
             ))),
         }
     }
+}
+
+/// Returns the state that `runtime` said, or why it is not known: that it does not say does not mean that there is none.
+fn told(runtime: &str, said: Result<String, MachineError>) -> String {
+    let read = |said: String| match serde_json::from_str::<State>(&said) {
+        Ok(state) => state.status,
+        Err(error) => format!("not known: `{runtime} state` says no state: {error}"),
+    };
+    said.map_or_else(|error| format!("not known: {error}"), read)
 }
 
 /// Runs a command to its end; none if that takes too long.
@@ -231,5 +261,17 @@ mod tests {
         let missing = RuntimeChoice::parse("no-such-runtime").find().unwrap_err();
         assert_eq!(missing.to_string(), "the runtime no-such-runtime is not installed");
         assert_eq!(RuntimeChoice::parse("auto"), RuntimeChoice::Auto);
+    }
+
+    #[test]
+    fn a_state_that_nobody_tells_is_not_known() {
+        assert_eq!(told("runc", Ok("{\"status\": \"created\", \"pid\": 7}".to_owned())), "created");
+        let odd = told("runc", Ok("nonsense".to_owned()));
+        assert!(odd.starts_with("not known: `runc state` says no state: "), "{odd}");
+        let last_lines = vec!["no such file".to_owned()];
+        let failed = MachineError::Failed { what: "`runc state` failed".to_owned(), last_lines };
+        let failed = told("runc", Err(failed));
+        assert!(failed.starts_with("not known: `runc state` failed"), "{failed}");
+        assert!(failed.ends_with("no such file"), "{failed}");
     }
 }

@@ -18,9 +18,12 @@ use crate::machine::local::SYSTEM_PATH;
 const FILE: &str = "storage.json";
 /// Where the root is, or is mounted.
 pub(super) const ROOT: &str = "rootfs";
+/// Everything that a machine writes into, beside what is known of it.
+pub(super) const TREES: [&str; 4] = [ROOT, "upper", "work", "volume"];
 
 /// What `storage` says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StorageChoice {
     /// An overlay if there can be one, else a copy.
     #[default]
@@ -51,6 +54,9 @@ pub(super) enum Storage {
     Overlay {
         /// The tree.
         lower: PathBuf,
+        /// Whether it is that of an ordinary account.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        rootless: bool,
     },
     /// A tree of its own.
     Copy {
@@ -65,6 +71,8 @@ pub(super) struct Layers {
     pub(super) lower: PathBuf,
     pub(super) upper: PathBuf,
     pub(super) work: PathBuf,
+    /// Whether it is mounted for an ordinary account.
+    pub(super) rootless: bool,
 }
 
 impl Storage {
@@ -76,16 +84,18 @@ impl Storage {
     /// Returns the tree the root stands on, if it is an overlay.
     pub(super) fn lower(&self) -> Option<&Path> {
         match self {
-            Self::Overlay { lower } => Some(lower),
+            Self::Overlay { lower, .. } => Some(lower),
             Self::Copy { .. } => None,
         }
     }
 
-    /// Makes the root of a machine from `tree`. `hidden` is left out of a copy. Blocks.
+    /// Makes the root of a machine from `tree`; that of an ordinary account, if it is `rootless`. `hidden` is left out of a
+    /// copy. Blocks.
     pub(super) fn make(
         home: &Home,
         tree: &Path,
         choice: StorageChoice,
+        rootless: bool,
         hidden: &[PathBuf],
     ) -> Result<Self, MachineError> {
         let failed = |error: io::Error| home.failed("make", &error);
@@ -98,11 +108,11 @@ impl Storage {
         let why = match choice {
             StorageChoice::Copy => None,
             StorageChoice::Auto | StorageChoice::Overlay => {
-                let layers = layers(home, tree);
+                let layers = layers(home, tree, rootless);
                 let root = home.file(ROOT);
                 match mounts::apart(|| mounts::overlay(&layers, &root))? {
                     Ok(()) => {
-                        let made = Self::Overlay { lower: tree.to_owned() };
+                        let made = Self::Overlay { lower: tree.to_owned(), rootless };
                         write(&home.file(FILE), &made).map_err(failed)?;
                         return Ok(made);
                     }
@@ -121,15 +131,15 @@ impl Storage {
 
     /// Mounts the root, for the calling thread and what it starts, and returns where it is.
     pub(super) fn mount(&self, home: &Home) -> io::Result<PathBuf> {
-        if let Self::Overlay { lower } = self {
-            mounts::overlay(&layers(home, lower), &home.file(ROOT))?;
+        if let Self::Overlay { lower, rootless } = self {
+            mounts::overlay(&layers(home, lower, *rootless), &home.file(ROOT))?;
         }
         Ok(home.file(ROOT))
     }
 }
 
-fn layers(home: &Home, lower: &Path) -> Layers {
-    Layers { lower: lower.to_owned(), upper: home.file("upper"), work: home.file("work") }
+fn layers(home: &Home, lower: &Path, rootless: bool) -> Layers {
+    Layers { lower: lower.to_owned(), upper: home.file("upper"), work: home.file("work"), rootless }
 }
 
 /// Copies a tree with owners, links and special files; what is mounted in it, or belongs to a running system, stays.
@@ -215,10 +225,10 @@ mod tests {
         let tree = home.file("upper").join("tree");
         fs::create_dir_all(tree.join("etc")).unwrap();
         fs::write(tree.join("etc/motd"), "hello").unwrap();
-        let refused = Storage::make(&home, &tree, StorageChoice::Overlay, &[]).unwrap_err();
+        let refused = Storage::make(&home, &tree, StorageChoice::Overlay, false, &[]).unwrap_err();
         assert!(refused.to_string().contains("no overlay on"), "{refused}");
         assert_eq!(Storage::of(&home), None);
-        let made = Storage::make(&home, &tree, StorageChoice::Auto, &[]).unwrap();
+        let made = Storage::make(&home, &tree, StorageChoice::Auto, false, &[]).unwrap();
         let Storage::Copy { why: Some(why) } = &made else { panic!("{made:?}") };
         assert!(why.contains("no overlay on"), "{why}");
         assert_eq!(Storage::of(&home), Some(made.clone()));

@@ -78,20 +78,21 @@ impl Template {
         })
     }
 
-    /// Returns the tree that the machine's root stands on, unpacked if it is an archive. Blocks.
-    pub(super) fn tree(&self, root_dir: &Path) -> Result<PathBuf, MachineError> {
+    /// Returns the tree that the machine's root stands on, unpacked if it is an archive, for an ordinary account if it is
+    /// `rootless`. Blocks.
+    pub(super) fn tree(&self, root_dir: &Path, rootless: bool) -> Result<PathBuf, MachineError> {
         match self {
             // In a container of ours an overlay would stand on an overlay: what that one stands on is there.
             Self::Host if Path::new(LOWER).is_dir() => Ok(PathBuf::from(LOWER)),
             Self::Host => Ok(PathBuf::from("/")),
             Self::Directory(path) => Ok(path.clone()),
-            Self::Tarball(path) => unpack(path, root_dir),
+            Self::Tarball(path) => unpack(path, root_dir, rootless),
         }
     }
 }
 
 /// Unpacks an archive unless one with this content was unpacked before.
-fn unpack(archive: &Path, root_dir: &Path) -> Result<PathBuf, MachineError> {
+fn unpack(archive: &Path, root_dir: &Path, rootless: bool) -> Result<PathBuf, MachineError> {
     let failed =
         |error: io::Error| MachineError::failed(format!("{} cannot be unpacked: {error}", archive.display()));
     // One file from here on, whatever is called so by the time it is unpacked.
@@ -104,11 +105,15 @@ fn unpack(archive: &Path, root_dir: &Path) -> Result<PathBuf, MachineError> {
     if tree.is_dir() {
         return Ok(tree);
     }
-    remove_leftovers(&place);
+    remove_leftovers(&place, &home::remove);
     let aside = tempfile::Builder::new().prefix(ASIDE).tempdir_in(&place).map_err(failed)?;
     let mut command = Command::new("tar");
     // By a name, not as a stream: then it finds out itself how it is packed.
     command.args(["--extract", "--preserve-permissions", "--numeric-owner", "--xattrs", "--file=/dev/stdin"]);
+    if rootless {
+        // Only root makes devices; every container has its own.
+        command.args(["--exclude=dev/*", "--exclude=./dev/*"]);
+    }
     command.arg("--directory").arg(aside.path());
     command.env_clear().env("PATH", SYSTEM_PATH).env(MARK, aside.path()).stdin(file);
     let ended = command.output().map_err(|error| {
@@ -147,11 +152,11 @@ fn hold_made(place: &Path) -> io::Result<File> {
 }
 
 /// Removes what somebody began to unpack who is gone, and ends what still does; `place` is held.
-fn remove_leftovers(place: &Path) {
+fn remove_leftovers(place: &Path, remove: &dyn Fn(&Path) -> io::Result<()>) {
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(ASIDE) {
             tree::kill_leftovers(MARK, &entry.path()).ok();
-            home::remove(&entry.path()).ok();
+            remove(&entry.path()).ok();
         }
     }
 }
@@ -162,15 +167,21 @@ fn hold(place: &Path) -> io::Result<File> {
     Ok(held)
 }
 
-/// Removes trees that no machine stands on any more. `used` says which are. Blocks.
-pub(super) fn sweep(root_dir: &Path, used: impl FnOnce() -> BTreeSet<PathBuf>) {
+/// Removes trees that no machine stands on any more, by `remove`. `used` says which are. Blocks.
+pub(super) fn sweep(
+    root_dir: &Path,
+    remove: impl Fn(&Path) -> io::Result<()>,
+    used: impl FnOnce() -> BTreeSet<PathBuf>,
+) {
     let place = root_dir.join(UNPACKED);
     let Ok(_held) = hold(&place) else { return };
-    remove_leftovers(&place);
+    remove_leftovers(&place, &remove);
     let used = used();
     for entry in fs::read_dir(&place).into_iter().flatten().flatten() {
         if !used.contains(&entry.path()) {
-            home::remove(&entry.path()).ok();
+            // Who began to and was killed may have left somebody who still removes it: two at once hinder each other.
+            tree::kill_leftovers(MARK, &entry.path()).ok();
+            remove(&entry.path()).ok();
         }
     }
     if fs::remove_dir(&place).is_ok() {
@@ -208,17 +219,17 @@ mod tests {
         builder.append_path_with_name("/etc/hostname", "etc/hostname").unwrap();
         builder.into_inner().unwrap();
         let root_dir = dir.path().join("machines");
-        let tree = unpack(&archive, &root_dir).unwrap();
+        let tree = unpack(&archive, &root_dir, false).unwrap();
         assert!(tree.join("etc/hostname").is_file());
         fs::write(tree.join("mark"), "").unwrap();
-        assert_eq!(unpack(&archive, &root_dir).unwrap(), tree);
+        assert_eq!(unpack(&archive, &root_dir, false).unwrap(), tree);
         assert!(tree.join("mark").exists(), "not unpacked again");
-        sweep(&root_dir, || BTreeSet::from([tree.clone()]));
+        sweep(&root_dir, home::remove, || BTreeSet::from([tree.clone()]));
         assert!(tree.exists());
-        sweep(&root_dir, BTreeSet::new);
+        sweep(&root_dir, home::remove, BTreeSet::new);
         assert!(!root_dir.exists());
-        assert!(unpack(Path::new("/etc/hostname"), &root_dir).is_err());
-        sweep(&root_dir, BTreeSet::new);
+        assert!(unpack(Path::new("/etc/hostname"), &root_dir, false).is_err());
+        sweep(&root_dir, home::remove, BTreeSet::new);
     }
 
     /// A driver was killed while its tar was at it.
@@ -234,7 +245,7 @@ mod tests {
         while fs::read(&given).unwrap().is_empty() {
             std::thread::yield_now();
         }
-        sweep(&root_dir, || BTreeSet::from([aside.clone()]));
+        sweep(&root_dir, home::remove, || BTreeSet::from([aside.clone()]));
         let ended = left.try_wait().unwrap();
         left.kill().ok();
         left.wait().unwrap();

@@ -71,6 +71,21 @@ impl Cluster {
         }
     }
 
+    /// Notes where it takes logins now.
+    pub(super) async fn ssh_moved(&self, id: &MachineId, port: u16) -> Result<Changed, MachineError> {
+        let known = Known::parse(id)?;
+        let _held = hold(&self.settings.lock_dir, &lock_name(&known.uuid)).await?;
+        let found = self.ours(&known).await?.filter(|found| found.record.made);
+        let mut found = found.ok_or_else(|| MachineError::NotFound(id.clone()))?;
+        if found.record.ssh_port() == port {
+            return Ok(Changed::No);
+        }
+        found.record.ssh_port = Some(port);
+        let written = self.write(&found.place, &found.record).await;
+        let doing = || format!("noting the SSH port of {} ({})", found.record.spec.owner, found.place);
+        written.map(|()| Changed::Yes).map_err(|error| error.while_doing(&doing()))
+    }
+
     /// Asks it to stop, and forces it once `grace` is over.
     pub(super) async fn stop(&self, id: &MachineId, grace: Duration) -> Result<Stopped, MachineError> {
         let known = Known::parse(id)?;

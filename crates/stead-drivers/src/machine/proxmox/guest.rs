@@ -12,8 +12,6 @@ use super::api::ApiError;
 use super::find::{Found, Place};
 use super::form::encode;
 
-/// Where machines take logins.
-const SSH_PORT: u16 = 22;
 /// Tasks that end a machine's run.
 const ENDS: &[&str] = &["qmstop", "qmshutdown", "qmreboot", "vzstop", "vzshutdown", "vzreboot", "stopall"];
 
@@ -90,7 +88,8 @@ impl Cluster {
             Some(key) => Some(key.clone()),
             None => self.first_key(found, host).await?,
         };
-        Ok(host_key.map(|host_key| SshDoor { host: host.clone(), port: SSH_PORT, host_key }))
+        let port = found.record.ssh_port();
+        Ok(host_key.map(|host_key| SshDoor { host: host.clone(), port, host_key }))
     }
 
     /// Returns how the machine's last run ended; none if there was none.

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Cluster {
     /// Returns the key that the container at `host` shows, and keeps it; none if it shows none yet.
     pub(super) async fn first_key(&self, found: &Found, host: &str) -> Result<Option<String>, ApiError> {
-        let Some(key) = shown(host).await else { return Ok(None) };
+        let Some(key) = shown(host, found.record.ssh_port()).await else { return Ok(None) };
         let mut record = found.record.clone();
         record.host_key = Some(key.clone());
         self.write(&found.place, &record).await?;
@@ -27,10 +27,10 @@ impl Cluster {
 }
 
 /// Returns type and base64 of the key that the SSH server at `host` shows.
-async fn shown(host: &str) -> Option<String> {
+async fn shown(host: &str, port: u16) -> Option<String> {
     let seen = Arc::new(Mutex::new(None));
     let config = Arc::new(Config::default());
-    let looking = russh::client::connect(config, (host, 22), Look(Arc::clone(&seen)));
+    let looking = russh::client::connect(config, (host, port), Look(Arc::clone(&seen)));
     // It ends with an error: the key is not accepted, so nothing else is said.
     timeout(PATIENCE, looking).await.ok();
     seen.lock().unwrap_or_else(PoisonError::into_inner).take()

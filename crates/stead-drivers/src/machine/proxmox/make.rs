@@ -1,10 +1,11 @@
 //! Making machines. What is half made is found by its mark and finished, whoever began it.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use stead_model::machine::{MachineKind, MachineSpec, Nic, ShapeChange};
+use stead_model::machine::{MachineKind, MachineSpec, Nic, Owner, ShapeChange};
 use stead_model::node::path;
 use stead_runner::clock;
 use stead_runner::machine::{Ensured, MachineError};
@@ -76,23 +77,42 @@ impl Cluster {
         self.only_one(found).await?.ok_or_else(went)
     }
 
+    /// Refuses a number that no machine here can have.
+    fn check_number(&self, vmid: u32) -> Result<(), MachineError> {
+        let (low, high) = (self.settings.vmids.start(), self.settings.vmids.end());
+        match self.settings.vmids.contains(&vmid) {
+            true => Ok(()),
+            false => Err(MachineError::Invalid(format!(
+                "vmid {vmid} is not between {low} and {high} (`vmid_range`)"
+            ))),
+        }
+    }
+
+    /// Refuses a number that the machine of `owner` cannot have.
+    pub(super) async fn refuse_number(&self, owner: &Owner, vmid: u32) -> Result<(), MachineError> {
+        self.check_number(vmid)?;
+        let taken = self.foreign(owner, Some(vmid), &[]).await;
+        match taken.map_err(|error| error.while_doing(&format!("looking for machine {vmid}")))? {
+            Some(place) => Err(foreign(&place, owner.to_string())),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses what no machine here can be.
     fn check(&self, spec: &MachineSpec) -> Result<(), MachineError> {
         crate::machine::vm::check(spec)?;
         boot::check(spec.boot.as_ref())?;
-        if let Some(vmid) = spec.vmid
-            && !self.settings.vmids.contains(&vmid)
-        {
-            let (low, high) = (self.settings.vmids.start(), self.settings.vmids.end());
-            return Err(MachineError::Invalid(format!(
-                "vmid {vmid} is not between {low} and {high} (`vmid_range`)"
-            )));
-        }
+        spec.vmid.map_or(Ok(()), |vmid| self.check_number(vmid))?;
         for nic in &spec.nics {
             check_nic(nic)?;
         }
         if spec.kind == MachineKind::Vm {
             return Ok(());
+        }
+        if spec.root_password.as_ref().is_some_and(|hash| !takes_hash(hash.expose())) {
+            let why = "`passwords.vm_root` has a hash that Proxmox would take for the password itself: for containers \
+                       use one of `$5$` or `$6$` without rounds";
+            return Err(MachineError::Invalid(why.to_owned()));
         }
         let keys = format!("{}/{}", path::KEYS, spec.user);
         if let Some(file) = spec.files.iter().find(|file| file.path != keys) {
@@ -303,6 +323,13 @@ impl Cluster {
                 if !spec.authorized_keys.is_empty() {
                     change = change.with("ssh-public-keys", keys(spec));
                 }
+                if let Some(hash) = &spec.root_password {
+                    change = change.with("password", hash.expose());
+                }
+                if !spec.name_servers.is_empty() {
+                    let servers: Vec<String> = spec.name_servers.iter().map(IpAddr::to_string).collect();
+                    change = change.with("nameserver", servers.join(" "));
+                }
                 change
             }
         })
@@ -458,6 +485,20 @@ fn fits(spec: &MachineSpec, place: &Place) -> bool {
 
 fn keys(spec: &MachineSpec) -> String {
     spec.authorized_keys.iter().map(|key| key.trim()).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether Proxmox knows this for a hash; it hashes what it does not.
+fn takes_hash(hash: &str) -> bool {
+    let mut parts = hash.split('$');
+    let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '/'));
+    let (first, kind, salt, rest) = (parts.next(), parts.next(), parts.next(), parts.next());
+    let is_known = kind.is_some_and(|kind| matches!(kind, "1" | "2" | "2a" | "2x" | "2y" | "5" | "6"));
+    let is_salt = salt.is_some_and(|salt| (1..=16).contains(&salt.len()) && is_plain(salt));
+    first == Some("")
+        && is_known
+        && is_salt
+        && rest.is_some_and(|rest| !rest.is_empty() && is_plain(rest))
+        && parts.next().is_none()
 }
 
 fn mac(spec: &MachineSpec, card: &Nic, index: usize) -> String {

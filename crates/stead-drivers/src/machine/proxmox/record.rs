@@ -13,6 +13,8 @@ use stead_model::time::Timestamp;
 /// The first word of the mark, and the tag of every machine of ours.
 pub(super) const MARK: &str = "stead";
 const SCHEMA: u32 = 1;
+/// Where machines take logins unless their spec says otherwise.
+const SSH_PORT: u16 = 22;
 
 /// What is written of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,9 @@ pub(super) struct Record {
     /// Type and base64 of the key it shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) host_key: Option<String>,
+    /// Where it takes logins; none: at the usual port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ssh_port: Option<u16>,
     /// When it was last started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) started_at: Option<Timestamp>,
@@ -53,6 +58,7 @@ impl Record {
             spec,
             created_at,
             host_key: None,
+            ssh_port: None,
             started_at: None,
             exit: None,
             notes: String::new(),
@@ -71,6 +77,11 @@ impl Record {
     /// Returns the UUID of the machine whose notes these are, if a mark begins them.
     pub(super) fn uuid(&self) -> String {
         self.spec.owner.uuid()
+    }
+
+    /// Returns where the machine takes logins.
+    pub(super) fn ssh_port(&self) -> u16 {
+        self.ssh_port.unwrap_or(SSH_PORT)
     }
 
     fn mark(&self) -> String {

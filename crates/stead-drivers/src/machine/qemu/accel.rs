@@ -61,6 +61,8 @@ const PROBE: Duration = Duration::from_secs(2);
 const BOOT_MARK: usize = 510;
 /// The smallest disk that firmware boots without a word.
 const DISK: usize = 1 << 20;
+/// Whether the processor of this machine runs the guest.
+const HAS_GUEST: bool = cfg!(target_arch = "x86_64");
 /// Sixteen-bit code of the guest: writes "soft off" to the power management port, and waits.
 const GUEST: [u8; 10] = [0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd];
 
@@ -69,11 +71,24 @@ pub(super) async fn probe(wanted: Accel, binary: &Path, device: &Path) -> Accele
     match wanted {
         Accel::Kvm => Acceleration { kvm: true, why: None },
         Accel::Tcg => Acceleration { kvm: false, why: None },
-        Accel::Auto => match kvm_works(binary, device).await {
-            Ok(()) => Acceleration { kvm: true, why: None },
-            Err(why) => Acceleration { kvm: false, why: Some(why) },
-        },
+        Accel::Auto => found(tried(HAS_GUEST, binary, device).await),
     }
+}
+
+fn found(tried: Result<(), String>) -> Acceleration {
+    Acceleration { kvm: tried.is_ok(), why: tried.err() }
+}
+
+/// Boots a guest to see whether the processor runs it, if there is one for this processor; returns why it may not.
+async fn tried(has_guest: bool, binary: &Path, device: &Path) -> Result<(), String> {
+    open_kvm(device)?;
+    if !has_guest {
+        let device = device.display();
+        return Err(format!(
+            "there is no guest for this processor to try {device} with; `accel: kvm` takes it untried"
+        ));
+    }
+    kvm_works(binary, device).await
 }
 
 /// Opens what lets the processor run guests, as who runs them does; returns why that cannot be.
@@ -89,7 +104,7 @@ pub(crate) async fn kvm_works(binary: &Path, device: &Path) -> Result<(), String
 
 async fn kvm_works_within(patience: Duration, binary: &Path, device: &Path) -> Result<(), String> {
     open_kvm(device)?;
-    if !cfg!(target_arch = "x86_64") {
+    if !HAS_GUEST {
         return Ok(());
     }
     let guest = guest().map_err(|error| format!("no guest to try it with: {error}"))?;
@@ -191,6 +206,29 @@ mod tests {
         for (chosen, kvm) in [(Accel::Kvm, true), (Accel::Tcg, false)] {
             assert_eq!(probe(chosen, &binary, &device).await, Acceleration { kvm, why: None });
         }
+    }
+
+    /// A device that nothing can be tried with is not taken for one that works.
+    #[tokio::test]
+    async fn what_cannot_be_tried_is_emulated_and_said() {
+        let (_dir, device, binary) = place("exit 0");
+        let Acceleration { kvm, why } = found(tried(false, &binary, &device).await);
+        assert!(!kvm && why.is_some_and(|why| why.contains("no guest for this processor")));
+    }
+
+    /// `auto` boots one guest per driver, however many ask, at once or later.
+    #[cfg(target_arch = "x86_64")]
+    #[tokio::test]
+    async fn a_driver_tries_once() {
+        use crate::machine::qemu::{QemuDriver, QemuSettings};
+        let (dir, device, binary) = place("echo tried >>\"${0%/*}/tries\"; exit 1");
+        let settings = QemuSettings { binary, kvm_device: device, ..QemuSettings::new(dir.path(), "stead") };
+        let driver = QemuDriver::new(settings);
+        let other = driver.clone();
+        let (one, two) = tokio::join!(driver.acceleration(), other.acceleration());
+        assert_eq!(one, two);
+        assert_eq!(driver.acceleration().await, one);
+        assert_eq!(std::fs::read_to_string(dir.path().join("tries")).unwrap(), "tried\n");
     }
 
     /// A guest that hangs is given up, and killed.

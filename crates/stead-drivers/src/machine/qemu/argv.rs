@@ -79,8 +79,8 @@ pub(super) struct Order<'a> {
     pub(super) kernel: Option<&'a Kernel>,
     pub(super) firmware: Option<&'a str>,
     pub(super) cards: &'a [Card],
-    /// The port of 127.0.0.1 that leads to SSH, for the first card on QEMU's own network.
-    pub(super) port: Option<u16>,
+    /// The port of 127.0.0.1 that leads to SSH and the guest's own, for the first card on QEMU's own network.
+    pub(super) port: Option<(u16, u16)>,
 }
 
 /// Returns the arguments.
@@ -114,7 +114,8 @@ pub(super) fn arguments(order: &Order<'_>) -> Vec<OsString> {
     for (index, card) in order.cards.iter().enumerate() {
         let netdev = match &card.wire {
             Wire::User => {
-                let to_ssh = port.take().map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:22"));
+                let to_ssh =
+                    port.take().map(|(port, guest)| format!(",hostfwd=tcp:127.0.0.1:{port}-:{guest}"));
                 let passed =
                     card.ports.iter().map(|port| format!(",hostfwd=tcp::{}-:{}", port.host, port.guest));
                 let passed: String = to_ssh.into_iter().chain(passed).collect();
@@ -242,7 +243,7 @@ mod tests {
             kernel: Some(&kernel),
             firmware: None,
             cards: &cards,
-            port: Some(4022),
+            port: Some((4022, 22)),
         };
         let line = words(&order);
         for part in [
@@ -290,14 +291,14 @@ mod tests {
             kernel: None,
             firmware: Some("/bios.bin"),
             cards: &cards,
-            port: Some(4022),
+            port: Some((4022, 2222)),
         });
         for part in [
             "if=none,id=drive0,format=qcow2,file=layer-0.qcow2 -device virtio-blk-pci,drive=drive0,bootindex=0",
             "if=none,id=drive1,format=qcow2,readonly=on,file=/store/a,,b.qcow2",
             "if=none,id=drive2,format=raw,file=/volumes/data.raw -device virtio-blk-pci,drive=drive2",
             "-bios /bios.bin",
-            "user,id=net0,hostfwd=tcp:127.0.0.1:4022-:22,hostfwd=tcp::8080-:80",
+            "user,id=net0,hostfwd=tcp:127.0.0.1:4022-:2222,hostfwd=tcp::8080-:80",
             "vhost-vsock-pci,guest-cid=",
         ] {
             assert!(line.contains(part), "{part} is not in {line}");

@@ -9,9 +9,9 @@ use tokio::process::Child;
 
 use super::argv::{self, Order};
 use super::qmp::{self, Qmp};
-use super::{QemuDriver, SHEET, events};
+use super::{QemuDriver, events};
 use crate::machine::console;
-use crate::machine::home::{Held, Home, Record, last_lines, read, write, write_text};
+use crate::machine::home::{Held, Home, Record, last_lines, write_text};
 use crate::machine::local::{LOOK_AGAIN, blocking, end_all, made};
 use crate::machine::vm::network::{self, Wire};
 use crate::machine::vm::run::{self, Sheet, live};
@@ -48,6 +48,7 @@ pub(super) async fn start(driver: &QemuDriver, home: &Home) -> Result<Changed, M
                 return Err(error);
             }
         }
+        finish_move(home).await?;
         return Ok(Changed::No);
     }
     let kvm = driver.acceleration().await.kvm;
@@ -91,7 +92,7 @@ fn spawn(
     kvm: bool,
 ) -> Result<Started, MachineError> {
     let failed = |error: std::io::Error| home.failed("start", &error);
-    let last: Sheet = read(&home.file(SHEET)).unwrap_or_default();
+    let last = Sheet::of(home);
     run::clear(driver, home, &[events::FILE, qmp::SOCKET])?;
     let booted = driver.settings.boot.resolve(record.spec.boot.as_ref())?;
     let cards = network::cards(home);
@@ -100,7 +101,8 @@ fn spawn(
     let held_ports = has_user.then(|| network::hold_all(home)).transpose().map_err(failed)?;
     network::refuse_taken_ports(&cards)?;
     let port = has_user.then(|| network::free_port(last.port)).transpose().map_err(failed)?;
-    write(&home.file(SHEET), &Sheet { port }).map_err(failed)?;
+    let sheet = Sheet { port, is_moving: false, ..last };
+    sheet.keep(home).map_err(failed)?;
     write_text(&home.file(LISTEN_FILE), LISTEN, 0o600).map_err(failed)?;
     let arguments = argv::arguments(&Order {
         spec: &record.spec,
@@ -110,7 +112,7 @@ fn spawn(
         kernel: booted.kernel.as_ref(),
         firmware: booted.firmware.as_deref(),
         cards: &cards,
-        port,
+        port: port.map(|port| (port, sheet.guest_port())),
     });
     let listen = File::open(home.file(LISTEN_FILE)).map_err(failed)?;
     let events = File::create(home.file(events::FILE)).map_err(failed)?;
@@ -136,10 +138,7 @@ async fn come_up(
             return run::set_ready(home).map_err(failed);
         }
         ports.take_if(|(_, port)| network::is_listened_to(*port));
-        let status = child.as_mut().map(|child| child.try_wait()).transpose().map_err(failed)?.flatten();
-        if status.is_some() || live(home).is_none() {
-            return Err(run::died(home, status));
-        }
+        run::must_live(home, child.as_deref_mut())?;
         if Instant::now() > deadline {
             let what = format!("QEMU does not answer within {} s", BIRTH.as_secs());
             return Err(run::failed(home, what));
@@ -153,4 +152,40 @@ pub(super) async fn order(home: &Home, command: &str) {
     if let Ok(mut qmp) = Qmp::connect(home).await {
         qmp.execute(command, None).await.ok();
     }
+}
+
+/// Leads the way in to another port of the guest.
+pub(super) async fn ssh_moved(home: &Home, port: u16) -> Result<Changed, MachineError> {
+    let Some((_held, _)) = made(home).await? else { return Err(home.not_found()) };
+    let Some(sheet) = Sheet::of(home).moved(port) else { return Ok(Changed::No) };
+    // Known first: whoever is cut off here leaves it to the next one.
+    sheet.keep(home).map_err(|error| home.failed("change", &error))?;
+    finish_move(home).await?;
+    Ok(Changed::Yes)
+}
+
+/// Leads the way in to where the guest's SSH is known to listen, if somebody began to and did not come to it.
+async fn finish_move(home: &Home) -> Result<(), MachineError> {
+    let sheet = Sheet::of(home);
+    if !sheet.is_moving {
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| home.failed("change", &error);
+    let card = network::cards(home).iter().position(|card| card.wire == Wire::User);
+    // One that does not run is led there when it starts.
+    if let (Some(card), Some(port), Some(_)) = (card, sheet.port, live(home)) {
+        let way = format!("tcp:127.0.0.1:{port}");
+        let mut qmp = Qmp::connect(home).await.map_err(failed)?;
+        // It may have gone already; connections that are open stay so.
+        qmp.human(&format!("hostfwd_remove net{card} {way}")).await.map_err(failed)?;
+        let said = qmp.human(&format!("hostfwd_add net{card} {way}-:{}", sheet.guest_port())).await;
+        let said = said.map_err(failed)?;
+        if !said.is_empty() {
+            return Err(run::failed(
+                home,
+                format!("QEMU does not lead to another port of the guest: {said}"),
+            ));
+        }
+    }
+    Sheet { is_moving: false, ..sheet }.keep(home).map_err(failed)
 }

@@ -45,6 +45,13 @@ impl Qmp {
         within(self.exchange(command, arguments)).await
     }
 
+    /// Gives an order of the monitor for people, for what the protocol has none; returns what it says.
+    pub(super) async fn human(&mut self, command: &str) -> io::Result<String> {
+        let arguments = json!({ "command-line": command });
+        let said = self.execute("human-monitor-command", Some(arguments)).await?;
+        Ok(said.as_str().unwrap_or_default().trim().to_owned())
+    }
+
     async fn exchange(&mut self, command: &str, arguments: Option<Value>) -> io::Result<Value> {
         let mut order = json!({ "execute": command });
         if let Some(arguments) = arguments {

@@ -130,7 +130,11 @@ pub(super) async fn stop(
     let Some(handle) = home.pid().and_then(|(mark, _)| mark.open()) else {
         let (place, ender) = (home.clone(), driver.clone());
         // What a killed supervisor left goes too.
-        return blocking(move || end_all(&ender, &place).map(|()| unchanged)).await;
+        return blocking(move || {
+            let _held = held;
+            end_all(&ender, &place).map(|()| unchanged)
+        })
+        .await;
     };
     // Known before it is asked: whoever wants it to run sees that it goes down.
     let failed = |error: io::Error| home.failed("stop", &error);

@@ -101,6 +101,7 @@ pub(super) fn make(
 fn system_files(spec: &MachineSpec) -> Vec<(&'static str, u32, String)> {
     let (name, user) = (spec.owner.name(), &spec.user);
     let own = |line: String| if user == "root" { String::new() } else { line };
+    let password = spec.root_password.as_ref().map_or("*", |hash| hash.expose());
     vec![
         ("etc/hostname", 0o644, format!("{name}\n")),
         ("etc/hosts", 0o644, format!("127.0.0.1 localhost\n127.0.1.1 {name}\n")),
@@ -121,7 +122,7 @@ fn system_files(spec: &MachineSpec) -> Vec<(&'static str, u32, String)> {
             0o644,
             format!("root:x:0:\nadm:x:4:\nsudo:x:27:\nusers:x:100:\n{}", own(format!("{user}:x:1000:\n"))),
         ),
-        ("etc/shadow", 0o600, format!("root:*:::::::\n{}", own(format!("{user}:*:::::::\n")))),
+        ("etc/shadow", 0o600, format!("root:{password}:::::::\n{}", own(format!("{user}:*:::::::\n")))),
     ]
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn plan(
     networks: &Networks<'_>,
 ) -> Result<Vec<Card>, MachineError> {
     let card = |index: usize, nic: &Nic| {
-        let Nic { network, mac, address, gateway: _, ports } = nic;
+        let Nic { network, mac, address, gateway, ports } = nic;
         let (mac, address) = (mac.as_deref(), address.as_deref());
         let mac = mac.map_or_else(|| spec.owner.mac(index), str::to_ascii_lowercase);
         if !is_mac(&mac) {
@@ -112,7 +112,7 @@ pub(crate) fn plan(
             Wire::Tap { name: device_name(home, index), bridge: network.to_owned() }
         };
         let address = address.map(str::to_owned);
-        Ok(Card { wire, mac, address, gateway: None, ports: ports.clone() })
+        Ok(Card { wire, mac, address, gateway: gateway.clone(), ports: ports.clone() })
     };
     if spec.nics.is_empty() {
         let nic = |network: &str| Nic {
@@ -170,7 +170,8 @@ pub(crate) fn settle(home: &Home, cards: &mut [Card], subnet: Option<Cidr>) -> R
                 taken.insert(free, Holder::Machine(home.clone()));
                 card.address = Some(format!("{free}/{}", subnet.prefix));
             }
-            card.gateway = bridge_address(subnet).map(|gateway| gateway.to_string());
+            let bridge = || bridge_address(subnet).map(|gateway| gateway.to_string());
+            card.gateway = card.gateway.take().or_else(bridge);
         }
     }
     write(&home.file(CARDS), &cards).map_err(failed)

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use stead_model::machine::{MachineExit, MachineState, SshDoor};
 use stead_model::tail::LAST_LINES;
 use stead_runner::clock;
-use stead_runner::machine::{MachineError, Stopped};
+use stead_runner::machine::{Changed, MachineError, Stopped};
 use tokio::process::{Child, Command};
 use tokio::time::{sleep, timeout};
 
 use super::network::{self, Card, Wire};
-use crate::machine::home::{EXIT, Home, Run, last_lines, remove, write_text};
+use crate::machine::home::{EXIT, Home, Run, last_lines, read, remove, write, write_text};
 use crate::machine::local::{Local, SYSTEM_PATH, blocking, end_all, made};
 use crate::machine::process::{Handle, ProcessMark};
 
@@ -143,16 +143,17 @@ pub(crate) fn is_stopping(home: &Home) -> bool {
 }
 
 /// Returns what a live process is doing.
-pub(crate) fn seen(home: &Home, mark: &ProcessMark, cards: &[Card], port: Option<u16>) -> Run {
+pub(crate) fn seen(home: &Home, mark: &ProcessMark, cards: &[Card]) -> Run {
     let state = match (is_stopping(home), is_ready(home, mark)) {
         (true, _) => MachineState::Stopping,
         (false, true) => MachineState::Running,
         (false, false) => MachineState::Starting,
     };
     let addresses = network::addresses(cards);
-    let door = match (cards.first().map(|card| &card.wire), port) {
+    let sheet = Sheet::of(home);
+    let door = match (cards.first().map(|card| &card.wire), sheet.port) {
         (Some(Wire::User), Some(port)) => addresses.first().map(|host| (host, port)),
-        (Some(Wire::Tap { .. }), _) => addresses.first().map(|host| (host, 22)),
+        (Some(Wire::Tap { .. }), _) => addresses.first().map(|host| (host, sheet.guest_port())),
         (Some(Wire::User) | None, _) => None,
     };
     let ssh = door.zip(super::host_key(home)).map(|((host, port), host_key)| SshDoor {
@@ -161,6 +162,17 @@ pub(crate) fn seen(home: &Home, mark: &ProcessMark, cards: &[Card], port: Option
         host_key,
     });
     Run { state, addresses, ssh }
+}
+
+/// Refuses a process that died while it came up; `child` is the one that this driver started itself.
+pub(crate) fn must_live(home: &Home, child: Option<&mut Child>) -> Result<(), MachineError> {
+    // Before its status: whoever is seen dead here has one, and who dies between the two is seen next time.
+    let lives = live(home).is_some();
+    let status = child.map(Child::try_wait).transpose().map_err(|error| home.failed("start", &error))?;
+    match status.flatten() {
+        None if lives => Ok(()),
+        status => Err(died(home, status)),
+    }
 }
 
 /// Keeps how a process ended that died at once, and returns the error that says so.
@@ -258,9 +270,85 @@ pub(crate) async fn stop<V: Virtual>(
     Ok(Stopped { changed: true, forced })
 }
 
+/// Where they are kept.
+const SHEET: &str = "run.json";
+/// Where a guest takes logins unless its spec says otherwise.
+const SSH: u16 = 22;
+
 /// The run's own facts, kept for whoever drives the machine next.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sheet {
     /// The port of 127.0.0.1 that leads to SSH.
     pub(crate) port: Option<u16>,
+    /// The guest's own port for SSH; none: the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) guest_port: Option<u16>,
+    /// The way to that port is being changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_moving: bool,
+}
+
+impl Sheet {
+    /// Returns what is known of the machine in `home`.
+    pub(crate) fn of(home: &Home) -> Self {
+        read(&home.file(SHEET)).unwrap_or_default()
+    }
+
+    /// Keeps it.
+    pub(crate) fn keep(&self, home: &Home) -> io::Result<()> {
+        write(&home.file(SHEET), self)
+    }
+
+    /// Returns the guest's own port for SSH.
+    pub(crate) fn guest_port(&self) -> u16 {
+        self.guest_port.unwrap_or(SSH)
+    }
+
+    /// Returns this with the guest's SSH at `port`, and nothing changed yet that leads there; none if that is known.
+    pub(crate) fn moved(&self, port: u16) -> Option<Self> {
+        let is_known = self.guest_port() == port && !self.is_moving;
+        (!is_known).then(|| Self { guest_port: Some(port), is_moving: true, ..self.clone() })
+    }
+}
+
+/// Notes where the guest takes logins, for a machine that is reached at its own address.
+pub(crate) async fn ssh_moved(home: &Home, port: u16) -> Result<Changed, MachineError> {
+    let Some((_held, _)) = made(home).await? else { return Err(home.not_found()) };
+    let Some(sheet) = Sheet::of(home).moved(port) else { return Ok(Changed::No) };
+    let kept = Sheet { is_moving: false, ..sheet }.keep(home);
+    kept.map(|()| Changed::Yes).map_err(|error| home.failed("change", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process;
+
+    use super::*;
+    use crate::machine::home::Kind;
+
+    static KIND: Kind = Kind { driver: "vm", noun: "virtual machine", kept: &[], mark: "STEAD_MACHINE" };
+
+    /// Nodes, section 5: the port that a posture sets is where a machine with its own address is reached.
+    #[test]
+    fn a_machine_with_its_own_address_is_reached_where_its_ssh_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::at(&KIND, dir.path().to_owned());
+        fs::write(home.file(super::super::HOST_KEY), "ssh-ed25519 AAAA\n").unwrap();
+        let mark = ProcessMark::of(process::id()).unwrap();
+        let cards = [Card {
+            wire: Wire::Tap { name: "st0-1".to_owned(), bridge: "br0".to_owned() },
+            mac: "52:54:00:83:99:24".to_owned(),
+            address: Some("10.44.1.2/24".to_owned()),
+            gateway: None,
+            ports: Vec::new(),
+        }];
+        let port = |home: &Home| seen(home, &mark, &cards).ssh.unwrap().port;
+        assert_eq!(port(&home), 22);
+        assert_eq!(Sheet::of(&home).moved(22), None, "as it is");
+        Sheet::of(&home).moved(2222).unwrap().keep(&home).unwrap();
+        assert_eq!(port(&home), 2222);
+        assert!(Sheet::of(&home).moved(2222).is_some(), "whoever began it may have been cut off");
+        Sheet { is_moving: false, ..Sheet::of(&home) }.keep(&home).unwrap();
+        assert_eq!(Sheet::of(&home).moved(2222), None);
+    }
 }

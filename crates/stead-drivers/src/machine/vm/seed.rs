@@ -5,6 +5,7 @@
 //! cloud-init finds the same in `stead-files`, an archive that is unpacked in its root before SSH is started.
 
 use std::io;
+use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -44,7 +45,7 @@ fn files(spec: &MachineSpec, cards: &[Card], key: &str, public: &str) -> Vec<(&'
     let mut meta_data =
         format!("instance-id: {}\nlocal-hostname: {}\n", spec.owner.uuid(), spec.owner.name());
     let mut user_data = "#cloud-config\n{}\n".to_owned();
-    let mut network_config = network_config(cards);
+    let mut network_config = network_config(cards, &spec.name_servers);
     if let Some(seed) = &spec.seed {
         if !seed.meta_data.is_empty() {
             meta_data.clone_from(&seed.meta_data);
@@ -64,7 +65,7 @@ fn files(spec: &MachineSpec, cards: &[Card], key: &str, public: &str) -> Vec<(&'
 }
 
 /// Returns the network configuration of cards with addresses of their own; none: the guest's own way is right.
-fn network_config(cards: &[Card]) -> Option<String> {
+fn network_config(cards: &[Card], name_servers: &[IpAddr]) -> Option<String> {
     if cards.iter().all(|card| card.address.is_none()) {
         return None;
     }
@@ -76,6 +77,9 @@ fn network_config(cards: &[Card]) -> Option<String> {
                 config["addresses"] = json!([address]);
                 if let Some(gateway) = &card.gateway {
                     config["routes"] = json!([{ "to": "0.0.0.0/0", "via": gateway }]);
+                }
+                if !name_servers.is_empty() {
+                    config["nameservers"] = json!({ "addresses": name_servers });
                 }
             }
             None => config["dhcp4"] = json!(true),
@@ -199,6 +203,28 @@ mod tests {
             ("etc/ssh/ssh_host_ed25519_key", 0o600, "PRIVATE"),
         ];
         assert_eq!(found, expected.map(|(path, mode, text)| (path.to_owned(), mode, text.to_owned())));
+    }
+
+    /// Nodes, section 2: `gateway` and `dns_servers` are for addresses that no network gives.
+    #[test]
+    fn a_fixed_address_has_a_way_out_and_somebody_to_ask_for_names() {
+        use crate::machine::vm::network::Wire;
+        let card = Card {
+            wire: Wire::Tap { name: "st0-1".to_owned(), bridge: "br0".to_owned() },
+            mac: "52:54:00:83:99:24".to_owned(),
+            address: Some("10.7.0.9/20".to_owned()),
+            gateway: Some("10.7.0.254".to_owned()),
+            ports: Vec::new(),
+        };
+        let spec = MachineSpec { name_servers: vec![IpAddr::from([9, 9, 9, 9])], ..spec() };
+        let given = text(&files(&spec, std::slice::from_ref(&card), "K", "ssh-rsa C"), "network-config");
+        let config: Value = serde_json::from_str(&given).unwrap();
+        let nic = &config["ethernets"]["nic0"];
+        assert_eq!(nic["addresses"], json!(["10.7.0.9/20"]));
+        assert_eq!(nic["routes"], json!([{ "to": "0.0.0.0/0", "via": "10.7.0.254" }]));
+        assert_eq!(nic["nameservers"], json!({ "addresses": ["9.9.9.9"] }));
+        let free = Card { address: None, ..card };
+        assert!(!files(&spec, &[free], "K", "ssh-rsa C").iter().any(|(name, _)| *name == "network-config"));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use stead_engine::nodes::{ChosenHost, context_below, host_manifest, sub_manifest};
+use stead_engine::nodes::{
+    ChosenHost, address_below, context_below, host_below, host_manifest, sub_manifest,
+};
 use stead_model::site::host::DriverKind;
 use stead_model::site::manifest::Context;
 use stead_model::site::{Host, Manifest};
@@ -143,12 +145,16 @@ impl NodesSurroundings {
         }
     }
 
-    /// Returns the address at which a deputy is reached, which the nodes it makes are told.
+    /// Returns the address at which a deputy is reached, which the nodes it makes are told; none if they could not reach it
+    /// there.
     pub(super) fn address_of(&self, deputy: &Deputy<'_>) -> Option<String> {
-        match deputy {
-            Deputy::Node(node) => self.entry(&node.node.name)?.ip,
-            Deputy::Host(host) => host.host.self_addr.clone().or_else(|| host.host.address.clone()),
-        }
+        let reached = match deputy {
+            Deputy::Node(node) => self.entry(&node.node.name)?.ip?,
+            Deputy::Host(host) if host.host.self_addr.is_some() => return host.host.self_addr.clone(),
+            Deputy::Host(host) => host.host.address.clone()?,
+        };
+        let (made_by, hosting) = self.hosting_of(deputy);
+        address_below(&reached, host_below(made_by, hosting.as_ref()).driver()).map(str::to_owned)
     }
 }
 

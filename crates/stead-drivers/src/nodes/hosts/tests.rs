@@ -170,13 +170,15 @@ fn cloud_hypervisor_is_told_everything() {
 binary: /opt/ch
 image_dir: /srv/images
 kernel: /boot/vmlinux
+initrd: /boot/initrd
+cmdline: console=ttyS0
 firmware: fw.bin
 bridge: br7
 subnet: 10.7.0.0/20
 ";
     let expected = CloudHypervisorSettings {
         binary: "/opt/ch".into(),
-        boot: boot("/srv/images", "/boot/vmlinux", None, None),
+        boot: boot("/srv/images", "/boot/vmlinux", Some("/boot/initrd"), Some("console=ttyS0")),
         firmware: Some("/var/lib/stead/fw.bin".to_owned()),
         bridge: Some("br7".to_owned()),
         subnet: Some(network("10.7.0.0/20")),
@@ -202,7 +204,7 @@ fn proxmox_is_told_everything() {
         vmids: 100..=999_999_999,
         bridge: BRIDGE.to_owned(),
         lock_dir: state.join("locks"),
-        pace: Pace::default(),
+        pace: Pace { busy: Duration::from_secs(300), ..Pace::default() },
     };
     assert_eq!(told("driver: proxmox\nip: 10.0.0.5\ndatastore: fast\n").unwrap(), usual);
     let six = told("driver: proxmox\nip: fd00::5\ndatastore: fast\n").unwrap();
@@ -216,11 +218,12 @@ method: import
 images: {debian-12: 9000}
 vmid_range: [200, 299]
 bridge: br7
-fingerprint: AB:CD
+fingerprint: ABCDABCDABCDABCDABCDABCDABCDABCDABCDABCDABCDABCDABCDABCDABCDABCD
+timeouts: {create: 30, destroy: 40}
 ";
     let expected = ProxmoxSettings {
         endpoint: "https://pve.example:8006".to_owned(),
-        fingerprint: Some("AB:CD".to_owned()),
+        fingerprint: Some("ABCD".repeat(16)),
         token_name: "lab".to_owned(),
         token: secrets.api_tokens["lab"].clone(),
         node: "pve3".to_owned(),
@@ -230,6 +233,7 @@ fingerprint: AB:CD
         images: BTreeMap::from([("debian-12".to_owned(), 9000)]),
         vmids: 200..=299,
         bridge: "br7".to_owned(),
+        pace: Pace { busy: Duration::from_secs(40), ..Pace::default() },
         ..usual
     };
     assert_eq!(told(text).unwrap(), expected);

@@ -61,6 +61,9 @@ impl MachineDriver for Needy {
     }
 }
 
+/// A host that is said to have what this machine has not.
+const HOST: &str = "driver: qemu\nnetwork: {interfaces: {lo: {}, no-such-bridge: {address: dhcp}}}\nstorage: {zfs_pools: [no-such-pool, {name: nor-this}]}\n";
+
 /// Returns what preflight says of one node with a fixed address that pulls, in a site without keys, on a host with these needs.
 fn findings(needs: Vec<Need>) -> Vec<String> {
     let file = |kind: FileKind, stem: &str, text: &str| SiteFile {
@@ -72,6 +75,7 @@ fn findings(needs: Vec<Need>) -> Vec<String> {
     let site = Site::read(vec![
         file(FileKind::Site, "site", "defaults: {ssh_key_file: /nowhere/key}\n"),
         file(FileKind::Spec, "base", "schema_version: 1\n"),
+        file(FileKind::Host, "h", HOST),
     ]);
     let text = "schema_version: 2\nname: m\nnodes:\n- {name: edge, type: vm, spec: base, ip: 10.0.0.7/24, image: debian-99, execution: {mode: pull}}\n";
     let manifest = Site::read_manifest("m.yaml", text.into(), Origin::Given);
@@ -87,6 +91,7 @@ fn findings(needs: Vec<Need>) -> Vec<String> {
         selection: &Selection { selected: vec![true], added: Vec::new() },
         drivers: &BTreeMap::from([("h".to_owned(), driver)]),
         host: "h",
+        scope: "lab/m/h",
         environment: &BTreeMap::new(),
     };
     preflight.findings().iter().map(|finding| finding.message.clone()).collect()
@@ -111,6 +116,9 @@ fn everything_that_is_missing_is_found_at_once() {
         "none of no-such-a, no-such-b is installed",
         root,
         "the processor cannot run guests: /nowhere/kvm cannot be opened",
+        "no interface `no-such-bridge`",
+        "no ZFS pool `no-such-pool`",
+        "no ZFS pool `nor-this`",
         "there is no image `debian-99`",
         "edge needs a token",
         "/nowhere/key",

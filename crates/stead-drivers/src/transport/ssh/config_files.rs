@@ -108,7 +108,7 @@ impl ConfigFiles {
 fn glob(wanted: &str) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for part in wanted.split('/').filter(|part| !part.is_empty()) {
-        if !part.contains(['*', '?']) {
+        if !part.contains(['*', '?', '[']) {
             for path in &mut found {
                 path.push(part);
             }
@@ -119,7 +119,7 @@ fn glob(wanted: &str) -> Vec<PathBuf> {
             let Ok(entries) = fs::read_dir(directory) else { continue };
             for name in entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()) {
                 let hidden = name.starts_with('.') && !part.starts_with('.');
-                if !hidden && pattern::matches(part, &name) {
+                if !hidden && pattern::names(part, &name) {
                     next.push(directory.join(name));
                 }
             }

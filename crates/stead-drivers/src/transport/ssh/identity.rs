@@ -2,6 +2,7 @@
 //!
 //! Each is a [`Candidate`], in the order they are tried; what cannot even be tried is kept as words for the error.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,11 +104,11 @@ pub(super) async fn collect(
         }
     }
     if let Some(agent) = agent {
-        collect_agent(settings, agent, &files, &mut found).await;
+        collect_agent(settings, keys, agent, &files, &mut found).await;
     }
     for (path, key) in files {
         for certificate_path in certificate_paths(settings, &path) {
-            match read_certificate(&certificate_path) {
+            match keys.certificate(&certificate_path).await {
                 Ok(Some(certificate)) if certificate.public_key() == key.public_key().key_data() => {
                     found.list.push(Candidate::Certificate {
                         path: certificate_path,
@@ -132,24 +133,23 @@ pub(super) async fn collect(
 
 async fn collect_agent(
     settings: &Settings,
+    keys: &KeyFiles,
     agent: &mut Agent,
     files: &[(PathBuf, Arc<PrivateKey>)],
     found: &mut Candidates,
 ) {
-    let identities = match timeout(AGENT_PATIENCE, agent.request_identities()).await {
-        Ok(Ok(identities)) => identities,
-        Err(_) => return found.problems.push("the agent does not answer".to_owned()),
-        Ok(Err(error)) => return found.problems.push(format!("the agent gives no keys: {error}")),
+    let identities = match keys.of_agent(settings, agent).await {
+        Ok(identities) => identities,
+        Err(problem) => return found.problems.push(problem),
     };
-    let wanted: Vec<PublicKey> = if settings.identities_only {
-        let halves = settings.identities.iter().filter_map(|path| {
-            let public = PathBuf::from(format!("{}.pub", path.display()));
-            PublicKey::from_openssh(&read_text(&public).ok()??).ok()
-        });
-        halves.chain(files.iter().map(|(_, key)| key.public_key().clone())).collect()
-    } else {
-        Vec::new()
-    };
+    let mut wanted: Vec<PublicKey> = Vec::new();
+    if settings.identities_only {
+        for path in &settings.identities {
+            let public = keys.text(&PathBuf::from(format!("{}.pub", path.display()))).await;
+            wanted.extend(public.ok().flatten().and_then(|text| PublicKey::from_openssh(&text).ok()));
+        }
+        wanted.extend(files.iter().map(|(_, key)| key.public_key().clone()));
+    }
     for identity in identities {
         let data = match &identity {
             AgentIdentity::PublicKey { key, .. } => key.key_data(),
@@ -164,13 +164,6 @@ async fn collect_agent(
 fn certificate_paths(settings: &Settings, key: &Path) -> Vec<PathBuf> {
     let beside = PathBuf::from(format!("{}-cert.pub", key.display()));
     settings.certificates.iter().cloned().chain([beside]).collect()
-}
-
-fn read_certificate(path: &Path) -> Result<Option<Certificate>, String> {
-    let Some(text) = read_text(path)? else { return Ok(None) };
-    Certificate::from_openssh(text.trim())
-        .map(Some)
-        .map_err(|error| format!("{} is no certificate: {error}", path.display()))
 }
 
 /// Returns nothing for a file that is not there.
@@ -188,9 +181,13 @@ fn read_text(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Keys that were read so far: each file once per run, for opening one is slow on purpose.
+/// What was read so far: each file once per run, for opening a key is slow on purpose, and each agent's list once.
 #[derive(Default)]
-pub(super) struct KeyFiles(Mutex<Vec<KeyFile>>);
+pub(super) struct KeyFiles {
+    keys: Mutex<Vec<KeyFile>>,
+    texts: Mutex<BTreeMap<PathBuf, Result<Option<String>, String>>>,
+    agents: Mutex<BTreeMap<PathBuf, Vec<AgentIdentity>>>,
+}
 
 struct KeyFile {
     path: PathBuf,
@@ -210,7 +207,7 @@ impl std::fmt::Debug for KeyFiles {
 impl KeyFiles {
     async fn load(&self, path: &Path, settings: &Settings, around: &Surroundings) -> Loaded {
         // Held meanwhile: of hosts that come at once, one reads.
-        let mut files = self.0.lock().await;
+        let mut files = self.keys.lock().await;
         let known = files.iter().find(|file| file.path == path && file.passphrase == settings.passphrase);
         if let Some(known) = known {
             return known.key.clone();
@@ -222,6 +219,37 @@ impl KeyFiles {
             key: key.clone(),
         });
         key
+    }
+
+    /// Returns the text of a file that is no secret; nothing if it is not there.
+    async fn text(&self, path: &Path) -> Result<Option<String>, String> {
+        let mut texts = self.texts.lock().await;
+        texts.entry(path.to_owned()).or_insert_with(|| read_text(path)).clone()
+    }
+
+    async fn certificate(&self, path: &Path) -> Result<Option<Certificate>, String> {
+        let Some(text) = self.text(path).await? else { return Ok(None) };
+        Certificate::from_openssh(text.trim())
+            .map(Some)
+            .map_err(|error| format!("{} is no certificate: {error}", path.display()))
+    }
+
+    /// Returns the keys of the agent of `settings`; one that did not answer is asked again.
+    async fn of_agent(&self, settings: &Settings, agent: &mut Agent) -> Result<Vec<AgentIdentity>, String> {
+        let socket = settings.agent.clone().unwrap_or_default();
+        // Held meanwhile: of hosts that come at once, one asks.
+        let mut agents = self.agents.lock().await;
+        if let Some(known) = agents.get(&socket) {
+            return Ok(known.clone());
+        }
+        match timeout(AGENT_PATIENCE, agent.request_identities()).await {
+            Ok(Ok(identities)) => {
+                agents.insert(socket, identities.clone());
+                Ok(identities)
+            }
+            Err(_) => Err("the agent does not answer".to_owned()),
+            Ok(Err(error)) => Err(format!("the agent gives no keys: {error}")),
+        }
     }
 }
 

@@ -90,7 +90,7 @@ impl Opener {
         let work = move || {
             let config = files.resolve(&spec, &around)?;
             let settings = Settings::new(&spec, &config, &around)?;
-            Ok((effective(&settings, &config), config.ignored().map(str::to_owned).collect()))
+            Ok((effective(&spec, &settings, &config), config.ignored().map(str::to_owned).collect()))
         };
         tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(broken()))
     }

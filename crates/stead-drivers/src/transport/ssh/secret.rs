@@ -23,9 +23,12 @@ pub(in crate::transport) fn read(source: &SecretSource, around: &Surroundings) -
         SecretSource::File(path) => {
             let path = expand_home(path, around);
             let read = || -> std::io::Result<String> {
-                let mut text = String::new();
-                File::open(&path)?.take(LONGEST).read_to_string(&mut text)?;
-                Ok(text)
+                let mut text = Vec::new();
+                File::open(&path)?.take(LONGEST + 1).read_to_end(&mut text)?;
+                if text.len() as u64 > LONGEST {
+                    return Err(std::io::Error::other(format!("it is longer than {LONGEST} bytes")));
+                }
+                String::from_utf8(text).map_err(|_| std::io::Error::other("it is not text"))
             };
             let text = read().map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
             // Editors end a file with a newline that is no part of the secret.
@@ -53,6 +56,12 @@ mod tests {
         assert_eq!(read(&SecretSource::File(path.display().to_string()), &around).unwrap(), "two words");
         assert_eq!(read(&SecretSource::Literal("x".to_owned()), &around).unwrap(), "x");
         assert!(read(&SecretSource::Env("NO".to_owned()), &around).unwrap_err().contains("NO is not set"));
+        std::fs::write(&path, "x".repeat(LONGEST as usize)).unwrap();
+        let whole = read(&SecretSource::File(path.display().to_string()), &around).unwrap();
+        assert_eq!(whole.len() as u64, LONGEST);
+        std::fs::write(&path, "x".repeat(LONGEST as usize + 1)).unwrap();
+        let refused = read(&SecretSource::File(path.display().to_string()), &around).unwrap_err();
+        assert!(refused.contains("longer than 65536 bytes"), "{refused}");
         assert!(read(&SecretSource::File("/no/such".to_owned()), &around).unwrap_err().contains("/no/such"));
     }
 }

@@ -272,6 +272,24 @@ async fn a_late_agent_is_waited_for() {
     driver.destroy(&made.machine.id).await.unwrap();
 }
 
+/// Nodes, section 5: a machine is reached where its SSH listens, also by those who drive it next, and only its own notes
+/// change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_ssh_port_is_in_the_notes_of_the_machine() {
+    let cluster = Cluster::new();
+    let made = cluster.start(&vm(node("moved"))).await;
+    assert_eq!(made.ssh.clone().unwrap().port, 22);
+    let driver = cluster.driver();
+    assert_eq!(driver.ssh_moved(&made.id, 22).await, Ok(Changed::No));
+    assert_eq!(driver.ssh_moved(&made.id, 2222).await, Ok(Changed::Yes));
+    assert_eq!(driver.ssh_moved(&made.id, 2222).await, Ok(Changed::No));
+    let seen = cluster.up(&made.id).await;
+    assert_eq!((seen.ssh.unwrap().port, seen.spec_hash), (2222, made.spec_hash));
+    assert_eq!(cluster.changes_of_others(&[made.vmid.unwrap()]), Vec::<String>::new());
+    driver.destroy(&made.id).await.unwrap();
+    assert_eq!(driver.ssh_moved(&made.id, 22).await, Err(MachineError::NotFound(made.id)));
+}
+
 /// A storage is not asked for more copies at once than it can make: four, whoever wants how many.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn few_disks_are_copied_at_once() {
@@ -312,7 +330,7 @@ async fn few_questions_are_asked_at_once() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // Whoever else asks is answered meanwhile, and comes later than all that would have come.
-    assert!(cluster.driver().missing(&[]).await.is_empty());
+    assert!(cluster.driver().missing(&[], &[]).await.is_empty());
     cluster.api.heal();
     for seen in asking.join_all().await {
         assert_eq!(seen.vmid, Some(100));
@@ -413,7 +431,7 @@ async fn images_are_imported() {
     assert!(missing.to_string().contains("there are debian-12.qcow2"), "{missing}");
     let missing = cluster.driver().ensure_created(&spec).await.unwrap_err();
     assert!(missing.to_string().contains("there are doomed, debian-12, doomed"), "{missing}");
-    assert_eq!(driver.missing(&[fedora, Boot::Image("debian-12".to_owned())]).await.len(), 1);
+    assert_eq!(driver.missing(&[fedora, Boot::Image("debian-12".to_owned())], &[]).await.len(), 1);
     let small = MachineSpec { disk_gb: Some(1), ..vm(node("small")) };
     let refused = driver.ensure_created(&small).await.unwrap_err();
     assert!(refused.to_string().contains("too small"), "{refused}");
@@ -472,6 +490,63 @@ async fn containers_are_made_and_go() {
     assert!(refused.unwrap_err().to_string().contains("push"));
     let refused = driver.ensure_created(&MachineSpec { user: "ops".to_owned(), ..ct(node("ops")) }).await;
     assert!(refused.unwrap_err().to_string().contains("vm_user"));
+}
+
+/// The root of a container has the password whose hash is given, where that is one that Proxmox knows for a hash, and it asks
+/// those for names who are given for fixed addresses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_has_its_password_and_its_name_servers() {
+    let cluster = Cluster::new();
+    let driver = cluster.driver();
+    let with = |hash: &str| MachineSpec {
+        root_password: Some(Secret::new(hash)),
+        name_servers: vec![[9, 9, 9, 9].into(), [1, 1, 1, 1].into()],
+        ..ct(node("locked"))
+    };
+    for hash in
+        ["plain", "$y$j9T$salt$hash", "$6$rounds=9$salt$hash", "$6$salt$", "6$salt$hash", "$6$sa lt$h"]
+    {
+        let refused = driver.ensure_created(&with(hash)).await.unwrap_err().to_string();
+        assert!(refused.contains("vm_root") && !refused.contains(hash), "{refused}");
+    }
+    assert_eq!(cluster.left(), Vec::<String>::new());
+    let made = driver.ensure_created(&with("$6$salt$hush/hush.")).await.unwrap();
+    let made_by = cluster
+        .api
+        .calls()
+        .into_iter()
+        .find(|call| call.method == "POST" && call.path.ends_with("/lxc"))
+        .unwrap();
+    let field = |name: &str| made_by.fields.iter().find(|(found, _)| found == name).unwrap().1.clone();
+    assert_eq!(field("password"), "$6$salt$hush/hush.");
+    assert_eq!(field("nameserver"), "9.9.9.9 1.1.1.1");
+    assert!(!cluster.api.config(100, "description").unwrap().contains("hush"));
+    driver.destroy(&made.machine.id).await.unwrap();
+}
+
+/// Nodes, section 7: ids are looked at before anything is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_that_cannot_be_had_are_found_before_anything_is_made() {
+    let cluster = Cluster::new();
+    let mine = cluster.driver().ensure_created(&vm(node("mine"))).await.unwrap().machine;
+    let taken = mine.vmid.unwrap();
+    let calls = cluster.api.calls().len();
+    let driver = cluster.with(|settings| settings.vmids = 100..=199);
+    let numbers = [
+        (node("mine"), taken),
+        (node("free"), taken + 1),
+        (node("second"), taken),
+        (node("templated"), stand_in::DOOMED),
+        (node("low"), 99),
+    ];
+    let found = driver.missing(&[], &numbers).await;
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 3, "{found:#?}");
+    assert!(found[0].contains(&format!("VM {taken}")), "{found:#?}");
+    let outside = |vmid: u32| format!("vmid {vmid} is not between 100 and 199 (`vmid_range`)");
+    assert!(found[1].contains(&outside(stand_in::DOOMED)) && found[2].contains(&outside(99)), "{found:#?}");
+    assert!(cluster.api.calls().iter().skip(calls).all(|call| call.method == "GET"));
+    cluster.driver().destroy(&mine.id).await.unwrap();
 }
 
 /// What somebody else stopped was stopped; what went by itself has failed.

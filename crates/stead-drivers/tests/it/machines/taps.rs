@@ -82,12 +82,14 @@ async fn taps_come_and_go_with_the_machine() {
                 subnet,
                 ..place.qemu_settings()
             })),
-            Runs::CloudHypervisor => Box::new(CloudHypervisorDriver::new(CloudHypervisorSettings {
-                binary: place.path("cloud-hypervisor"),
-                bridge: Some(bridge.0.clone()),
-                subnet,
-                ..CloudHypervisorSettings::new(place.root_dir(), place.program())
-            })),
+            Runs::CloudHypervisor | Runs::RealCloudHypervisor => {
+                Box::new(CloudHypervisorDriver::new(CloudHypervisorSettings {
+                    binary: place.path(runs.word()),
+                    bridge: Some(bridge.0.clone()),
+                    subnet,
+                    ..CloudHypervisorSettings::new(place.root_dir(), place.program())
+                }))
+            }
         };
         let one = start(&*driver, &place.spec(node("one"))).await;
         let other = start(&*driver, &place.spec(node("other"))).await;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt as _, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,8 +19,9 @@ use stead_drivers::machine::qemu::{Accel, QemuDriver, QemuSettings};
 use stead_model::machine::{Boot, Machine, MachineId, MachineKind, MachineSpec, MachineState, Owner};
 use stead_runner::machine::MachineDriver;
 use stead_runner::socket::SocketPath;
+use stead_testkit::cloud_hypervisor;
 use stead_testkit::machine_contract::{self, Yard};
-use stead_testkit::{cloud_hypervisor, micro_vm};
+use stead_testkit::micro_vm::{self, MicroLinux};
 
 /// Says in which process a driver is: what it does, where and for whom.
 const DRIVER: &str = "STEAD_TEST_MACHINE_DRIVER";
@@ -29,6 +30,9 @@ const DRIVER: &str = "STEAD_TEST_MACHINE_DRIVER";
 const CONSOLE: &str = "STEAD_TEST_CONSOLE";
 /// The program that keeps consoles.
 const PROGRAM: &str = "stead";
+
+/// Cloud Hypervisor itself, with a word in its log that it does not say by itself when it cannot boot.
+const REAL: &str = "real-cloud-hypervisor";
 
 /// Says why a test shows nothing, where that may be.
 #[expect(clippy::print_stderr, reason = "a test that is left out is said")]
@@ -43,18 +47,23 @@ pub(super) enum Runs {
     Qemu,
     /// A stand-in for it.
     CloudHypervisor,
+    /// The program itself, and in it a Linux.
+    RealCloudHypervisor,
 }
 
 impl Runs {
-    fn word(self) -> &'static str {
+    /// Returns what it is called; the program of Cloud Hypervisor, too.
+    pub(super) fn word(self) -> &'static str {
         match self {
             Self::Qemu => "qemu",
             Self::CloudHypervisor => "cloud-hypervisor",
+            Self::RealCloudHypervisor => REAL,
         }
     }
 
     fn of(word: &str) -> Self {
-        [Self::Qemu, Self::CloudHypervisor].into_iter().find(|runs| runs.word() == word).unwrap()
+        let all = [Self::Qemu, Self::CloudHypervisor, Self::RealCloudHypervisor];
+        all.into_iter().find(|runs| runs.word() == word).unwrap()
     }
 }
 
@@ -72,6 +81,10 @@ impl Place {
         fs::write(place.path("kernel"), cloud_hypervisor::KERNEL).unwrap();
         cloud_hypervisor::install(place.dir.path(), "machines::yard::a_cloud_hypervisor_of_its_own");
         install_program(&place.path(PROGRAM));
+        install(
+            &place.path(REAL),
+            "#!/bin/sh\necho 'doomed without a kernel' >&2\nexec cloud-hypervisor \"$@\"\n",
+        );
         place
     }
 
@@ -118,7 +131,12 @@ impl Place {
     /// Waits until the machine's console says something.
     #[track_caller]
     pub(super) fn until_console(&self, owner: &Owner, text: &str) {
-        until(&format!("the console says {text:?}"), || self.console(owner).contains(text));
+        let end = Instant::now() + Duration::from_secs(60);
+        while !self.console(owner).contains(text) {
+            let console = self.console(owner);
+            assert!(Instant::now() < end, "the console does not say {text:?}: {console}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -129,9 +147,9 @@ fn qemu_settings(dir: &Path) -> QemuSettings {
 fn driver(runs: Runs, dir: &Path, watch: StepWatch) -> Arc<dyn MachineDriver> {
     match runs {
         Runs::Qemu => Arc::new(QemuDriver::new(qemu_settings(dir)).watched(watch)),
-        Runs::CloudHypervisor => {
+        Runs::CloudHypervisor | Runs::RealCloudHypervisor => {
             let mut settings = CloudHypervisorSettings::new(dir.join("machines"), dir.join(PROGRAM));
-            settings.binary = dir.join("cloud-hypervisor");
+            settings.binary = dir.join(runs.word());
             Arc::new(CloudHypervisorDriver::new(settings).watched(watch))
         }
     }
@@ -145,6 +163,15 @@ fn spec(runs: Runs, dir: &Path, owner: Owner) -> MachineSpec {
         Runs::CloudHypervisor => {
             let boot = Boot::Kernel { kernel: path("kernel"), initrd: None, cmdline: String::new() };
             MachineSpec { boot: Some(boot), disk_gb: Some(1), ..spec }
+        }
+        Runs::RealCloudHypervisor => {
+            let guest = MicroLinux::build(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap();
+            let boot = Boot::Kernel {
+                kernel: guest.kernel.display().to_string(),
+                initrd: Some(guest.initrd.display().to_string()),
+                cmdline: "console=ttyS0 panic=-1".to_owned(),
+            };
+            MachineSpec { boot: Some(boot), memory_mb: Some(256), disk_gb: Some(1), ..spec }
         }
     }
 }
@@ -203,6 +230,10 @@ fn install_program(path: &Path) {
         "#!/bin/sh\n{CONSOLE}=\"$3\" exec '{}' machines::yard::a_console_of_its_own --exact --quiet\n",
         binary.display()
     );
+    install(path, &script);
+}
+
+fn install(path: &Path, script: &str) {
     fs::write(path, script).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
 }
@@ -265,6 +296,15 @@ impl Yard for Place {
             Runs::CloudHypervisor => {
                 fs::write(self.home(&machine.owner).join(cloud_hypervisor::DEAF), "").unwrap();
             }
+            Runs::RealCloudHypervisor => {
+                let said = |word: &str| self.console(&machine.owner).rfind(word);
+                let (up, deaf) = ("micro guest is up", "deaf");
+                // The console may have the lines of the run before.
+                until("the guest is up", || said(up) > said(deaf));
+                let disk = fs::File::options().write(true).open(self.home(&machine.owner).join("disk.raw"));
+                disk.unwrap().write_all_at(b"deaf", 0).unwrap();
+                until("the guest is deaf", || said(deaf) > said(up));
+            }
         }
         self.until_console(&machine.owner, "deaf");
     }
@@ -273,7 +313,7 @@ impl Yard for Place {
         match self.runs {
             Runs::Qemu => true,
             // Its cards are on bridges, which take root.
-            Runs::CloudHypervisor => false,
+            Runs::CloudHypervisor | Runs::RealCloudHypervisor => false,
         }
     }
 

@@ -377,3 +377,52 @@ async fn algorithms_and_addresses_of_ssh_config_are_used() {
     let error = Account::new().connect(spec).await.err().unwrap();
     assert!(error.message.contains("left out by PubkeyAcceptedAlgorithms"), "{error}");
 }
+
+/// Section 2: the spec beats ssh_config, and what is printed is what holds; each option with its keyword.
+#[tokio::test]
+async fn what_the_spec_says_is_printed_and_not_what_it_beat() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = directory.path().join("config");
+    let text = "User conf\nPort 23\nIdentityFile /conf/key\nUserKnownHostsFile /conf/known\nIdentityAgent /conf/agent\n\
+        StrictHostKeyChecking yes\nProxyJump conf@jump\nConnectTimeout 7\nServerAliveInterval 9\n";
+    std::fs::write(&config, text).unwrap();
+    let (home, user) = own_account();
+    let transports =
+        Transports::new(Surroundings { home, user, environment: BTreeMap::new() }, Notices::ignored());
+    let cases = [
+        ("", "user", "conf"),
+        ("", "identityfile", "/conf/key"),
+        ("", "identityagent", "/conf/agent"),
+        ("", "proxyjump", "conf@jump"),
+        ("", "connecttimeout", "7"),
+        ("key=/spec/key", "identityfile", "/spec/key"),
+        ("known_hosts=/spec/known", "userknownhostsfile", "/spec/known"),
+        ("known_hosts=/spec/known", "globalknownhostsfile", ""),
+        ("agent=false", "identityagent", "none"),
+        ("agent=true", "identityagent", "/conf/agent"),
+        ("host_keys=accept-new", "stricthostkeychecking", "accept-new"),
+        ("insecure=true", "stricthostkeychecking", "false"),
+        ("jump=spec@other:2222", "proxyjump", "spec@other:2222"),
+        ("connect_timeout=500ms", "connecttimeout", "0.5"),
+        ("connect_timeout=2s", "connecttimeout", "2"),
+        ("keepalive=1500ms", "serveraliveinterval", "1.5"),
+    ];
+    for (option, keyword, value) in cases {
+        let text = format!(
+            "ssh://h?{option}{}ssh_config={}",
+            if option.is_empty() { "" } else { "&" },
+            config.display()
+        );
+        let TransportSpec::Ssh(spec) = TransportSpec::parse(&text).unwrap() else { panic!("{text}") };
+        let found = transports.effective(&spec).await.unwrap().0;
+        let values: Vec<&str> =
+            found.iter().filter(|(name, _)| name == keyword).map(|(_, value)| value.as_str()).collect();
+        assert_eq!(values, [value], "{keyword} with {option:?}");
+    }
+    for (text, keyword, value) in [("ssh://spec@h", "user", "spec"), ("ssh://h:24", "port", "24")] {
+        let text = format!("{text}?ssh_config={}", config.display());
+        let TransportSpec::Ssh(spec) = TransportSpec::parse(&text).unwrap() else { panic!("{text}") };
+        let found = transports.effective(&spec).await.unwrap().0;
+        assert!(found.contains(&(keyword.to_owned(), value.to_owned())), "{found:?}");
+    }
+}

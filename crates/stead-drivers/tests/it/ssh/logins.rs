@@ -255,3 +255,131 @@ async fn several_steps_that_a_server_asks_for_are_gone_through() {
     let host = account.connect(spec).await.unwrap();
     assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
 }
+
+/// Returns where each text begins in `message`; all of them must be there.
+fn places(message: &str, texts: &[String]) -> Vec<usize> {
+    texts.iter().map(|text| message.find(text).unwrap_or_else(|| panic!("no {text} in {message}"))).collect()
+}
+
+/// Section 2: agent keys, then configured identities, then the default ones in their order.
+#[tokio::test]
+async fn keys_are_tried_in_the_order_of_the_contract() {
+    let server = Sshd::builder().config("MaxAuthTries 20").start();
+    std::fs::write(server.file("authorized_keys"), "").unwrap();
+    let agent = SshAgent::start();
+    let account = Account::new().set("SSH_AUTH_SOCK", agent.socket());
+    let home = account.home.path().join(".ssh");
+    let kinds = [("id_ed25519", KeyKind::Ed25519), ("id_ecdsa", KeyKind::Ecdsa), ("id_rsa", KeyKind::Rsa)];
+    for (name, kind) in kinds {
+        make_key(&home.join(name), kind);
+    }
+    for name in ["of-agent", "configured"] {
+        make_key(&server.file(name), KeyKind::Ed25519);
+    }
+    agent.add(&server.file("of-agent"));
+    let config = server.file("config");
+    std::fs::write(&config, format!("IdentityFile {}\n", server.file("configured").display())).unwrap();
+    let spec =
+        SshSpec { key: None, agent: None, ssh_config: Some(config.display().to_string()), ..server.spec() };
+    let message = refused(&account, spec.clone()).await;
+    let mut order = vec![fingerprint(&server.file("of-agent")), fingerprint(&server.file("configured"))];
+    order.extend(kinds.map(|(name, _)| fingerprint(&home.join(name))));
+    let found = places(&message, &order);
+    assert!(found.is_sorted(), "{found:?} in {message}");
+    // With `key` there are no others but the agent's.
+    let message =
+        refused(&account, SshSpec { key: Some(server.file("configured").display().to_string()), ..spec })
+            .await;
+    assert_eq!(places(&message, &order[..2]).len(), 2);
+    assert!(order[2..].iter().all(|key| !message.contains(key)), "{message}");
+}
+
+/// Section 2: `IdentitiesOnly` leaves of the agent's keys only those that are configured, and no default ones.
+#[tokio::test]
+async fn identities_only_leaves_out_what_is_not_configured() {
+    let server = Sshd::start();
+    std::fs::write(server.file("authorized_keys"), "").unwrap();
+    let agent = SshAgent::start();
+    for name in ["wanted", "stray"] {
+        make_key(&server.file(name), KeyKind::Ed25519);
+        agent.add(&server.file(name));
+    }
+    // The agent alone has it: what is here is the half that anybody may see.
+    std::fs::remove_file(server.file("wanted")).unwrap();
+    let account = Account::new().set("SSH_AUTH_SOCK", agent.socket());
+    make_key(&account.home.path().join(".ssh/id_ed25519"), KeyKind::Ed25519);
+    let config = server.file("config");
+    let text = format!("IdentitiesOnly yes\nIdentityFile {}\n", server.file("wanted").display());
+    std::fs::write(&config, text).unwrap();
+    let spec =
+        SshSpec { key: None, agent: None, ssh_config: Some(config.display().to_string()), ..server.spec() };
+    let message = refused(&account, spec.clone()).await;
+    let print = |name: &str| fingerprint(&server.file(&format!("{name}.pub")));
+    assert!(message.contains(&print("wanted")) && !message.contains(&print("stray")), "{message}");
+    assert!(!message.contains(&fingerprint(&account.home.path().join(".ssh/id_ed25519"))), "{message}");
+    std::fs::copy(server.file("wanted.pub"), server.file("authorized_keys")).unwrap();
+    let host = account.connect(spec).await.unwrap();
+    assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+}
+
+/// Section 2: `IdentityAgent` says which agent is asked, and `CertificateFile` which certificate goes with a key.
+#[tokio::test]
+async fn the_agent_and_the_certificate_that_ssh_config_names_are_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca");
+    make_key(&authority, KeyKind::Ed25519);
+    let server = Sshd::builder().config(&format!("TrustedUserCAKeys {}.pub", authority.display())).start();
+    let (named, other) = (SshAgent::start(), SshAgent::start());
+    named.add(&server.file("id"));
+    let account = Account::new().set("SSH_AUTH_SOCK", other.socket());
+    let config = server.file("config");
+    let spec =
+        SshSpec { key: None, agent: None, ssh_config: Some(config.display().to_string()), ..server.spec() };
+    std::fs::write(&config, "").unwrap();
+    refused(&account, spec.clone()).await;
+    std::fs::write(&config, format!("IdentityAgent {}\n", named.socket().display())).unwrap();
+    account.connect(spec.clone()).await.unwrap();
+
+    let key = server.file("signed");
+    make_key(&key, KeyKind::Ed25519);
+    certify(&authority, &key, server.user(), false);
+    // Not beside the key, where it would be found anyway.
+    let elsewhere = directory.path().join("certificate");
+    std::fs::rename(server.file("signed-cert.pub"), &elsewhere).unwrap();
+    let identity = format!("IdentityAgent none\nIdentityFile {}\n", key.display());
+    std::fs::write(&config, &identity).unwrap();
+    refused(&account, spec.clone()).await;
+    std::fs::write(&config, format!("{identity}CertificateFile {}\n", elsewhere.display())).unwrap();
+    account.connect(spec).await.unwrap();
+    assert!(server.log().contains("ED25519-CERT"), "{}", server.log());
+}
+
+/// Section 2: what the account has is read once per run: a certificate that goes and an agent that gets a key
+/// change nothing.
+#[tokio::test]
+async fn keys_and_agents_are_read_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca");
+    make_key(&authority, KeyKind::Ed25519);
+    let server = Sshd::builder().config(&format!("TrustedUserCAKeys {}.pub", authority.display())).start();
+    std::fs::write(server.file("authorized_keys"), "").unwrap();
+    make_key(&server.file("signed"), KeyKind::Ed25519);
+    certify(&authority, &server.file("signed"), server.user(), false);
+    let account = Account::new();
+    let run = account.transports();
+    let spec = TransportSpec::Ssh(Box::new(with_key(&server, "signed")));
+    run.connect(&spec).await.unwrap();
+    std::fs::remove_file(server.file("signed-cert.pub")).unwrap();
+    run.connect(&spec).await.unwrap();
+    assert!(account.transports().connect(&spec).await.is_err(), "another run sees that it is gone");
+
+    let server = Sshd::start();
+    let agent = SshAgent::start();
+    let account = Account::new().set("SSH_AUTH_SOCK", agent.socket());
+    let run = account.transports();
+    let spec = TransportSpec::Ssh(Box::new(SshSpec { key: None, agent: None, ..server.spec() }));
+    assert!(run.connect(&spec).await.is_err(), "the agent has no key yet");
+    agent.add(&server.file("id"));
+    assert!(run.connect(&spec).await.is_err(), "its list is known already");
+    account.transports().connect(&spec).await.unwrap();
+}

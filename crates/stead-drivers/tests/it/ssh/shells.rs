@@ -38,22 +38,24 @@ async fn bytes_pass_every_login_shell() {
         let mut command = Command::new(["printf", "%s\\0"]);
         command.argv.extend(words.iter().map(OsString::from));
         command.argv.push(OsString::from_vec(all.clone()));
-        let finished = finish(host.exec(command).await.unwrap()).await.unwrap();
+        let (output, _) = bytes(host.exec(command).await.unwrap()).await;
         let mut expected: Vec<u8> = words.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
         expected.extend(&all);
         expected.push(0);
-        assert_eq!(finished.stdout, String::from_utf8_lossy(&expected), "{shell}");
+        assert_eq!(output, expected, "{shell}");
         let mut command = Command::new(["sh", "-c", "printf '%s|' \"$STEAD_VALUE\"; cat; exit 7"]);
         command.env.insert("STEAD_VALUE".into(), OsString::from_vec(all.clone()));
         command.stdin = Stdin::Bytes(b"input\n".to_vec());
-        let finished = finish(host.exec(command).await.unwrap()).await.unwrap();
-        let expected = [&all[..], b"|input\n"].concat();
-        assert_eq!(
-            (finished.stdout, finished.exit),
-            (String::from_utf8_lossy(&expected).into_owned(), Exit::Code(7)),
-            "{shell}"
-        );
+        let ended = bytes(host.exec(command).await.unwrap()).await;
+        assert_eq!(ended, ([&all[..], b"|input\n"].concat(), Exit::Code(7)), "{shell}");
     }
+}
+
+/// Returns the output as it came, and how the program ended.
+async fn bytes(mut running: Running) -> (Vec<u8>, Exit) {
+    let mut output = Vec::new();
+    running.stdout.read_to_end(&mut output).await.unwrap();
+    (output, running.process.wait().await.unwrap())
 }
 
 /// Section 2: no process list shows an environment value or input.

@@ -8,8 +8,8 @@ use stead_model::operation::{ParamKind, ParamSpec};
 use stead_model::plan::{Action, Op, Param, TaskIndex};
 use stead_model::{Descriptor, Task};
 
-use super::Checker;
 use super::names::Spot;
+use super::{CHANGED_WHEN, Checker};
 
 impl<'a> Checker<'a> {
     pub(super) fn action(&mut self, index: TaskIndex, task: &'a Task) {
@@ -71,11 +71,22 @@ impl<'a> Checker<'a> {
             // Made only where it is told: most parameters are right, and there are many.
             let path = || join(base, &format!("params.{param}"));
             let Some(spec) = descriptor.param(param) else {
-                let help = suggest(param, descriptor.params.iter().map(|spec| spec.name));
+                let help = match param.as_str() {
+                    CHANGED_WHEN | "failed_when" => {
+                        format!("`{param}` is a key of the task, beside `params`")
+                    }
+                    _ => suggest(param, descriptor.params.iter().map(|spec| spec.name)),
+                };
                 let message = format!("operation `{name}` has no parameter `{param}`");
                 self.error(index, &path(), "plan/bad-param", message, help);
                 continue;
             };
+            if param == CHANGED_WHEN {
+                let message = format!("the `{param}` of `{name}` is no expression, or there are two of it");
+                let help = "say it once, among the parameters or beside them, and without `{{ }}`";
+                self.error(index, &path(), "plan/bad-param", message, help);
+                continue;
+            }
             self.parameter(index, descriptor, spec, value, &path);
             let shell = name == "command.shell" && param == "script";
             if value.as_value().is_none() {
@@ -103,7 +114,16 @@ impl<'a> Checker<'a> {
             self.error(index, &path(), "plan/empty-command", message, "say what is to run");
             return;
         }
-        for (inner, problem) in refuse(spec.kind, value) {
+        let mut problems = refuse(spec.kind, value);
+        // What a judge says of a value of another kind would mean nothing; templates are judged when they are rendered.
+        if let (true, Some(judge), Some(value)) = (problems.is_empty(), spec.judge, value.as_value())
+            && let Some(problem) = judge(value)
+        {
+            let bare = problem.strip_prefix(&format!("`{param}`"));
+            let bare = bare.and_then(|rest| rest.strip_prefix(", ").or_else(|| rest.strip_prefix(": ")));
+            problems.push((String::new(), bare.unwrap_or(&problem).to_owned()));
+        }
+        for (inner, problem) in problems {
             let message = format!("parameter `{param}` of `{operation}`: {problem}");
             self.error(index, &format!("{}{inner}", path()), "plan/bad-param", message, spec.doc);
         }
@@ -141,6 +161,23 @@ impl<'a> Checker<'a> {
                 let message = format!("`{operation}` needs {}", listed(group, "or"));
                 self.error(index, &path, "plan/bad-param", message, "give one of them");
             }
+        }
+        let value_of = |param: &str| {
+            let value = given.get(param).filter(|_| is_given(param))?;
+            Some(value.as_value().unwrap_or(&Value::Null))
+        };
+        for (names, needed) in descriptor.needs() {
+            // Said already.
+            let is_told = descriptor
+                .one_of
+                .iter()
+                .any(|group| group.contains(&names[0]) && !group.iter().any(|param| is_given(param)));
+            if is_told || names.iter().any(|param| is_given(param)) || !needed.holds(value_of) {
+                continue;
+            }
+            let message = format!("`{operation}` needs {} {}", listed(&names, "or"), needed.describe());
+            let help = descriptor.param(names[0]).map_or("", |spec| spec.doc);
+            self.error(index, &path, "plan/bad-param", message, help);
         }
     }
 }
@@ -181,6 +218,8 @@ fn refuse(kind: ParamKind, value: &Param) -> Vec<(String, String)> {
                     | ParamKind::NonEmptyTextList
                     | ParamKind::IntList(..)
                     | ParamKind::TextOrList
+                    | ParamKind::Lines
+                    | ParamKind::Addresses
                     | ParamKind::Any
             );
             if !takes_lists {

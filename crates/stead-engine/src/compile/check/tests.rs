@@ -66,8 +66,14 @@ static FILE: Descriptor = Descriptor {
     )
 };
 
+static HTTP: Descriptor = descriptor(
+    "http.request",
+    Effect::Command,
+    &[ParamSpec::new(CHANGED_WHEN, ParamKind::Text, "an expression")],
+);
+
 fn catalogue() -> Catalogue {
-    Catalogue::new([&EXEC, &SHELL, &FILE])
+    Catalogue::new([&EXEC, &SHELL, &FILE, &HTTP])
 }
 
 fn op(operation: &str, params: Value) -> Op {
@@ -282,6 +288,36 @@ fn operations_and_parameters_are_checked_against_the_catalogue() {
     assert_eq!(one("command.exec", env), ["plan/bad-param t:params.env.B"]);
     let unknown = only_problem(vec![operation("t", &[], op("file.presnt", json!({})))]);
     assert_eq!(unknown.help, "did you mean `file.present`?");
+    let misplaced = op("file.present", json!({"path": "/x", "content": "y", "changed_when": "true"}));
+    let misplaced = only_problem(vec![operation("t", &[], misplaced)]);
+    assert_eq!(misplaced.help, "`changed_when` is a key of the task, beside `params`");
+}
+
+/// Reach section 8: the `changed_when` that an operation lists is the one of its task.
+#[test]
+fn a_condition_among_the_parameters_is_that_of_the_task() {
+    let lifted = |value: Value| {
+        let task = operation("t", &[], op("http.request", json!({"changed_when": value})));
+        let compiled = compile(plan(vec![task])).unwrap();
+        let part = compiled.plan.tasks[0].action.parts()[0].clone();
+        assert!(part.op.params.is_empty());
+        part.changed_when.unwrap().0.to_string()
+    };
+    assert_eq!(lifted(json!("result.data.status == 201")), "result.data.status == 201");
+    assert_eq!(lifted(json!(false)), "false");
+    let mut twice = operation("t", &[], op("http.request", json!({"changed_when": "true"})));
+    if let Action::Op(part) = &mut twice.action {
+        Arc::make_mut(part).changed_when = Some(Expression("false".into()));
+    }
+    let templated = op("http.request", json!({"changed_when": template("{{ vars.version }}")}));
+    let no_names = op("http.request", json!({"changed_when": "nothing.at.all"}));
+    for (task, place) in [
+        (twice, "t:params.changed_when"),
+        (operation("t", &[], templated), "t:params.changed_when"),
+        (operation("t", &[], no_names), "t:changed_when"),
+    ] {
+        assert_eq!(only_problem(vec![task]).place.to_string(), place);
+    }
 }
 
 /// Plans section 8: an empty command or script is a compile error.
@@ -558,10 +594,8 @@ fn triggers_that_can_never_fire_are_refused() {
     };
     let online = |text: &str| TriggerKind::AgentOnline { r#match: text.to_owned() };
     let hook = |path: &str| TriggerKind::Webhook { path: path.to_owned(), secret: "s".to_owned() };
-    for text in ["role:web", "web*&role:db", "!role:web", "ssh://root@web1"] {
-        assert_eq!(found(vec![online(text)]), 1, "{text}");
-    }
-    for text in ["web*", "all", "web1,web2", "web*,!web9"] {
+    assert_eq!(found(vec![online("ssh://root@web1")]), 1, "a way to a host, and no agent");
+    for text in ["web*", "all", "web1,web2", "web*,!web9", "spec:web", "web*&spec:db", "!spec:web"] {
         assert_eq!(found(vec![online(text)]), 0, "{text}");
     }
     for path in ["/tail/", "/", "//", "/a//b", "/a/../b", "/.", "/a%20b", "/a b", "/a?b", "/a\\b", "/ä"] {

@@ -66,10 +66,10 @@ impl Checker<'_> {
                     let path = format!("{path}.agent_online.match");
                     match TargetExpr::parse(r#match) {
                         Ok(expr) => {
-                            for part in expr.beyond_names() {
-                                let message =
-                                    format!("`{part}` means no agent: they have names, and no labels");
-                                let help = "name agents, or their names' pattern: `web*`";
+                            if expr.ad_hoc().is_some() {
+                                let message = format!("`{match}` means no agent, but a way to a host");
+                                let help =
+                                    "name agents, their names' pattern (`web*`) or labels (`spec:web`)";
                                 self.plan_error(&path, "plan/bad-value", message, help);
                             }
                         }

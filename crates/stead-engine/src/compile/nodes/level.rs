@@ -67,6 +67,8 @@ pub struct Level<'a> {
     pub hosts: &'a BTreeMap<NodeName, String>,
     /// Other machines that look for nodes which the manifest does not have, and remove them.
     pub swept: &'a BTreeSet<String>,
+    /// How long they may take, in seconds, by name.
+    pub swept_timeouts: &'a dyn Fn(&str) -> Timeouts,
     /// Nodes of this level that are asked to remove nodes in them which the manifest does not have.
     pub swept_nodes: &'a BTreeSet<NodeName>,
 }
@@ -98,6 +100,7 @@ impl<'a> Level<'a> {
             orphans: &[],
             hosts: &NO_HOSTS,
             swept: &NO_NAMES,
+            swept_timeouts: &|_| Timeouts::default(),
             swept_nodes: &NO_NODES,
         }
     }
@@ -211,7 +214,8 @@ impl Making<'_> {
 
     /// Has others remove what nobody describes any more.
     fn sweep(&mut self) {
-        let on_host = |host: &String| self.on_host(host, Phase::Destroy, Timeouts::default().delegate);
+        let on_host =
+            |host: &String| self.on_host(host, Phase::Destroy, (self.level.swept_timeouts)(host).delegate);
         let hosts = self.level.swept.iter().map(on_host);
         let roots = self.level.swept_nodes.iter().filter_map(|node| self.forest.named(node.as_str()));
         let below = roots.map(|range| self.below(range.start, Phase::Destroy));

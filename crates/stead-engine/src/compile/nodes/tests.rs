@@ -36,9 +36,13 @@ impl Case {
     }
 
     fn plan(&self, verb: NodesVerb, choice: &Choice) -> NodesPlan {
+        self.plan_with(verb, choice, &|_| false)
+    }
+
+    fn plan_with(&self, verb: NodesVerb, choice: &Choice, is_ready: &dyn Fn(usize) -> bool) -> NodesPlan {
         let selects = if verb == NodesVerb::Destroy { Verb::Remove } else { Verb::Make };
         let selection = select(self.forest(), choice, selects, &|_| false).unwrap();
-        plan_nodes(verb, &self.manifest.value, self.forest(), &self.checked, &selection)
+        plan_nodes(verb, &self.manifest.value, self.forest(), &self.checked, &selection, is_ready)
     }
 
     /// Every row on a line: task, mode, action, place, what it waits for.
@@ -111,6 +115,23 @@ fn selections_are_planned_with_what_they_need() {
     );
     assert_eq!(names(NodesVerb::Create, &only("c2")), ["r2.create", "r2.hosting", "c2.create"]);
     assert_eq!(names(NodesVerb::Destroy, &only("r2")), ["c2.destroy", "r2.destroy"]);
+}
+
+/// Section 6: a peer that became its spec before is linked with; one that did not is not.
+#[test]
+fn a_peer_that_was_made_before_is_linked_with() {
+    let case =
+        Case::new("nodes: [{name: a, type: vm, peers: [b, c]}, {name: b, type: vm}, {name: c, type: vm}]\n");
+    let only = Choice { only: vec!["b,c".to_owned()], depth: None };
+    let names = |is_ready: &dyn Fn(usize) -> bool| -> Vec<String> {
+        let plan = case.plan_with(NodesVerb::Create, &only, is_ready);
+        (0..plan.tasks.len()).map(|row| plan.name(case.forest(), row)).collect()
+    };
+    assert_eq!(names(&|_| false), ["b.create", "c.create"]);
+    assert_eq!(names(&|index| index == 0), ["b.create", "c.create", "a.link.b", "a.link.c"]);
+    let none = Choice { only: vec!["b".to_owned()], depth: None };
+    let plan = case.plan_with(NodesVerb::Create, &none, &|_| true);
+    assert_eq!(plan.tasks.len(), 2, "peers that are both there are left alone");
 }
 
 #[test]
@@ -300,6 +321,27 @@ mod levels {
         let (tasks, _) = plan(NodesVerb::Destroy, &both, &["attic", "cellar"]);
         let expected = ["host_attic.destroy node.delegate <- ", "host_cellar.destroy node.delegate <- "];
         assert_eq!(tasks, expected);
+    }
+
+    /// A machine that only looks for what nobody describes any more has the time that its own host gives it.
+    #[test]
+    fn what_is_swept_may_take_as_long_as_its_host_says() {
+        let case = Case::new(TREE);
+        let (timeouts, served) = (|_: &NodeName| Timeouts::default(), BTreeSet::new());
+        let swept = BTreeSet::from(["attic".to_owned(), "cellar".to_owned()]);
+        let own = |host: &str| match host {
+            "attic" => Timeouts { delegate: 77, ..Timeouts::default() },
+            _ => Timeouts::default(),
+        };
+        let made = Level::new(NodesVerb::Destroy, &case.manifest.value, &timeouts, &served);
+        let level = Level { parallel: 8, swept: &swept, swept_timeouts: &own, ..made };
+        let rows = case.plan(NodesVerb::Destroy, &Choice::default());
+        let plan = to_plan(&level, case.forest(), &rows).unwrap();
+        let seconds = |name: &str| {
+            let task = plan.plan.tasks.iter().find(|task| task.name.as_str() == name).unwrap();
+            task.settings.timeout.unwrap().as_secs()
+        };
+        assert_eq!(seconds("host_cellar.destroy") - seconds("host_attic.destroy"), 1800 - 77);
     }
 
     #[test]

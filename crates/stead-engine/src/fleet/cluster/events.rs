@@ -1,7 +1,7 @@
 //! What happened, for the event log.
 
 use serde::Serialize;
-use stead_model::fleet::state::{Generation, Hold, HoldTarget, Outcome, Publication};
+use stead_model::fleet::state::{Generation, Hold, Outcome, Publication};
 use stead_model::fleet::{CommitId, InstanceKey};
 use stead_model::{GroupName, WorkerName};
 
@@ -101,11 +101,12 @@ impl Event {
     }
 
     pub(super) fn hold(hold: &Hold) -> Self {
-        let target = match &hold.target {
-            HoldTarget::Worker(name) => format!("worker/{name}"),
-            HoldTarget::Vm(id) => format!("vm/{id}"),
-            HoldTarget::Group(name) => format!("group/{name}"),
-        };
-        Self::new(EventKind::Hold, format!("{target} by {}: {}", hold.by, hold.reason))
+        let Hold { id, target, by, reason, .. } = hold;
+        Self::new(EventKind::Hold, format!("{id}: {target} by {by}: {reason}"))
+    }
+
+    pub(super) fn hold_ended(hold: &Hold) -> Self {
+        let Hold { id, target, by, .. } = hold;
+        Self::new(EventKind::Hold, format!("{id}: {target} by {by} ended"))
     }
 }

@@ -46,6 +46,7 @@ impl Cluster {
             self.durable.workers.remove(&name);
             self.ears.remove(&name);
             self.assigned.remove(&name);
+            self.durable.volumes.retain(|_, worker| *worker != name);
             self.scheduler.remove_worker(&name);
             self.events.push(Event::of_worker(EventKind::WorkerState, &name, "gone"));
             self.is_dirty = true;

@@ -6,7 +6,10 @@ use stead_model::fleet::vm::Driver;
 use super::*;
 use crate::fleet::canon::{intent_hash, policy_hash, specs_hash};
 use crate::fleet::converge::{State, status};
+use crate::fleet::plan::{Proposal, plan};
 use crate::fleet::testing::{requires, vm, worker_name};
+
+mod volumes;
 
 pub(in crate::fleet) fn commit(number: u64) -> CommitId {
     CommitId::parse(&format!("{number:040x}")).unwrap()
@@ -40,7 +43,7 @@ pub(in crate::fleet) fn policy(cluster: &mut Cluster, number: u64, fleet: FleetF
     }
 }
 
-pub(super) fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>) -> Heartbeat {
+pub(in crate::fleet) fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>) -> Heartbeat {
     Heartbeat {
         worker: worker_name(worker),
         boot_id: String::new(),
@@ -62,6 +65,8 @@ pub(super) fn heartbeat(worker: &str, seq: u64, disk: &str, instances: Vec<Seen>
             disk_pressure: false,
             nix_version: None,
             notes: Vec::new(),
+            foreign: Default::default(),
+            mapped: Default::default(),
         }),
     }
 }
@@ -497,4 +502,169 @@ fn a_new_leader_changes_nothing() {
     let [old, new] = [&cluster, &next].map(|cluster| cluster.assignment(&worker_name("w1")).unwrap());
     assert_eq!(old.instances, new.instances);
     assert!(new.epoch > old.epoch && new.revision > old.revision);
+}
+
+/// Section 15: what becomes of an instance names the commit and the generation that it goes back to.
+#[test]
+fn events_of_instances_name_their_commit() {
+    let old = [vm("a", 1, 500, 512), vm("b", 1, 500, 512)];
+    let mut cluster = cluster_with(&old, &[("w1", "ssd")]);
+    obey(&mut cluster, "w1", 1000);
+    cluster.tick(1000);
+    cluster.take_events();
+    let mut next = vm("a", 1, 500, 512);
+    next.runtime.argv = vec!["new".to_owned()];
+    let message = publication(&mut cluster, 2, &[next]);
+    assert_eq!(cluster.publish(&message, 20_000).outcome, Outcome::Accepted);
+    cluster.tick(20_000);
+    obey(&mut cluster, "w1", 21_000);
+    cluster.tick(21_000);
+    let events = cluster.take_events();
+    for kind in [EventKind::Removed, EventKind::Released, EventKind::RolloutDone] {
+        let event = events.iter().find(|event| event.ev == kind).unwrap_or_else(|| panic!("{kind:?}"));
+        assert_eq!((&event.commit, event.generation), (&Some(commit(2)), Some(2)), "{kind:?}");
+    }
+}
+
+/// Section 7: what goes elsewhere in the middle of a rollout runs its old spec there, and goes only where that has room.
+#[test]
+fn what_moves_in_a_rollout_has_room_for_its_old_spec() {
+    let large = vm("a", 1, 500, 3_072);
+    let mut cluster = cluster_with(std::slice::from_ref(&large), &[("w1", "ssd"), ("w2", "ssd")]);
+    let a = InstanceKey::new(&large.id, 0);
+    let lost = cluster.durable.placements[&a].worker.clone().unwrap();
+    let left = ["w1", "w2"].into_iter().find(|name| *name != lost.as_str()).unwrap();
+    obey(&mut cluster, lost.as_str(), 1_000);
+    let mut small = vm("a", 1, 500, 512);
+    small.rollout.pause = true;
+    let message = publication(&mut cluster, 2, &[small, vm("b", 1, 500, 2_048)]);
+    assert_eq!(cluster.publish(&message, 2_000).outcome, Outcome::Accepted);
+    cluster.tick(2_000);
+    for now in (10_000..500_000).step_by(10_000) {
+        obey(&mut cluster, left, now);
+        cluster.tick(now);
+    }
+    assert!(cluster.given_up.given_up.contains(&lost));
+    assert_eq!(cluster.durable.placements[&a].worker, None, "4096 MiB have no room for 2048 and 3072");
+    assert_eq!(cluster.may_use()[&worker_name(left)].mem_mib, 2_048);
+    // Once its new spec may run it takes less.
+    let message = publication(&mut cluster, 3, &[vm("a", 1, 500, 512), vm("b", 1, 500, 2_048)]);
+    assert_eq!(cluster.publish(&message, 500_000).outcome, Outcome::Accepted);
+    for now in [500_000, 501_000] {
+        obey(&mut cluster, left, now);
+        cluster.tick(now);
+    }
+    assert_eq!(cluster.durable.placements[&a].worker, Some(worker_name(left)));
+    assert_eq!(cluster.may_use()[&worker_name(left)].mem_mib, 2_560);
+}
+
+/// Section 7: a leader does not know what instances still run that were released before it led. What is larger than before
+/// waits until there is room for it in truth.
+#[test]
+fn a_larger_spec_is_released_once_there_is_room() {
+    let specs = |a: u64, b: u64| [vm("a", 1, 500, a), vm("b", 1, 500, b)];
+    let mut cluster = cluster_with(&specs(2_048, 1_024), &[("w1", "ssd")]);
+    obey(&mut cluster, "w1", 20_000);
+    let old = obedient(&cluster, "w1", 60_000);
+    let message = publication(&mut cluster, 2, &specs(512, 1_024));
+    assert_eq!(cluster.publish(&message, 40_000).outcome, Outcome::Accepted);
+    cluster.tick(40_000);
+    let mut next = Cluster::resume(cluster.durable.clone(), 2, 50_000);
+    let message = publication(&mut next, 3, &specs(512, 3_072));
+    assert_eq!(next.publish(&message, 50_000).outcome, Outcome::Accepted);
+    next.tick(50_000);
+    beat(&mut next, "w1", 100_000, "ssd", old, 60_000);
+    next.tick(60_000);
+    let b = InstanceKey::parse("b/0").unwrap();
+    let takes = |cluster: &Cluster| cluster.may_use()[&worker_name("w1")].mem_mib;
+    let released = |cluster: &Cluster| Some(cluster.durable.placements[&b].released) == cluster.target(&b.vm);
+    assert_eq!((takes(&next), released(&next)), (3_072, false), "`a` still has 2048 MiB");
+    obey(&mut next, "w1", 120_000);
+    next.tick(120_000);
+    assert_eq!((takes(&next), released(&next)), (3_584, true));
+}
+
+/// Section 8: what finds no place for its new spec goes on working where it was, and is not taken away all at once when it
+/// comes back there.
+#[test]
+fn what_has_no_place_is_released_within_the_budget() {
+    let specs = |mem: u64| [vm("a", 1, 500, 2_048), vm("b", 2, 500, mem)];
+    let mut cluster = cluster_with(&specs(512), &[("w1", "ssd")]);
+    obey(&mut cluster, "w1", 1_000);
+    cluster.tick(1_000);
+    let publish = |cluster: &mut Cluster, number: u64, mem: u64, now: Millis| {
+        let message = publication(cluster, number, &specs(mem));
+        assert_eq!(cluster.publish(&message, now).outcome, Outcome::Accepted);
+        cluster.tick(now);
+    };
+    let b = |ordinal: u32| InstanceKey::new(&VmId::parse("b").unwrap(), ordinal);
+    let placed = |cluster: &Cluster, ordinal: u32| cluster.durable.placements[&b(ordinal)].clone();
+    let released = |cluster: &Cluster| {
+        let target = cluster.target(&b(0).vm);
+        [0, 1].map(|ordinal| Some(placed(cluster, ordinal).released) == target)
+    };
+    publish(&mut cluster, 2, 3_072, 30_000);
+    cluster.tick(31_000);
+    for ordinal in [0, 1] {
+        assert_eq!(placed(&cluster, ordinal).worker, None, "2048 and 3072 MiB are more than 4096");
+        assert_eq!(placed(&cluster, ordinal).leaving, [worker_name("w1")].into());
+    }
+    assert_eq!(released(&cluster), [true, false], "both still work there");
+    publish(&mut cluster, 3, 600, 40_000);
+    cluster.tick(41_000);
+    for ordinal in [0, 1] {
+        assert_eq!(placed(&cluster, ordinal).worker, Some(worker_name("w1")));
+    }
+    assert_eq!(released(&cluster), [true, false]);
+    for now in [42_000, 60_000] {
+        obey(&mut cluster, "w1", now);
+        cluster.tick(now);
+    }
+    assert_eq!(released(&cluster), [true, true]);
+}
+
+/// Section 7: what comes back under the name of an instance that was removed finds the old copy, and goes only where that
+/// has room; a plan knows it.
+#[test]
+fn what_comes_back_has_room_for_what_was_removed() {
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 3_072)], &[("w1", "ssd")]);
+    let a = InstanceKey::parse("a/0").unwrap();
+    obey(&mut cluster, "w1", 1_000);
+    let publish = |cluster: &mut Cluster, number: u64, specs: &[VmSpec], now: Millis| {
+        let message = publication(cluster, number, specs);
+        assert_eq!(cluster.publish(&message, now).outcome, Outcome::Accepted);
+        cluster.tick(now);
+    };
+    publish(&mut cluster, 2, &[vm("b", 1, 500, 2_048)], 2_000);
+    let both = [vm("a", 1, 500, 512), vm("b", 1, 500, 2_048)];
+    let planned = |cluster: &Cluster, now: Millis| {
+        let (group, commit) = (GroupName::default_group(), commit(3));
+        let specs = both.clone().map(Arc::new);
+        plan(&cluster.snapshot(now), &Proposal { commit: &commit, group: &group, specs: &specs }).add
+    };
+    assert_eq!(planned(&cluster, 3_000), []);
+    publish(&mut cluster, 3, &both, 3_000);
+    assert!(!cluster.durable.placements.contains_key(&a), "4096 MiB have no room for 2048 and 3072");
+    obey(&mut cluster, "w1", 4_000);
+    assert_eq!(planned(&cluster, 4_000), std::slice::from_ref(&a));
+    cluster.tick(4_000);
+    assert_eq!(cluster.durable.placements[&a].worker, Some(worker_name("w1")));
+}
+
+/// Section 7: what one publication brings and the next takes away, between two looks, is wanted by nobody.
+#[test]
+fn what_two_publications_bring_and_take_is_not_placed() {
+    let (stays, comes) = (vm("a", 1, 500, 512), vm("b", 1, 500, 512));
+    let mut cluster = cluster_with(std::slice::from_ref(&stays), &[("w1", "ssd")]);
+    for (number, specs) in [(2, vec![stays.clone(), comes.clone()]), (3, vec![stays.clone()])] {
+        let message = publication(&mut cluster, number, &specs);
+        assert_eq!(cluster.publish(&message, 1_000).outcome, Outcome::Accepted);
+    }
+    cluster.tick(1_000);
+    let b = InstanceKey::new(&comes.id, 0);
+    assert_eq!(cluster.scheduler().place_of(&b), None);
+    let message = publication(&mut cluster, 4, &[stays, comes]);
+    assert_eq!(cluster.publish(&message, 2_000).outcome, Outcome::Accepted);
+    cluster.tick(2_000);
+    assert_eq!(cluster.durable.placements[&b].worker, Some(worker_name("w1")));
 }

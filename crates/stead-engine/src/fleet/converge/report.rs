@@ -95,11 +95,8 @@ pub struct HeldStatus {
     pub generation: u64,
     /// Its commit.
     pub commit: CommitId,
-    /// That it waits for approval, or for a suspension to end.
-    pub code: Code,
-    /// Why: `empty-set`, `too-many-stops`; none: it is suspended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    /// Why it waits: what the guard says (`empty-set`, `too-many-stops`), `suspended`, or `duplicate-id` by now.
+    pub code: String,
     /// How many of the group's running instances would stop.
     pub stops: u32,
     /// How many of them there are.
@@ -186,8 +183,8 @@ pub struct InstanceStatus {
     pub drifted: bool,
     /// Whether it only stays until its replacement is ready.
     pub leaving: bool,
-    /// What makes it.
-    pub driver: Option<Driver>,
+    /// What makes it; `NAME (mapped)` where another driver stands in.
+    pub driver: Option<&'static str>,
     /// What is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,

@@ -1,9 +1,14 @@
 //! What a commit would do, and what it then does.
 
-use stead_model::fleet::state::{SnapshotGroup, SnapshotPlacement, WorkerState};
+use stead_model::fleet::FleetFile;
+use stead_model::fleet::state::{
+    Hold, HoldTarget, InstanceState, Seen, SnapshotGroup, SnapshotNow, SnapshotPlacement, WorkerState,
+};
 
 use super::*;
-use crate::fleet::testing::{Dice, any_vms, any_workers, vm, worker, worker_name};
+use crate::fleet::cluster::tests::{heartbeat, policy as fleet_yaml, publication};
+use crate::fleet::cluster::{Cluster, Durable, EventKind};
+use crate::fleet::testing::{Dice, any_vms, any_workers, vm, vm_id, worker, worker_name};
 
 fn commit() -> CommitId {
     CommitId::parse(&"c".repeat(40)).unwrap()
@@ -125,4 +130,237 @@ fn snapshots_go_both_ways() {
     let small = r#"{"schema": 1, "workers": [{"id": "w1", "state": "ready", "allocatable": {"cpuMilli": 1, "memMiB": 1}}]}"#;
     assert_eq!(Snapshot::read("s.json", small).unwrap().workers[0].drivers.len(), 4);
     assert!(Snapshot::read("s.json", r#"{"schema": 2}"#).is_err());
+}
+
+/// What a master of a random fleet goes through before somebody plans.
+struct Past {
+    cluster: Cluster,
+    now: u64,
+    number: u64,
+    silent: u64,
+}
+
+const NAMES: [&str; 4] = ["w0", "w1", "w2", "w3"];
+
+impl Past {
+    fn new(dice: &mut Dice) -> Self {
+        let cluster = Cluster::resume(Durable::default(), 1, 0);
+        let mut past = Self { cluster, now: 1000, number: 0, silent: 0 };
+        past.beat();
+        past.publish(dice);
+        for _ in 0..dice.below(6) {
+            match dice.below(5) {
+                0 => past.publish(dice),
+                1 => past.set_policy(dice),
+                2 => past.hold(dice),
+                3 => past.silent = if dice.one_in(2) { dice.below(5) } else { 0 },
+                _ => {}
+            }
+            past.now += [1000, 20_000, 70_000][usize::try_from(dice.below(3)).unwrap()];
+            past.beat();
+        }
+        past
+    }
+
+    /// Has every worker that is heard do as it is told and say so.
+    fn beat(&mut self) {
+        for (index, name) in (0_u64..).zip(NAMES) {
+            if index < self.silent {
+                continue;
+            }
+            let assignment = self.cluster.assignment(&worker_name(name));
+            let assigned = assignment.iter().flat_map(|assignment| &assignment.instances);
+            let seen = assigned.map(|assigned| Seen {
+                key: assigned.instance.clone(),
+                vm_hash: Some(assigned.vm_hash),
+                state: InstanceState::Running,
+                ready: true,
+                uptime_ms: 60_000,
+                attempts: 0,
+                code: None,
+                detail: String::new(),
+                group: None,
+                takes: Default::default(),
+            });
+            let disk = ["ssd", "hdd"][usize::from(index % 2 == 0)];
+            let mut heartbeat = heartbeat(name, self.now, disk, seen.collect());
+            heartbeat.seen_revision = assignment.as_ref().map_or(0, |assignment| assignment.revision);
+            heartbeat.facts.as_mut().unwrap().capacity.mem_mib = 1024 * (1 + index);
+            self.cluster.heartbeat(&heartbeat, self.now);
+        }
+        self.cluster.tick(self.now);
+    }
+
+    fn publish(&mut self, dice: &mut Dice) {
+        self.number += 1;
+        let specs = any_specs(dice);
+        let message = publication(&mut self.cluster, self.number, &specs);
+        self.cluster.publish(&message, self.now);
+        self.cluster.tick(self.now);
+    }
+
+    fn set_policy(&mut self, dice: &mut Dice) {
+        self.number += 1;
+        let mut fleet = FleetFile::default();
+        for name in NAMES {
+            let entry = fleet.workers.entry(worker_name(name)).or_default();
+            entry.drain = dice.one_in(6);
+            entry.cordon = dice.one_in(6);
+            entry.suspend = dice.one_in(8);
+            entry.reserve.mem_mib = 512 * dice.below(2);
+        }
+        fleet.suspend.all = dice.one_in(12);
+        fleet.suspend.vms.extend(dice.one_in(3).then(|| vm_id("v0")));
+        fleet.policy.preempt = dice.one_in(3);
+        fleet.policy.rebalance = u32::try_from(dice.below(4)).unwrap();
+        fleet.policy.trust_worker_labels = !dice.one_in(6);
+        let message = fleet_yaml(&mut self.cluster, self.number, fleet);
+        self.cluster.publish(&message, self.now);
+        self.cluster.tick(self.now);
+    }
+
+    fn hold(&mut self, dice: &mut Dice) {
+        let target = match dice.below(3) {
+            0 => HoldTarget::Worker(worker_name("w1")),
+            1 => HoldTarget::Vm(vm_id(&format!("v{}", dice.below(3)))),
+            _ => HoldTarget::Group(GroupName::default_group()),
+        };
+        let until = self.now + 100_000;
+        let (id, by, reason) = (format!("h{}", self.now), String::new(), String::new());
+        self.cluster.hold(Hold { id, target, until, by, reason });
+        self.cluster.tick(self.now);
+    }
+}
+
+fn any_specs(dice: &mut Dice) -> Vec<VmSpec> {
+    if dice.one_in(10) {
+        return vec![];
+    }
+    let specs = any_vms(dice);
+    specs
+        .iter()
+        .map(|vm| VmSpec { singleton: vm.replicas == 1 && dice.one_in(3), ..VmSpec::clone(vm) })
+        .collect()
+}
+
+/// Case 21: what a master does right after is what was planned, and nothing else: with copies that leave, holds, drains,
+/// suspensions, the brake, moves for balance and rollouts on their way.
+#[test]
+fn a_publication_does_what_was_planned() {
+    let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..600 {
+        let mut dice = Dice::new(seed);
+        let mut past = Past::new(&mut dice);
+        // As a file has it: nothing of it may be lost on the way.
+        let snapshot = past.cluster.snapshot(past.now).to_json().to_string();
+        let snapshot = Snapshot::read("s.json", &snapshot).unwrap();
+        let specs = any_specs(&mut dice);
+        let planned = of(&snapshot, specs.clone());
+        past.cluster.take_events();
+        past.number += 1;
+        let message = publication(&mut past.cluster, past.number, &specs);
+        let outcome = past.cluster.publish(&message, past.now).outcome;
+        let waits = matches!(outcome, Outcome::Held | Outcome::Suspended);
+        assert_eq!(planned.held.is_some(), waits, "seed {seed}");
+        past.cluster.tick(past.now);
+        let events = past.cluster.take_events();
+        let done = |kind: EventKind| -> Vec<(InstanceKey, Option<WorkerName>)> {
+            let of = events.iter().filter(|event| event.ev == kind);
+            of.map(|event| (event.instance.clone().unwrap(), event.worker.clone())).collect()
+        };
+        if waits {
+            *seen.entry("held").or_default() += 1;
+            assert!(events.iter().all(|event| event.instance.is_none()), "seed {seed}: {events:?}");
+            continue;
+        }
+        let place = |key: &InstanceKey| (key.clone(), planned.assign.get(key).cloned());
+        let added: Vec<_> = planned.add.iter().map(place).collect();
+        assert_eq!(done(EventKind::Placed), added, "seed {seed}");
+        let moved: Vec<_> =
+            planned.moves.iter().map(|change| (change.instance.clone(), Some(change.to.clone()))).collect();
+        assert_eq!(done(EventKind::Moved), moved, "seed {seed}");
+        let removed: Vec<InstanceKey> = done(EventKind::Removed).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(removed, planned.remove, "seed {seed}");
+        // Everything else follows as workers come along, and only what was planned.
+        let replaced: BTreeSet<&InstanceKey> =
+            planned.replace.iter().map(|change| &change.instance).collect();
+        let mut released: BTreeSet<InstanceKey> =
+            done(EventKind::Released).into_iter().map(|(key, _)| key).collect();
+        let suspended = |worker: &WorkerName| past.cluster.shown_state(worker) == WorkerState::Suspended;
+        let on_suspended: BTreeSet<InstanceKey> = planned
+            .assign
+            .iter()
+            .filter(|(_, worker)| suspended(worker))
+            .map(|(key, _)| key.clone())
+            .collect();
+        // What has no place, or nobody hears of, uses up what a rollout may have away.
+        let goes_on =
+            past.silent == 0 && past.cluster.durable.holds.is_empty() && planned.unschedulable.is_empty();
+        if goes_on {
+            for _ in 0..40 {
+                past.now += 15_000;
+                past.beat();
+                let events = past.cluster.take_events();
+                let more = events.into_iter().filter(|event| event.ev == EventKind::Released);
+                released.extend(more.filter_map(|event| event.instance));
+            }
+            released.retain(|key| !on_suspended.contains(key));
+            assert_eq!(released.iter().collect::<BTreeSet<_>>(), replaced, "seed {seed}");
+            *seen.entry("followed").or_default() += 1;
+        } else {
+            // What has no place may run something else as soon as it has one, and runs nothing yet.
+            let has_place = |key: &InstanceKey| planned.unschedulable.iter().all(|one| one.instance != *key);
+            released.retain(|key| !on_suspended.contains(key) && has_place(key));
+            assert!(released.iter().all(|key| replaced.contains(key)), "seed {seed}");
+        }
+        let SnapshotNow { held_vms, brake, rebalanced, leaving, homeless, runs, .. } = &snapshot.now;
+        for (what, is_seen) in [
+            ("hold", !held_vms.is_empty()),
+            ("brake", *brake),
+            ("rebalanced", *rebalanced > 0),
+            ("leaving", !leaving.is_empty()),
+            ("homeless", !homeless.is_empty()),
+            ("runs", !runs.is_empty()),
+            ("balance", planned.moves.iter().any(|change| change.reason == MoveReason::Rebalance)),
+            ("move", !planned.moves.is_empty()),
+            ("replace", !planned.replace.is_empty()),
+            ("unschedulable", !planned.unschedulable.is_empty()),
+        ] {
+            *seen.entry(what).or_default() += u32::from(is_seen);
+        }
+    }
+    assert!(seen.len() == 12 && seen.values().all(|count| *count > 5), "{seen:?}");
+}
+
+/// Sections 3, 14, case 16: what a master would refuse of a commit is known before: one name in two groups of it, in a group
+/// that runs, and a VM of another group. What is not built, and a VM that changes its group, are none of it.
+#[test]
+fn what_a_master_would_refuse_is_known_before() {
+    let name = |group: &str| GroupName::parse(group).unwrap();
+    let of = |group: &str, id: &str| Arc::new(VmSpec { group: name(group), ..vm(id, 1, 100, 64) });
+    let (commit, default, edge) = (commit(), GroupName::default_group(), name("edge"));
+    let told = |snapshot: &Snapshot, first: &[Arc<VmSpec>], second: &[Arc<VmSpec>]| {
+        let proposals = [
+            Proposal { commit: &commit, group: &default, specs: first },
+            Proposal { commit: &commit, group: &edge, specs: second },
+        ];
+        let found = refusals(snapshot, &proposals);
+        found.into_iter().map(|problem| format!("{}: {}", problem.code, problem.message)).collect::<Vec<_>>()
+    };
+    let nobody = Snapshot::default();
+    let twice = "duplicate-id: `a` is a VM of group `default` and of group `edge`".to_owned();
+    assert_eq!(told(&nobody, &[of("default", "a")], &[of("edge", "a")]), [twice]);
+    assert_eq!(
+        told(&nobody, &[of("default", "a")], &[of("other", "b")]),
+        ["wrong-group: it is of group `other`, and published with `edge`"]
+    );
+    let running = snapshot(vec![vm("a", 1, 100, 64)], &[("a/0", "w1")]);
+    assert_eq!(told(&running, &[], &[of("edge", "a")]), Vec::<String>::new(), "it goes before it comes");
+    let alone = [Proposal { commit: &commit, group: &edge, specs: &[of("edge", "a")] }];
+    assert_eq!(refusals(&running, &alone)[0].code, "duplicate-id");
+    let mut unbuilt = vm("c", 1, 100, 64);
+    let path = "/nix/store/nzwi9zybr70kfpbp3s3l07k0xxps0j12-vm-web";
+    let path = stead_model::fleet::artifact::StorePath::parse(path).unwrap();
+    unbuilt.runtime.artifacts.push(stead_model::fleet::Artifact::Written { path, sub: None });
+    assert_eq!(told(&nobody, &[Arc::new(unbuilt)], &[]), Vec::<String>::new());
 }

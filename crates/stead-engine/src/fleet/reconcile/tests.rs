@@ -235,9 +235,12 @@ fn old_closures_may_go() {
     let hash = |byte| Digest([byte; 32]);
     let history = [(vm_id("a"), vec![hash(1), hash(2), hash(3), hash(4)])].into();
     let in_use = [hash(4)].into();
-    assert_eq!(collectable(&history, &in_use, 2), [hash(1)]);
-    assert_eq!(collectable(&history, &in_use, 0), [hash(1), hash(2), hash(3)]);
-    assert_eq!(collectable(&history, &[hash(1), hash(4)].into(), 1), [hash(2)]);
+    let here = [vm_id("a")].into();
+    assert_eq!(collectable(&history, &here, &in_use, 2), [hash(1)]);
+    assert_eq!(collectable(&history, &here, &in_use, 0), [hash(1), hash(2), hash(3)]);
+    assert_eq!(collectable(&history, &here, &[hash(1), hash(4)].into(), 1), [hash(2)]);
+    // A VM that is not here any more needs nothing of what it had.
+    assert_eq!(collectable(&history, &BTreeSet::new(), &BTreeSet::new(), 2).len(), 4);
 }
 
 /// Over random worlds: nothing wanted stops before its bits are rooted, nothing is done twice, and steps that are taken

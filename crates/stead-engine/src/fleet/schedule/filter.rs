@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use stead_model::WorkerName;
 use stead_model::fleet::state::{Allocatable, MoveReason, WorkerState, WorkerView};
 use stead_model::fleet::vm::{Resources, SPEC_VERSION};
 use stead_model::fleet::{InstanceKey, VmSpec};
@@ -92,7 +93,7 @@ pub struct Refusals {
 
 /// Why one worker refuses, with how much is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(in crate::fleet) struct Refusal {
     pub(super) filter: Filter,
     /// Of capacity: by how much it is short.
     pub(super) short: u64,
@@ -108,19 +109,17 @@ impl From<Filter> for Refusal {
 
 impl Refusal {
     /// Says what is wanted of a worker and what it has.
-    pub(super) fn describe(&self, row: &Row, slot: &Slot, used: Resources) -> String {
+    pub(super) fn describe(&self, row: &Row, slot: &Slot, used: Resources, need: Resources) -> String {
         let (spec, view) = (&row.spec, &slot.view);
         let room = |wanted: u64, all: u64, used: u64, unit: &str| {
             format!("it needs {wanted} {unit}, and {} of {all} {unit} are free", all.saturating_sub(used))
         };
         match self.filter {
-            Filter::Cpu => room(spec.resources.cpu_milli, view.allocatable.cpu_milli, used.cpu_milli, "mCPU"),
-            Filter::Memory => {
-                room(spec.resources.mem_mib, view.allocatable.mem_mib, used.mem_mib, "MiB of memory")
-            }
+            Filter::Cpu => room(need.cpu_milli, view.allocatable.cpu_milli, used.cpu_milli, "mCPU"),
+            Filter::Memory => room(need.mem_mib, view.allocatable.mem_mib, used.mem_mib, "MiB of memory"),
             Filter::Disk => {
                 let all = view.allocatable.disk_mib.unwrap_or_default();
-                room(spec.resources.disk_mib, all, used.disk_mib, "MiB of disk")
+                room(need.disk_mib, all, used.disk_mib, "MiB of disk")
             }
             Filter::State => format!("it is {} and takes nothing new", view.state.word()),
             Filter::Selector => {
@@ -147,7 +146,11 @@ impl Refusal {
 }
 
 /// Returns why a worker with `used` has no room for `need`.
-pub(super) fn short_of(allocatable: &Allocatable, used: Resources, need: Resources) -> Option<Refusal> {
+pub(in crate::fleet) fn short_of(
+    allocatable: &Allocatable,
+    used: Resources,
+    need: Resources,
+) -> Option<Refusal> {
     let total = used.plus(need);
     let lacks = |total: u64, most: u64, filter: Filter| {
         (total > most).then(|| Refusal { short: total - most, ..filter.into() })
@@ -179,7 +182,7 @@ pub(super) fn unfit(vm: &VmSpec, worker: &WorkerView) -> Option<Refusal> {
 }
 
 /// Returns whether a worker keeps what is on it.
-fn keeps(state: WorkerState, vm: &VmSpec) -> bool {
+fn keeps(state: WorkerState, row: &Row, ordinal: u32) -> bool {
     match state {
         WorkerState::Ready
         | WorkerState::Late
@@ -187,7 +190,9 @@ fn keeps(state: WorkerState, vm: &VmSpec) -> bool {
         | WorkerState::Suspended
         | WorkerState::Unknown => true,
         WorkerState::Draining => false,
-        WorkerState::Lost => vm.on_lost == stead_model::fleet::vm::OnLost::Wait || vm.is_bound(),
+        WorkerState::Lost => {
+            row.spec.on_lost == stead_model::fleet::vm::OnLost::Wait || row.is_bound(ordinal)
+        }
     }
 }
 
@@ -215,7 +220,7 @@ impl Scheduler {
         let slot = self.slot(slot_index);
         let state = slot.view.state;
         let is_willing = match purpose {
-            Purpose::Keep => keeps(state, &row.spec),
+            Purpose::Keep => keeps(state, row, ordinal),
             Purpose::KeepAnyway => state == WorkerState::Draining,
             Purpose::Take => state.receives(),
         };
@@ -238,9 +243,9 @@ impl Scheduler {
         if self.rivals(&row.spec).any(|rival| rival.count_on(slot_index) > 0) {
             return Some(Filter::NotWith.into());
         }
-        let used = match purpose {
-            Purpose::Keep | Purpose::KeepAnyway => slot.used,
-            Purpose::Take => slot.used.plus(slot.leaving),
+        let (used, need) = match purpose {
+            Purpose::Keep | Purpose::KeepAnyway => (slot.used, need),
+            Purpose::Take => self.beside(row, ordinal, slot, need),
         };
         if let Some(refusal) = short_of(&slot.view.allocatable, used, need) {
             return Some(refusal);
@@ -248,14 +253,48 @@ impl Scheduler {
         (purpose == Purpose::Take && slot.view.disk_pressure).then(|| Filter::DiskPressure.into())
     }
 
+    /// Returns what others take on a worker, and what an instance that comes there does: where a copy of it leaves, the
+    /// more of what it asks for and what the copy has.
+    pub(super) fn beside(
+        &self,
+        row: &Row,
+        ordinal: u32,
+        slot: &Slot,
+        need: Resources,
+    ) -> (Resources, Resources) {
+        let copy = self.copies_of(row, ordinal).and_then(|copies| copies.get(&slot.view.id)).copied();
+        match copy.or_else(|| self.lost_copy(row, ordinal, slot)) {
+            Some(copy) => (slot.taken().minus(copy), need.larger(copy)),
+            None => (slot.taken(), need),
+        }
+    }
+
+    /// Returns what a copy takes that an instance left on a worker at the last settling.
+    fn lost_copy(&self, row: &Row, ordinal: u32, slot: &Slot) -> Option<Resources> {
+        if self.lost.is_empty() {
+            return None;
+        }
+        let (from, takes) = self.lost.get(&(self.row_index(&row.spec.id)?, ordinal))?;
+        (self.slot(*from).view.id == slot.view.id).then_some(*takes)
+    }
+
+    /// Returns what copies of an instance that leave take on their workers.
+    pub(super) fn copies_of(&self, row: &Row, ordinal: u32) -> Option<&BTreeMap<WorkerName, Resources>> {
+        if self.policy.copies.is_empty() {
+            return None;
+        }
+        self.policy.copies.get(&InstanceKey::new(&row.spec.id, ordinal))
+    }
+
     /// Returns how many workers refuse `instance` for what.
     pub fn refusals(&self, instance: &InstanceKey) -> Option<Refusals> {
         let row = self.row_of(&instance.vm)?;
         let mut counted: BTreeMap<(Filter, usize), (u32, u64)> = BTreeMap::new();
         let mut workers = 0;
+        let need = row.need(instance.ordinal);
         for (index, _) in self.live_slots() {
             workers += 1;
-            let found = self.refusal(row, instance.ordinal, index, row.spec.resources, Purpose::Take);
+            let found = self.refusal(row, instance.ordinal, index, need, Purpose::Take);
             // What fits now did not at its turn only if something left since: the next settling places it.
             let Some(refusal) = found else { continue };
             let entry = counted.entry((refusal.filter, refusal.requirement)).or_insert((0, u64::MAX));

@@ -29,9 +29,9 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(vm: &VmSpec) -> Self {
+    fn of(vm: &VmSpec, need: Resources) -> Self {
         Self {
-            need: vm.resources,
+            need,
             driver: vm.runtime.driver,
             arch: vm.runtime.arch,
             selector: vm.selector.clone(),
@@ -123,9 +123,9 @@ pub(super) struct Indexes {
 const KEPT: usize = 16;
 
 impl Indexes {
-    /// Returns the index for `vm`.
-    pub(super) fn of(&mut self, scheduler: &Scheduler, vm: &VmSpec) -> &Index {
-        let shape = Shape::of(vm);
+    /// Returns the index for an instance of `vm` that takes `need`.
+    pub(super) fn of(&mut self, scheduler: &Scheduler, vm: &VmSpec, need: Resources) -> &Index {
+        let shape = Shape::of(vm, need);
         let found = self.indexes.iter().position(|index| index.shape == shape);
         let at = found.unwrap_or_else(|| {
             let index = Index::build(scheduler, vm, shape);
@@ -186,7 +186,7 @@ impl Index {
     /// Gives a worker its seat, if it has room.
     fn sit(&mut self, scheduler: &Scheduler, slot_index: u32) {
         let slot = scheduler.slot(slot_index);
-        let used = slot.used.plus(slot.leaving);
+        let used = slot.taken();
         if short_of(&slot.view.allocatable, used, self.shape.need).is_some() {
             return;
         }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use stead_model::fleet::state::{MoveReason, WorkerState};
+use stead_model::fleet::vm::Resources;
 
 use super::filter::{Purpose, reason};
 use super::hrw;
@@ -19,12 +20,17 @@ impl Scheduler {
     pub fn settle(&mut self) -> Vec<Move> {
         let mut reasons = Reasons::new();
         self.new_places.clear();
+        self.forget_lost();
         self.keep_pass(&mut reasons);
         let mut indexes = Indexes::default();
         self.place_pass(&mut indexes, &mut reasons);
         self.stay_on_draining();
         spare::rebalance(self, &mut reasons);
         let moves = self.moves(&reasons);
+        self.has_lost = self
+            .before
+            .iter()
+            .any(|(key, before)| before.is_some() && !self.row(key.0).places.contains_key(&key.1));
         self.before.clear();
         self.dirty.clear();
         moves
@@ -82,6 +88,9 @@ impl Scheduler {
             None => self.put(row_index, ordinal, slot, need),
             Some(refusal) => {
                 reasons.insert((row_index, ordinal), reason(refusal, self.slot(slot)));
+                if self.policy.keeps_copies {
+                    self.lose(row_index, ordinal, slot, need);
+                }
             }
         }
     }
@@ -137,33 +146,39 @@ impl Scheduler {
         let mut marks = self.marks(row_index);
         let mut evicted = Vec::new();
         let spec = std::sync::Arc::clone(&self.row(row_index).spec);
-        let mut is_hopeless = false;
+        let mut hopeless: Option<Resources> = None;
         for ordinal in 0..spec.replicas {
             if self.row(row_index).places.contains_key(&ordinal) || self.is_held_back(row_index, ordinal) {
                 continue;
             }
+            // What goes elsewhere in the middle of a rollout runs its old spec there.
+            let need = self.row(row_index).need(ordinal);
             let slot = match self.only_candidate(row_index, ordinal) {
                 Some(candidate) => candidate.filter(|slot| {
                     let row = self.row(row_index);
-                    self.refusal(row, ordinal, *slot, spec.resources, Purpose::Take).is_none()
+                    self.refusal(row, ordinal, *slot, need, Purpose::Take).is_none()
                 }),
+                // Where it has copies there is other room for it than for the rest of its VM.
+                None if self.copies_of(self.row(row_index), ordinal).is_some() => {
+                    self.best_of_all(self.row(row_index), ordinal)
+                }
                 // Nothing is taken off between instances of one VM: what the last did not find is not there.
-                None if is_hopeless => None,
+                None if hopeless == Some(need) => None,
                 None => {
                     let key = hrw::hash(&self.key(row_index, ordinal).to_string());
-                    let index = indexes.of(self, &spec);
+                    let index = indexes.of(self, &spec, need);
                     let found = index.best(self, &spec, &self.row(row_index).spread, &marks, key);
-                    is_hopeless = found.is_none();
+                    hopeless = found.is_none().then_some(need);
                     found
                 }
             };
             let slot = slot.or_else(|| {
                 let freed = spare::preempt(self, row_index, ordinal, reasons, &mut evicted);
-                is_hopeless = is_hopeless && freed.is_none();
+                hopeless = hopeless.filter(|_| freed.is_none());
                 freed
             });
             if let Some(slot) = slot {
-                self.put(row_index, ordinal, slot, spec.resources);
+                self.put(row_index, ordinal, slot, need);
                 self.new_places.push((row_index, ordinal));
                 marks.counts[slot as usize] += 1;
                 indexes.changed(self, slot);

@@ -3,7 +3,7 @@
 use stead_model::fleet::state::WorkerState;
 
 use super::*;
-use crate::fleet::testing::{Dice, any_vm, any_vms, any_workers, worker};
+use crate::fleet::testing::{Dice, any_wide_vm, any_wide_workers, worker};
 
 const CASES: u64 = 10_000;
 
@@ -16,11 +16,16 @@ struct Case {
     previous: Places,
 }
 
+fn any_vms(dice: &mut Dice) -> Vec<Arc<VmSpec>> {
+    let count = 1 + dice.below(3);
+    (0..count).map(|index| Arc::new(any_wide_vm(dice, &format!("v{index}")))).collect()
+}
+
 /// Returns a random fleet that has settled, with workers in any state.
 fn case(seed: u64) -> Case {
     let mut dice = Dice::new(seed);
     let vms = any_vms(&mut dice);
-    let mut workers = any_workers(&mut dice);
+    let mut workers = any_wide_workers(&mut dice);
     let states: Vec<WorkerState> = workers.iter().map(|worker| worker.state).collect();
     workers.iter_mut().for_each(|worker| worker.state = WorkerState::Ready);
     let previous =
@@ -69,9 +74,12 @@ fn hard_rules_are_never_broken() {
             let used = here.iter().fold(Resources::default(), |sum, key| sum.plus(spec(key).resources));
             assert!(used.cpu_milli <= worker.allocatable.cpu_milli, "seed {seed}");
             assert!(used.mem_mib <= worker.allocatable.mem_mib, "seed {seed}");
+            assert!(used.disk_mib <= worker.allocatable.disk_mib.unwrap_or(u64::MAX), "seed {seed}");
             for key in &here {
                 let vm = spec(key);
                 assert!(vm.selector.iter().all(|rule| rule.holds(worker.label(&rule.key))), "seed {seed}");
+                assert!(worker.drivers.contains(&vm.runtime.driver), "seed {seed}");
+                assert!(worker.arch == vm.runtime.arch && worker.spec_version >= 1, "seed {seed}");
                 assert!(vm.pin.as_ref().is_none_or(|pin| *pin == worker.id), "seed {seed}");
                 assert!(!here.iter().any(|other| vm.spread.not_with.contains(&other.vm)), "seed {seed}");
                 let same = here.iter().filter(|other| other.vm == key.vm).count();
@@ -167,21 +175,22 @@ fn the_incremental_path_is_the_full_one() {
         let (mut vms, mut workers): (BTreeMap<VmId, Arc<VmSpec>>, BTreeMap<WorkerName, WorkerView>) =
             Default::default();
         let mut previous = Places::new();
+        let mut been: BTreeSet<InstanceKey> = BTreeSet::new();
         for vm in any_vms(&mut dice) {
             vms.insert(vm.id.clone(), Arc::clone(&vm));
             scheduler.set_vm(vm);
         }
-        for step in 0..3 {
-            match dice.below(7) {
+        for step in 0..4 {
+            match dice.below(9) {
                 0 | 1 => {
-                    for view in any_workers(&mut dice) {
+                    for view in any_wide_workers(&mut dice) {
                         workers.insert(view.id.clone(), view.clone());
                         scheduler.set_worker(view);
                     }
                 }
                 2 => {
                     let id = format!("v{}", dice.below(4));
-                    let vm = Arc::new(any_vm(&mut dice, &id));
+                    let vm = Arc::new(any_wide_vm(&mut dice, &id));
                     // A volume that comes and goes is not known to this test's bookkeeping.
                     let vm = Arc::new(VmSpec { volumes: vec![], ..VmSpec::clone(&vm) });
                     vms.insert(vm.id.clone(), Arc::clone(&vm));
@@ -205,6 +214,19 @@ fn the_incremental_path_is_the_full_one() {
                     policy.frozen = vms.keys().filter(|_| dice.one_in(4)).cloned().collect();
                     scheduler.set_policy(policy.clone());
                 }
+                6 => {
+                    // What copies take that leave, and how many moves for balance are left.
+                    let size = Resources { cpu_milli: 500, mem_mib: 512, disk_mib: 0 };
+                    let left: Vec<WorkerName> = workers.keys().filter(|_| dice.one_in(2)).cloned().collect();
+                    policy.leaving = left.into_iter().map(|name| (name, size)).collect();
+                    policy.rebalance = u32::try_from(dice.below(3)).unwrap();
+                    scheduler.set_policy(policy.clone());
+                }
+                7 => {
+                    let lost = been.iter().filter(|key| !previous.contains_key(*key)).cloned();
+                    policy.brake = dice.one_in(2).then(|| lost.collect());
+                    scheduler.set_policy(policy.clone());
+                }
                 _ => {}
             }
             let moves = scheduler.settle();
@@ -214,6 +236,11 @@ fn the_incremental_path_is_the_full_one() {
             let full =
                 schedule(&Wanted { vms: &all, workers: &views, previous: &previous, policy: policy.clone() });
             assert_eq!(incremental, full, "seed {seed}, step {step}");
+            been.extend(full.assign.keys().cloned());
+            if let Some(homeless) = &mut policy.brake {
+                *homeless = been.iter().filter(|key| !full.assign.contains_key(*key)).cloned().collect();
+                scheduler.set_policy(policy.clone());
+            }
             previous = full.assign.iter().map(|(key, worker)| (key.clone(), Previous::on(worker))).collect();
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn preempt(
 
 /// Returns what has to go from a worker so that the instance fits; none if that is not enough.
 fn victims(scheduler: &Scheduler, row: &Row, ordinal: u32, slot_index: u32) -> Option<Vec<(u32, u32)>> {
-    let need = row.spec.resources;
+    let need = row.need(ordinal);
     // Everything but room has to be right already.
     match scheduler.refusal(row, ordinal, slot_index, Resources::default(), Purpose::Take) {
         None => {}
@@ -48,15 +48,16 @@ fn victims(scheduler: &Scheduler, row: &Row, ordinal: u32, slot_index: u32) -> O
     }
     let slot = scheduler.slot(slot_index);
     let mut candidates: Vec<(u32, u32)> = slot.members.iter().copied().collect();
-    candidates.retain(|(other, _)| {
-        let spec = &scheduler.row(*other).spec;
-        spec.priority < row.spec.priority && !spec.is_bound() && !scheduler.policy.is_frozen(&spec.id)
+    candidates.retain(|(index, ordinal)| {
+        let other = scheduler.row(*index);
+        let is_fixed = other.is_bound(*ordinal) || scheduler.policy.is_frozen(&other.spec.id);
+        other.spec.priority < row.spec.priority && !is_fixed
     });
     candidates.sort_by(|a, b| {
         let of = |row: u32| (scheduler.row(row).spec.priority, &scheduler.row(row).spec.id);
         (of(a.0), b.1).cmp(&(of(b.0), a.1))
     });
-    let mut used = slot.used.plus(slot.leaving);
+    let (mut used, need) = scheduler.beside(row, ordinal, slot, need);
     let mut chosen = Vec::new();
     for victim in candidates {
         if short_of(&slot.view.allocatable, used, need).is_none() {
@@ -84,7 +85,7 @@ pub(super) fn rebalance(scheduler: &mut Scheduler, reasons: &mut Reasons) {
 fn helpful_move(scheduler: &Scheduler) -> Option<((u32, u32), u32)> {
     let full = |index: u32, need: Resources| {
         let slot = scheduler.slot(index);
-        load(&slot.view.allocatable, slot.used.plus(slot.leaving), need)
+        load(&slot.view.allocatable, slot.taken(), need)
     };
     let mut givers: Vec<u32> = scheduler
         .live_slots()
@@ -107,13 +108,14 @@ fn helpful_move(scheduler: &Scheduler) -> Option<((u32, u32), u32)> {
         for (row_index, ordinal) in members {
             let row = scheduler.row(row_index);
             let is_fixed = row.spec.stops_first()
+                || row.is_bound(ordinal)
                 || scheduler.policy.is_frozen(&row.spec.id)
                 // One move for each instance at most.
                 || scheduler.before.get(&(row_index, ordinal)).is_some_and(|before| *before != Some(*giver));
             if is_fixed {
                 continue;
             }
-            let need = row.spec.resources;
+            let need = row.need(ordinal);
             let takers = givers.iter().filter(|taker| {
                 **taker != *giver
                     && full(**taker, need) + 2 <= loads[giver]

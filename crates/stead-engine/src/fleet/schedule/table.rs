@@ -21,9 +21,18 @@ pub(super) struct Slot {
     pub(super) used: Resources,
     /// What leaving copies take: nothing new gets that, and nothing that is there goes for it.
     pub(super) leaving: Resources,
+    /// The same of copies of instances that lost their place here at the last settling.
+    pub(super) left: Resources,
     /// Its instances: row and ordinal.
     pub(super) members: BTreeSet<(u32, u32)>,
     pub(super) is_live: bool,
+}
+
+impl Slot {
+    /// Returns what is not there for anything new.
+    pub(super) fn taken(&self) -> Resources {
+        self.used.plus(self.leaving).plus(self.left)
+    }
 }
 
 /// Where the volumes of an instance are.
@@ -49,6 +58,8 @@ pub(super) struct Row {
     pub(super) spread: BTreeMap<String, u32>,
     /// Where volumes are.
     homes: BTreeMap<u32, Home>,
+    /// Instances that may still run a spec with volumes that bind them.
+    tied: BTreeSet<u32>,
     /// What instances take that still run an old spec.
     holds: BTreeMap<u32, Resources>,
 }
@@ -69,9 +80,14 @@ impl Row {
         self.holds.get(&ordinal).map_or(self.spec.resources, |holds| holds.larger(self.spec.resources))
     }
 
+    /// Whether an instance has to be where its volumes are.
+    pub(super) fn is_bound(&self, ordinal: u32) -> bool {
+        self.spec.is_bound() || self.tied.contains(&ordinal)
+    }
+
     /// Returns where the instance has to be for its volumes.
     pub(super) fn home(&self, ordinal: u32) -> Option<Home> {
-        if self.spec.is_bound() { self.homes.get(&ordinal).copied() } else { None }
+        if self.is_bound(ordinal) { self.homes.get(&ordinal).copied() } else { None }
     }
 }
 
@@ -93,8 +109,12 @@ pub struct Scheduler {
     pub(super) before: BTreeMap<(u32, u32), Option<u32>>,
     /// Instances on draining workers that have no other place.
     pub(super) blocked: BTreeSet<(u32, u32)>,
+    /// Instances that lost their place at the last settling, with where that was and what their copies take.
+    pub(super) lost: BTreeMap<(u32, u32), (u32, Resources)>,
     /// What the last settling placed.
     pub(super) new_places: Vec<(u32, u32)>,
+    /// Whether the last settling took places without another one.
+    pub(super) has_lost: bool,
 }
 
 impl Scheduler {
@@ -111,7 +131,9 @@ impl Scheduler {
             dirty: BTreeSet::new(),
             before: BTreeMap::new(),
             blocked: BTreeSet::new(),
+            lost: BTreeMap::new(),
             new_places: Vec::new(),
+            has_lost: false,
         }
     }
 
@@ -135,8 +157,8 @@ impl Scheduler {
                 let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
                 let hash = hrw::hash(view.id.as_str());
                 self.slot_of.insert(view.id.clone(), index);
-                let (used, members) = (Resources::default(), BTreeSet::new());
-                self.slots.push(Slot { view, hash, used, leaving, members, is_live: true });
+                let (used, left, members) = (Resources::default(), Resources::default(), BTreeSet::new());
+                self.slots.push(Slot { view, hash, used, leaving, left, members, is_live: true });
                 self.dirty.insert(index);
             }
         }
@@ -218,6 +240,7 @@ impl Scheduler {
                 counts: BTreeMap::new(),
                 spread: BTreeMap::new(),
                 homes: BTreeMap::new(),
+                tied: BTreeSet::new(),
                 holds: BTreeMap::new(),
             };
             let index = match self.free.pop() {
@@ -277,11 +300,10 @@ impl Scheduler {
     /// Says where an instance is. Of a VM that nobody wants it is dropped, unless that is frozen.
     pub fn set_previous(&mut self, instance: &InstanceKey, previous: &Previous) {
         let Some(index) = self.row_of.get(&instance.vm).copied() else { return };
-        let row = &mut self.rows[index as usize];
         if let Some(home) = &previous.volumes_on {
-            let slot = self.slot_of.get(home).copied();
-            row.homes.insert(instance.ordinal, slot.map_or(Home::Gone, Home::Slot));
+            self.set_home(instance, home);
         }
+        let row = &mut self.rows[index as usize];
         if instance.ordinal >= row.spec.replicas && !self.policy.is_frozen(&instance.vm) {
             return;
         }
@@ -289,6 +311,7 @@ impl Scheduler {
             Some(holds) => row.holds.insert(instance.ordinal, holds),
             None => row.holds.remove(&instance.ordinal),
         };
+        self.set_tied(instance, previous.is_tied);
         let was = self.take_off(index, instance.ordinal).map(|(slot, _)| slot);
         let Some(worker) = &previous.worker else { return };
         let slot = self.stand_in(worker);
@@ -302,17 +325,47 @@ impl Scheduler {
         }
     }
 
-    /// Whether instances of a VM take what an old spec has.
+    /// Says where the volumes of an instance are.
+    pub fn set_home(&mut self, instance: &InstanceKey, worker: &WorkerName) {
+        let slot = self.slot_of.get(worker).copied();
+        if let Some(index) = self.row_of.get(&instance.vm).copied() {
+            let home = slot.map_or(Home::Gone, Home::Slot);
+            self.rows[index as usize].homes.insert(instance.ordinal, home);
+        }
+    }
+
+    /// Says that an instance has no volumes anywhere.
+    pub fn forget_home(&mut self, instance: &InstanceKey) {
+        if let Some(index) = self.row_of.get(&instance.vm).copied() {
+            self.rows[index as usize].homes.remove(&instance.ordinal);
+        }
+    }
+
+    /// Says whether an instance may still run a spec with volumes that bind it.
+    pub fn set_tied(&mut self, instance: &InstanceKey, is_tied: bool) {
+        let Some(index) = self.row_of.get(&instance.vm).copied() else { return };
+        let tied = &mut self.rows[index as usize].tied;
+        if is_tied {
+            tied.insert(instance.ordinal);
+        } else {
+            tied.remove(&instance.ordinal);
+        }
+    }
+
+    /// Whether instances of a VM have something of an old spec: what it takes, or volumes that bind them.
     pub fn has_holds(&self, vm: &VmId) -> bool {
-        self.row_of(vm).is_some_and(|row| !row.holds.is_empty())
+        self.row_of(vm).is_some_and(|row| !row.holds.is_empty() || !row.tied.is_empty())
     }
 
     /// Says what an instance still takes of an old spec where it is.
     pub fn set_holds(&mut self, instance: &InstanceKey, holds: Option<Resources>) {
         let Some(index) = self.row_of.get(&instance.vm).copied() else { return };
+        let is_frozen = self.policy.is_frozen(&instance.vm);
         let row = &mut self.rows[index as usize];
         let before = row.need(instance.ordinal);
-        match holds {
+        // What goes takes nothing along to an instance that comes in its place.
+        let is_wanted = instance.ordinal < row.spec.replicas || is_frozen;
+        match holds.filter(|_| is_wanted) {
             Some(holds) => row.holds.insert(instance.ordinal, holds),
             None => row.holds.remove(&instance.ordinal),
         };
@@ -365,6 +418,10 @@ impl Scheduler {
         for ordinal in gone {
             self.take_off(row, ordinal);
         }
+        let left = &mut self.rows[row as usize];
+        left.holds.retain(|ordinal, _| *ordinal < first);
+        left.homes.retain(|ordinal, _| *ordinal < first);
+        left.tied.retain(|ordinal| *ordinal < first);
         let stays = |key: &(u32, u32)| key.0 != row || key.1 < first;
         self.before.retain(|key, _| stays(key));
         self.blocked.retain(stays);
@@ -396,6 +453,20 @@ impl Scheduler {
             decrease(&mut row.spread, &place.view.label(key).unwrap_or_default().to_owned());
         }
         Some((slot, need))
+    }
+
+    /// Says that an instance lost its place: a copy of it stays there for now.
+    pub(super) fn lose(&mut self, row: u32, ordinal: u32, slot: u32, takes: Resources) {
+        let place = &mut self.slots[slot as usize];
+        place.left = place.left.plus(takes);
+        self.lost.insert((row, ordinal), (slot, takes));
+    }
+
+    /// Forgets what lost its place before: by now its copies are among those that leave.
+    pub(super) fn forget_lost(&mut self) {
+        for (slot, _) in std::mem::take(&mut self.lost).into_values() {
+            self.slots[slot as usize].left = Resources::default();
+        }
     }
 
     /// Takes an instance off its worker and remembers where it was.
@@ -472,6 +543,16 @@ impl Scheduler {
         row.is_some_and(|row| self.blocked.contains(&(*row, instance.ordinal)))
     }
 
+    /// Whether something lost its place at the last settling and found no other.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
+    /// Returns the VMs that are wanted, or stay where they are.
+    pub fn vms(&self) -> impl Iterator<Item = &VmId> {
+        self.row_of.keys()
+    }
+
     /// Returns where an instance is.
     pub fn place_of(&self, instance: &InstanceKey) -> Option<&WorkerName> {
         let (slot, _) = self.row_of(&instance.vm)?.places.get(&instance.ordinal)?;
@@ -489,22 +570,26 @@ impl Scheduler {
                 .map(move |(ordinal, (slot, _))| (InstanceKey::new(&row.spec.id, *ordinal), *slot))
         });
         schedule.assign = places.map(|(key, slot)| (key, self.slot(slot).view.id.clone())).collect();
-        for row in rows() {
-            let id = &row.spec.id;
+        for (id, index) in &self.row_of {
+            let (index, row) = (*index, self.row(*index));
             if !row.is_wanted || self.policy.is_frozen(id) {
                 continue;
             }
             let mut shared = None;
             for ordinal in (0..row.spec.replicas).filter(|ordinal| !row.places.contains_key(ordinal)) {
                 let key = InstanceKey::new(id, ordinal);
-                // Without volumes the answer is the same for all instances.
-                let refusals = match (&shared, row.home(ordinal)) {
-                    (Some(refusals), None) => Some(Clone::clone(refusals)),
-                    (None, None) => {
+                // Without volumes, an old spec and copies that leave the answer is the same for all instances.
+                let is_alone = row.home(ordinal).is_some()
+                    || row.holds.contains_key(&ordinal)
+                    || self.copies_of(row, ordinal).is_some()
+                    || self.lost.contains_key(&(index, ordinal));
+                let refusals = match &shared {
+                    _ if is_alone => self.refusals(&key),
+                    Some(refusals) => Some(Clone::clone(refusals)),
+                    None => {
                         shared = self.refusals(&key);
                         shared.clone()
                     }
-                    (_, Some(_)) => self.refusals(&key),
                 };
                 schedule.unschedulable.insert(key, refusals.unwrap_or_default());
             }

@@ -1,6 +1,7 @@
 //! Sites as fleets.
 
 use stead_model::site::SiteFile;
+use stead_model::site::manifest::Origin;
 
 use super::*;
 use crate::fleet::canon::vm_hash;
@@ -33,7 +34,18 @@ fn run(site: &Site, fleet: &str) -> Evaluated {
     let mut diagnostics = Diagnostics::default();
     let fleet = FleetFile::read(&source, &mut diagnostics);
     assert_eq!(diagnostics.to_string(), "");
-    evaluate(&Repository { site, fleet: &fleet, source: Some(&source), image_sizes: &BTreeMap::new() })
+    let elsewhere = ["edge/e.yaml", "specs/web.yaml", "fleet.yaml"].into_iter();
+    let elsewhere = elsewhere.filter(|path| is_manifest(&fleet, path)).map(|path| {
+        let text = "schema_version: 2\nname: e\nnodes:\n  - {name: far, type: vm, preset: small}\n";
+        (path.to_owned(), Site::read_manifest(path, text.into(), Origin::Elsewhere))
+    });
+    evaluate(&Repository {
+        site,
+        elsewhere: &elsewhere.collect(),
+        fleet: &fleet,
+        source: Some(&source),
+        image_sizes: &BTreeMap::new(),
+    })
 }
 
 fn told(found: &Evaluated) -> Vec<String> {
@@ -55,6 +67,7 @@ fn nodes_are_vms_and_specs_are_theirs_alone() {
     let text = String::from_utf8(before.blobs[sha256].clone()).unwrap();
     assert_eq!(text.len() as u64, *size);
     assert!(text.contains("nginx") && !text.contains("hostname") && !text.contains("\"node\""), "{text}");
+    assert!(!text.contains("\"digest\""), "{text}");
     let after = run(&site(&[("m", NODES)], "nginx, curl"), fleet);
     assert_eq!(vm_hash(&after.vms[0]), vm_hash(db));
     assert_ne!(vm_hash(&after.vms[1]), vm_hash(web));
@@ -77,6 +90,36 @@ fn what_only_create_does_is_refused() {
         ]
     );
     assert!(found.diagnostics.iter().any(|problem| problem.help.contains("stead create")));
+    assert_eq!(found.failed.as_ref().map(NodeName::as_str), Some("a"));
+}
+
+/// Section 3: dependencies, hosts and one address for several instances are refused as well.
+#[test]
+fn hosts_order_and_addresses_of_several_are_refused() {
+    let nodes = "  - {name: a, type: vm, preset: small}\n  - {name: b, type: vm, preset: small, depends_on: [a]}\n  - {name: c, type: vm, preset: small, host: h1}\n  - {name: d, type: vm, preset: small, count: 2, ip: 192.0.2.7/24}\n  - {name: e, type: vm, preset: small, ip: 192.0.2.8/24}\n";
+    let found = run(&site(&[("m", nodes)], ""), "api_version: v1\n");
+    let told: Vec<String> =
+        told(&found).into_iter().filter(|told| told.starts_with("fleet/unsupported-field")).collect();
+    assert_eq!(
+        told,
+        [
+            "fleet/unsupported-field manifests/m.yaml:5:53 a fleet has no use for `depends_on` of node `b`",
+            "fleet/unsupported-field manifests/m.yaml:6:46 a fleet has no use for `host` of node `c`",
+            "fleet/unsupported-field manifests/m.yaml:7:12 a fleet has no use for `ip` of node `d`",
+        ]
+    );
+    assert!(!found.vms.iter().any(|vm| ["b", "c", "d"].contains(&vm.id.as_str())));
+}
+
+/// Section 6: what no VM may be, no node may be made into: told with file and line.
+#[test]
+fn a_node_keeps_the_rules_of_vms() {
+    let nodes = "  - {name: many, type: vm, preset: small, count: 10001}\n  - {name: most, type: vm, preset: small, count: 10000}\n  - {name: only, type: vm, preset: small, count: 2}\n";
+    let found = run(&site(&[("m", nodes)], ""), "api_version: v1\nvms: {only: {singleton: true}}\n");
+    let told = told(&found);
+    assert!(told[0].starts_with("fleet/out-of-range manifests/m.yaml:4:12 `count` of `many`"), "{told:?}");
+    assert!(told[1].starts_with("fleet/conflict manifests/m.yaml:6:12 `singleton` of `only`"), "{told:?}");
+    assert_eq!((told.len(), found.vms.len()), (2, 1));
 }
 
 /// Section 3: a name taken twice names both files; globs choose; images are blobs.
@@ -99,6 +142,22 @@ fn names_globs_and_images() {
         told(&found),
         ["fleet/unknown-image manifests/m.yaml:4:12 fleet.yaml has no image `firmware`"]
     );
+}
+
+/// Section 2: every file that a glob matches is a manifest, but for those that are something else; a glob that matches none is
+/// told with its place.
+#[test]
+fn manifests_are_where_globs_say() {
+    let site = site(&[("m", NODES)], "");
+    let ids = |found: &Evaluated| found.vms.iter().map(|vm| vm.id.to_string()).collect::<Vec<_>>();
+    let both = run(&site, "api_version: v1\nmanifests: ['manifests/*.yaml', 'edge/*.yaml']\n");
+    assert_eq!((told(&both), ids(&both)), (vec![], vec!["db".into(), "far".into(), "web".into()]));
+    let any = run(&site, "api_version: v1\nmanifests: ['*/*.yaml', '*.yaml']\n");
+    assert_eq!(told(&any), ["fleet/unknown-manifest fleet.yaml:2:25 no manifest is called `*.yaml`"]);
+    assert_eq!(ids(&any).len(), 3);
+    let none = run(&site, "api_version: v1\nmanifests:\n  - manifests/*.yaml\n  - egde/*.yaml\n");
+    assert_eq!(told(&none), ["fleet/unknown-manifest fleet.yaml:4:5 no manifest is called `egde/*.yaml`"]);
+    assert_eq!(ids(&run(&site, "api_version: v1\n")).len(), 2);
 }
 
 #[test]

@@ -48,6 +48,10 @@ fn a_rewritten_branch_is_refused() {
     assert_eq!(refused, Action::RejectRewrite { old: commit('a'), new: commit('0') });
     assert_eq!(decide(&mut state, Seen::Head(commit('0')), POLICY, 1), Action::None);
     assert_eq!(state.accepted, Some(commit('a')));
+    // Back where it was, nothing is refused any more; the same rewrite is, again.
+    assert_eq!(decide(&mut state, Seen::Head(commit('a')), POLICY, 2), Action::None);
+    assert_eq!(state.rejected, None);
+    assert_eq!(decide(&mut state, Seen::Head(commit('0')), POLICY, 3), Action::Inspect(commit('0')));
     let allow = WatchPolicy { rewrites: Rewrites::Allow, debounce: 0 };
     assert_eq!(decide(&mut settled(), rewritten, allow, 0), Action::Evaluate(commit('0')));
 }

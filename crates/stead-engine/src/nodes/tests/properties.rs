@@ -84,7 +84,18 @@ proptest! {
         let (_, forest) = forest_of(&text);
         let only: Vec<String> = only.into_iter().filter(|i| *i < forest.nodes.len()).map(|i| format!("n{i}")).collect();
         let choice = Choice { depth, only };
-        let made = select(&forest, &choice, Verb::Make, &|_| false).unwrap();
+        let made = match select(&forest, &choice, Verb::Make, &|_| false) {
+            Ok(made) => made,
+            // Only what is named can be cut off, and then all of it is.
+            Err(SelectError::Deeper { depth, .. }) => {
+                let is_cut = |name: &String| {
+                    forest.nodes.iter().any(|node| node.name.as_str() == name && node.depth >= depth)
+                };
+                prop_assert!(!choice.only.is_empty() && choice.only.iter().all(is_cut));
+                return Ok(());
+            }
+            Err(error) => return Err(TestCaseError::fail(error.to_string())),
+        };
         let removed = select(&forest, &choice, Verb::Remove, &|_| false).unwrap();
         for (index, node) in forest.nodes.iter().enumerate() {
             if let Some(parent) = node.parent {

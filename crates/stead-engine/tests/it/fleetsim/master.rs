@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use stead_engine::fleet::cluster::{Cluster, Durable, EventKind, Reply};
+use stead_engine::fleet::cluster::{Cluster, Durable, Event, EventKind, Reply};
 use stead_model::fleet::Millis;
 use stead_model::fleet::state::{Heartbeat, Outcome};
 
@@ -58,6 +58,8 @@ pub(super) struct Lead {
     is_away: bool,
     /// Whether it stood still when it was about to write.
     was_writing: bool,
+    /// What a planted fault did.
+    planted: Vec<Event>,
 }
 
 impl Master {
@@ -93,6 +95,7 @@ impl Lead {
     fn lose_store(&mut self, clock: Millis) {
         self.is_away = true;
         self.was_writing = false;
+        self.planted.clear();
         // Somebody looks at once whether it still leads.
         self.next_renewal = clock;
         self.cluster.restore((*self.stored).clone(), clock);
@@ -141,6 +144,7 @@ impl World {
             next_renewal: clock + RENEWAL,
             is_away: false,
             was_writing: false,
+            planted: Vec::new(),
         });
         self.note(&format!("master {index} leads"));
     }
@@ -208,7 +212,13 @@ impl World {
         let master = &mut self.masters[index];
         let clock = master.clock(now);
         if let Some(lead) = &mut master.lead {
+            if self.plant == Some(Plant::ReleaseAll) {
+                lead.planted = release_all(&mut lead.cluster);
+            }
+            let used = lead.cluster.may_use();
+            let before = used.into_iter().map(|(worker, used)| (worker.clone(), used)).collect();
             lead.cluster.tick(clock);
+            self.check_tick(index, &before);
         }
         self.save(index);
     }
@@ -265,7 +275,17 @@ impl World {
         let (clock, is_cut) = (master.clock(now), master.is_cut);
         let Some(lead) = &mut master.lead else { return false };
         lead.was_writing = false;
-        let (number, events) = (lead.number, lead.cluster.take_events());
+        let (number, mut events) = (lead.number, lead.cluster.take_events());
+        match self.plant {
+            Some(Plant::SilentMaster) => events.clear(),
+            Some(Plant::ReleaseAll) => events.append(&mut lead.planted),
+            Some(Plant::TornWrite) => tear(&mut lead.cluster),
+            Some(Plant::NumberTwice) if now.is_multiple_of(3_000) => {
+                let last = &mut lead.cluster.durable.last_generation;
+                *last = last.saturating_sub(1);
+            }
+            _ => {}
+        }
         let is_refused = is_found_out && !self.store.leads(number, now);
         self.store.refused += u64::from(is_refused);
         if is_cut || is_refused {
@@ -295,9 +315,10 @@ impl World {
         true
     }
 
-    /// The publisher: the newest commit, `fleet` first, tried until it is there.
+    /// The publisher: the newest commit, group by group, `fleet` first, tried until it is there.
     pub(super) fn publish(&mut self) {
-        let Some((commit, fleet_done)) = self.publishing else { return };
+        let Some((commit, groups)) = &self.publishing else { return };
+        let (commit, Some(group)) = (*commit, groups.front().cloned()) else { return };
         let leads = |index: &usize| {
             let master = &self.masters[*index];
             master.is_awake() && master.lead.as_ref().is_some_and(|lead| !lead.is_away)
@@ -313,7 +334,7 @@ impl World {
         if !self.save(index) {
             return;
         }
-        let message = self.publication(commit, !fleet_done, generation);
+        let message = self.publication(commit, &group, generation);
         let Some(lead) = &mut self.masters[index].lead else { return };
         let verdict = lead.cluster.publish(&message, clock);
         if !self.save(index) || self.dice.one_in(self.odds.loss) {
@@ -322,9 +343,18 @@ impl World {
         self.note(&format!("{:?}", verdict.outcome));
         match verdict.outcome {
             Outcome::Accepted | Outcome::Duplicate | Outcome::Held | Outcome::Suspended | Outcome::Stale => {
-                self.publishing = (!fleet_done).then_some((commit, true));
+                if let Some((_, groups)) = &mut self.publishing {
+                    groups.pop_front();
+                }
+                self.publishing.take_if(|(_, groups)| groups.is_empty());
             }
             Outcome::Conflict => {}
+            // The group that a VM comes from is published before the one it goes to.
+            Outcome::Invalid if verdict.problems.iter().all(|problem| problem.code == "duplicate-id") => {
+                if let Some((_, groups)) = &mut self.publishing {
+                    groups.rotate_left(1);
+                }
+            }
             Outcome::Invalid => panic!("a good commit is refused: {:?}", verdict.problems),
         }
     }
@@ -369,6 +399,40 @@ impl World {
         let holder = self.store.holder(self.now).filter(|_| !self.masters[index].is_cut);
         if let Some((leader, _)) = holder.filter(|(leader, _)| *leader != index) {
             self.send(Message::Elsewhere { from: index, to, leader });
+        }
+    }
+}
+
+/// A planted fault: every instance may run its new spec at once.
+fn release_all(cluster: &mut Cluster) -> Vec<Event> {
+    let mut events = Vec::new();
+    let targets: Vec<_> =
+        cluster.durable.placements.keys().map(|key| (key.clone(), cluster.target(&key.vm))).collect();
+    for (key, target) in targets {
+        let placement = cluster.durable.placements.get_mut(&key);
+        if let (Some(placement), Some(target)) = (placement, target)
+            && placement.released != target
+        {
+            placement.released = target;
+            events.push(Event {
+                ev: EventKind::Released,
+                commit: None,
+                generation: None,
+                group: None,
+                instance: Some(key),
+                worker: None,
+                reason: String::new(),
+            });
+        }
+    }
+    events
+}
+
+/// A planted fault: of what is active a VM is missing.
+fn tear(cluster: &mut Cluster) {
+    for group in cluster.durable.groups.values_mut() {
+        if let Some(active) = group.active.and_then(|number| group.stored.get_mut(&number)) {
+            active.specs.pop();
         }
     }
 }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use stead_engine::fleet::cluster::{Durable, EventKind};
 use stead_engine::fleet::converge::{State, status};
+use stead_model::GroupName;
 use stead_model::fleet::state::WorkerState;
 use stead_model::fleet::{Code, FleetFile, InstanceKey};
 
@@ -182,8 +183,9 @@ fn f14_the_newer_of_two_commits_stays() {
         let (master, _) = world.cluster_mut().unwrap();
         (master.reserve(&ids[0]), master.reserve(&ids[1]))
     };
-    let newer = world.publication(second, false, high);
-    let older = world.publication(first, false, low);
+    let group = GroupName::default_group();
+    let newer = world.publication(second, &group, high);
+    let older = world.publication(first, &group, low);
     let (master, now) = world.cluster_mut().unwrap();
     assert_eq!(format!("{:?}", master.publish(&newer, now).outcome), "Accepted");
     assert_eq!(format!("{:?}", master.publish(&older, now).outcome), "Stale");
@@ -226,7 +228,11 @@ fn f19_a_bad_image_holds_the_rollout() {
     let ready =
         shown.instances.iter().filter(|instance| instance.key.vm.as_str() == "a" && instance.ready).count();
     assert_eq!(ready, 2, "two keep the old one");
-    assert_eq!(code_of(&world, "a/1"), Some(Code::RolloutHeld));
+    assert_eq!(code_of(&world, "a/1"), Some(Code::WaitingForRollout));
+    let rollout = shown.rollouts.iter().find(|rollout| rollout.vm.as_str() == "a").unwrap();
+    assert_eq!(rollout.code, Some(Code::CrashLoop));
+    let message = rollout.message.as_deref().unwrap();
+    assert!(message.starts_with("the rollout stopped at a/0 (crash-loop)"), "{message}");
     world.commit(vec![vm("a", 3, "v3"), singleton("one", "v1")]);
     world.settle(300);
 }
@@ -286,10 +292,7 @@ fn f26_an_empty_list_is_held() {
     let shown = status(world.master(), false);
     assert_eq!((stops(&world), shown.state), (before, State::Degraded));
     assert!(
-        shown
-            .groups
-            .iter()
-            .any(|group| group.held.as_ref().is_some_and(|held| held.code == Code::HeldGeneration))
+        shown.groups.iter().any(|group| group.held.as_ref().is_some_and(|held| held.code == "empty-set"))
     );
     world.commit(vec![vm("a", 3, "v1"), singleton("one", "v1")]);
     world.settle(60);
@@ -333,17 +336,17 @@ fn f9_f26_a_lost_state_is_taken_from_reports() {
     let before = (starts(&world), stops(&world));
     let workers = world.store.durable.workers.keys().map(|name| (name.clone(), None)).collect();
     world.store.durable = Rc::new(Durable { workers, ..Durable::default() });
-    world.watermark = (0, 0);
+    world.watermark = Default::default();
     world.elect(0);
     let (master, now) = world.cluster_mut().unwrap();
     master.begin_rebuild(now);
     world.pass(150);
     assert_eq!((starts(&world), stops(&world)), before, "leases are renewed, and nothing is known");
-    assert_eq!(code_of(&world, "a/0"), Some(Code::Rebuilding));
+    assert_eq!(code_of(&world, "a/0"), Some(Code::WaitingForAssignment));
     world.commit(vec![]);
     world.pass(60);
     let held = status(world.master(), false).groups.into_iter().find_map(|group| group.held).unwrap();
-    assert_eq!((held.reason.as_deref(), held.stops, held.running), (Some("empty-set"), 4, 4));
+    assert_eq!((held.code.as_str(), held.stops, held.running), ("empty-set", 4, 4));
     assert_eq!((starts(&world), stops(&world)), before);
     world.commit(vec![vm("a", 3, "v1"), singleton("one", "v1")]);
     world.settle(120);

@@ -15,8 +15,16 @@ use stead_model::{GroupName, WorkerName};
 
 use super::world::{Message, Plant, World};
 
+/// What a worker has: thousandths of a processor, and memory. Two of them have room for what is wanted, and one has not.
+pub(super) const CAPACITY: (u64, u64) = (2_500, 3_072);
+
 /// How long an agent may take to stop what has no lease any more.
 pub(super) const FENCE: Millis = 5_000;
+
+/// Returns the zone that a worker is in.
+pub(super) fn zone(index: usize) -> String {
+    format!("z{}", index % 2)
+}
 
 pub(super) struct Worker {
     pub(super) name: WorkerName,
@@ -262,7 +270,9 @@ impl World {
         worker.seq += 1;
         worker.beats += 1;
         let full = worker.needs_full || worker.beats.is_multiple_of(12);
-        let capacity = Allocatable { cpu_milli: 8_000, mem_mib: 8_192, disk_mib: None };
+        let times = if self.plant == Some(Plant::Overbook) { 4 } else { 1 };
+        let capacity =
+            Allocatable { cpu_milli: CAPACITY.0 * times, mem_mib: CAPACITY.1 * times, disk_mib: None };
         let heartbeat = Heartbeat {
             worker: worker.name.clone(),
             boot_id: format!("boot {}", worker.boots),
@@ -278,13 +288,15 @@ impl World {
                 capacity,
                 used: Default::default(),
                 drivers: [Driver::Sandbox].into(),
-                labels: [("zone".to_owned(), format!("z{}", index % 2))].into(),
+                labels: [("zone".to_owned(), zone(index))].into(),
                 arch: Default::default(),
                 os: "linux".to_owned(),
                 spec_version: 1,
                 disk_pressure: worker.here.is_disk_low,
                 nix_version: None,
                 notes: Vec::new(),
+                foreign: Default::default(),
+                mapped: Default::default(),
             }),
         };
         worker.needs_full = worker.needs_full && worker.is_deaf;
@@ -331,7 +343,11 @@ impl World {
 
     pub(super) fn take_answer(&mut self, way: (usize, usize), assignment: Assignment) {
         let hears = self.hears(way);
+        let is_stubborn = self.plant == Some(Plant::Stubborn);
         let worker = &mut self.workers[way.1];
+        if is_stubborn && !worker.applied.instances.is_empty() {
+            return;
+        }
         if hears && is_newer(&worker.applied, &assignment) {
             worker.applied = assignment;
         }
@@ -412,12 +428,20 @@ impl World {
                 return;
             }
             self.check_act(index, &step);
+            if let Step::Start { instance, vm_hash: hash } | Step::Replace { instance, to: hash, .. } = &step
+            {
+                let specs = &self.workers[index].applied.specs;
+                let spec =
+                    specs.iter().find(|spec| spec.id == instance.vm && vm_hash(spec) == *hash).cloned();
+                spec.iter().for_each(|spec| self.check_home(index, instance, spec));
+            }
             let wait = 500 + self.dice.below(3_000);
             self.take_step(index, step, wait);
         }
     }
 
     fn take_step(&mut self, index: usize, step: Step, wait: Millis) {
+        let is_planted = self.plant == Some(Plant::Overlap);
         let worker = &mut self.workers[index];
         let now = worker.clock(self.now);
         worker.acts.push(format!("{step:?}"));
@@ -449,6 +473,9 @@ impl World {
                 }
             }
             Step::Clean(key) => {
+                if self.plant == Some(Plant::TakeStrangers) {
+                    worker.here.foreign.clear();
+                }
                 worker.here.machines.remove(&key);
                 worker.started.remove(&key);
                 worker.gone.insert(key);
@@ -475,7 +502,8 @@ impl World {
                 let old = worker.here.machines.get(&instance);
                 let machine = Local {
                     vm_hash: hash,
-                    is_singleton: spec.is_some_and(|spec| spec.singleton),
+                    is_singleton: spec
+                        .is_some_and(|spec| spec.singleton || (is_planted && spec.id.as_str() == "one")),
                     state: LocalState::Starting,
                     attempts: old.filter(|old| old.vm_hash == hash).map_or(0, |old| old.attempts),
                     next_retry: 0,

@@ -1,6 +1,6 @@
 //! What there is: a repository, a store, masters, workers, and messages on their way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -27,6 +27,30 @@ pub(super) enum Plant {
     LeaseByStandingClock,
     /// Workers measure their lease with the time of day.
     LeaseByTimeOfDay,
+    /// Workers say that they have four times what they have.
+    Overbook,
+    /// A worker that cleans up takes along what is not the fleet's.
+    TakeStrangers,
+    /// The guard is off: whatever is published may be empty.
+    Unguarded,
+    /// What runs is moved for balance though nobody said so.
+    Restless,
+    /// A part of a publication is stored.
+    TornWrite,
+    /// Numbers are given again.
+    NumberTwice,
+    /// What is decided is not told.
+    SilentMaster,
+    /// Everything gets its new spec at once.
+    ReleaseAll,
+    /// What must not run twice is moved as anything else.
+    Overlap,
+    /// Workers do the first thing they were told, and nothing later.
+    Stubborn,
+    /// Volumes that bind are published as such that may be left behind.
+    Unbound,
+    /// What has to be on one worker is published as such that may be anywhere.
+    Unpinned,
 }
 
 /// A generator of numbers.
@@ -115,12 +139,17 @@ pub(super) struct World {
     pub(super) post: BTreeMap<(Millis, u64), Message>,
     sent: u64,
     pub(super) commits: Vec<Commit>,
-    /// Which commits are published, group by group: index and whether `fleet` and `default` are done.
-    pub(super) publishing: Option<(usize, bool)>,
+    /// Which commit is published, and the groups of it that are not yet.
+    pub(super) publishing: Option<(usize, VecDeque<GroupName>)>,
+    /// Whether VMs with volumes, VMs that have to be somewhere, and a second group are drawn.
+    pub(super) is_wide: bool,
+    /// Where each instance had its volumes.
+    pub(super) homes: BTreeMap<InstanceKey, WorkerName>,
     pub(super) events: Vec<Event>,
     pub(super) trace: u64,
     pub(super) moved: u64,
-    pub(super) watermark: (u64, u64),
+    /// The highest number that was issued, and the active one of each group.
+    pub(super) watermark: (u64, BTreeMap<GroupName, u64>),
     /// Instances that did their work when their spec was to change: where, and what they ran.
     pub(super) taken: BTreeMap<InstanceKey, (WorkerName, Digest)>,
 }
@@ -174,10 +203,12 @@ impl World {
             sent: 0,
             commits: Vec::new(),
             publishing: None,
+            is_wide: false,
+            homes: BTreeMap::new(),
             events: Vec::new(),
             trace: seed,
             moved: 0,
-            watermark: (0, 0),
+            watermark: (0, BTreeMap::new()),
             taken: BTreeMap::new(),
         };
         let mut durable = Durable::default();
@@ -200,25 +231,49 @@ impl World {
         self.commit_with(specs, fleet)
     }
 
-    pub(super) fn commit_with(&mut self, specs: Vec<VmSpec>, fleet: FleetFile) -> usize {
+    pub(super) fn commit_with(&mut self, mut specs: Vec<VmSpec>, mut fleet: FleetFile) -> usize {
+        if self.plant == Some(Plant::Unguarded) {
+            fleet.groups.entry(GroupName::default_group()).or_default().allow_empty = true;
+        }
+        if self.plant == Some(Plant::Overlap) {
+            specs.iter_mut().for_each(|spec| spec.singleton = false);
+        }
+        if self.plant == Some(Plant::Unbound) {
+            specs.iter_mut().flat_map(|spec| &mut spec.volumes).for_each(|volume| volume.movable = true);
+        }
+        if self.plant == Some(Plant::Unpinned) {
+            specs.iter_mut().for_each(|spec| spec.pin = None);
+        }
+        if self.plant == Some(Plant::Restless) {
+            fleet.policy.rebalance = 5;
+        }
         let id = CommitId::parse(&format!("{:040x}", self.commits.len() + 1)).unwrap();
         self.commits.push(Commit { id, specs, fleet });
-        self.publishing = Some((self.commits.len() - 1, false));
+        // Whatever once was a group is published, if only as an empty one.
+        let groups: BTreeSet<&GroupName> =
+            self.commits.iter().flat_map(|commit| &commit.specs).map(|spec| &spec.group).collect();
+        let default = GroupName::default_group();
+        let others = groups.into_iter().filter(|group| **group != default).cloned();
+        let queue = [GroupName::fleet(), default.clone()].into_iter().chain(others).collect();
+        self.publishing = Some((self.commits.len() - 1, queue));
         self.commits.len() - 1
     }
 
     /// Returns what the publisher sends for a commit.
-    pub(super) fn publication(&self, commit: usize, is_fleet: bool, generation: u64) -> Publication {
+    pub(super) fn publication(&self, commit: usize, group: &GroupName, generation: u64) -> Publication {
         let Commit { id, specs, fleet, .. } = &self.commits[commit];
-        let group = if is_fleet { GroupName::fleet() } else { GroupName::default_group() };
-        let specs_hash = if is_fleet { policy_hash(fleet) } else { specs_hash(specs) };
+        let is_fleet = *group == GroupName::fleet();
+        let specs: Vec<Arc<VmSpec>> =
+            specs.iter().filter(|spec| spec.group == *group).cloned().map(Arc::new).collect();
+        let specs_hash =
+            if is_fleet { policy_hash(fleet) } else { specs_hash(specs.iter().map(AsRef::as_ref)) };
         Publication {
-            intent_hash: intent_hash(id, &group, &specs_hash),
-            group,
+            intent_hash: intent_hash(id, group, &specs_hash),
+            group: group.clone(),
             commit: id.clone(),
             generation,
             specs_hash,
-            specs: if is_fleet { vec![] } else { specs.iter().cloned().map(Arc::new).collect() },
+            specs,
             policy: is_fleet.then(|| Arc::new(fleet.clone())),
         }
     }

@@ -5,7 +5,9 @@ use std::time::Instant;
 use stead_engine::fleet::canon::{intent_hash, policy_hash, specs_hash};
 use stead_engine::fleet::cluster::Cluster;
 use stead_model::fleet::state::{Allocatable, Heartbeat, HoldTarget, Publication};
-use stead_model::fleet::vm::{Driver, OnLost, Ready, Resources, Restart, Rollout, Runtime, Spread, Volume};
+use stead_model::fleet::vm::{
+    Driver, OnLost, Ready, Resources, Restart, Retain, Rollout, Runtime, Spread, Volume,
+};
 
 use super::*;
 
@@ -105,6 +107,8 @@ fn beat(cluster: &mut Cluster, worker: &str, seq: u64, used: u64, now: Millis) {
             disk_pressure: false,
             nix_version: None,
             notes: Vec::new(),
+            foreign: Default::default(),
+            mapped: Default::default(),
         }),
     };
     cluster.heartbeat(&heartbeat, now);
@@ -113,7 +117,7 @@ fn beat(cluster: &mut Cluster, worker: &str, seq: u64, used: u64, now: Millis) {
 fn assert_same(a: &Durable, b: &Durable) {
     assert_eq!(a.last_generation, b.last_generation);
     assert_eq!((&a.commits, &a.placements, &a.ghosts), (&b.commits, &b.placements, &b.ghosts));
-    assert_eq!((&a.specs, &a.holds), (&b.specs, &b.holds));
+    assert_eq!((&a.specs, &a.holds, &a.volumes), (&b.specs, &b.holds, &b.volumes));
     assert_eq!(a.workers.keys().collect::<Vec<_>>(), b.workers.keys().collect::<Vec<_>>());
     assert_eq!(a.groups.len(), b.groups.len());
     for (name, group) in &a.groups {
@@ -135,7 +139,7 @@ fn what_is_written_reads_back() {
     let mut cluster = Cluster::resume(Durable::default(), 1, 1_000);
     let mut dice = 7_u64;
     let groups = ["default", "edge", "fleet"].map(|name| GroupName::parse(name).unwrap());
-    let mut had_old_specs = false;
+    let (mut had_old_specs, mut had_volumes) = (false, false);
     for step in 1..70 {
         dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let roll = usize::try_from(dice >> 40).unwrap();
@@ -145,6 +149,10 @@ fn what_is_written_reads_back() {
         let specs = (0..roll % 40).map(|at| {
             let mut spec = spec(&format!("{}-{at}", group.as_str()), 1, dice >> 60);
             spec.singleton = at % 5 == 0;
+            if at % 7 == 0 {
+                let (name, retain) = (VmId::parse("data").unwrap(), Retain::Keep);
+                spec.volumes.push(Volume { name, size_mib: 1, retain, movable: false });
+            }
             spec.resources.cpu_milli += (dice >> 61) + 1;
             spec
         });
@@ -163,11 +171,12 @@ fn what_is_written_reads_back() {
         mirror.advance(difference);
         had_old_specs |=
             shelf.entries.keys().any(|key| key.starts_with("spec/") && key.matches('/').count() == 2);
+        had_volumes |= shelf.entries.keys().any(|key| key.starts_with("volume/"));
         assert!(mirror.difference(&cluster.durable).is_empty(), "what was written is not written again");
         assert_same(mirror.durable(), &cluster.durable);
         assert_same(shelf.load().durable(), &cluster.durable);
     }
-    assert!(had_old_specs);
+    assert!(had_old_specs && had_volumes);
     // What another leader reads is what this one has.
     let loaded = shelf.load();
     let mut next = Cluster::resume(loaded.durable().clone(), 2, 1_000_000);

@@ -103,7 +103,14 @@ impl Owner {
     fn decide(&mut self, seen: Seen) {
         let was_head = matches!(seen, Seen::Head(_));
         let (policy, now) = (self.policy(), self.now());
-        match branch::decide(&mut self.branch, seen, policy, now) {
+        let waiting = self.branch.pending.as_ref().map(|(head, _)| head.clone());
+        let action = branch::decide(&mut self.branch, seen, policy, now);
+        if let (Some(old), Some((new, _))) = (&waiting, &self.branch.pending) {
+            self.note_superseded(old, new);
+        } else if let (Some(old), Action::Evaluate(new)) = (&waiting, &action) {
+            self.note_superseded(old, new);
+        }
+        match action {
             Action::None if was_head => self.unchanged(),
             Action::None => {}
             Action::Inspect(head) => {
@@ -142,6 +149,14 @@ impl Owner {
         }
     }
 
+    /// Writes down that a head had not stayed for long enough when another came.
+    fn note_superseded(&self, old: &CommitId, new: &CommitId) {
+        if old != new {
+            let (stage, reason) = (SUPERSEDED.to_owned(), format!("by {new}"));
+            self.note(Ev::Pipeline, Fields { commit: Some(old.clone()), stage, reason, ..Fields::default() });
+        }
+    }
+
     /// The head is what was accepted or refused last.
     fn unchanged(&mut self) {
         let rejected = self.kept.rejected.as_ref();
@@ -150,7 +165,13 @@ impl Owner {
                 self.ending = Ending::Rejected;
                 self.watch_state(&rejection.state, Some(rejection.error));
             }
-            None => self.watch_state("ok", None),
+            None => {
+                self.watch_state("ok", None);
+                self.watcher.rejected = None;
+                if self.kept.rejected.take().is_some() {
+                    self.save();
+                }
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use stead_model::fleet::peer::Role;
+
 use super::*;
 use crate::identity::{Authority, MemoryLedger};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stead_engine::fleet::reconcile::{
-    self, Closure, ClosureState, Here, Local, LocalState, Step, StopReason,
+    self, Closure, ClosureState, Exit, Here, Local, LocalState, Step, StopReason,
 };
 use stead_model::fleet::state::Assignment;
 use stead_model::fleet::vm::VmSpec;
@@ -17,11 +17,14 @@ use super::{Agent, Busy, Done, PAUSE, assigned, clock};
 use crate::events::Ev;
 use crate::worker::act::{ActError, Order};
 use crate::worker::facts;
+use crate::worker::fetch::Progress;
 use crate::worker::files::{Cause, Record};
-use crate::worker::observe::{self, Sight};
+use crate::worker::observe::{self, Found, Sight};
 
 /// How often the lease is looked at while singletons run: timers stand still while the machine is suspended.
 const LEASE_LOOK: Millis = 1_000;
+/// How often it is told how much of what is fetched has come.
+const FETCH_LOOK: Millis = 5_000;
 /// How long a singleton may take to stop once its lease is over.
 pub(super) const FENCE: Duration = Duration::from_secs(2);
 
@@ -41,6 +44,8 @@ impl Agent {
             // How full the disk is decides what is placed here: that is told at once.
             self.needs_full |= here.is_disk_low != self.was_disk_low;
             self.was_disk_low = here.is_disk_low;
+            self.needs_full |= sight.foreign != self.foreign;
+            self.foreign.clone_from(&sight.foreign);
             self.has_singletons = here.machines.values().any(|machine| machine.is_singleton)
                 || self.applied.iter().flat_map(|applied| &applied.specs).any(|spec| spec.singleton);
             // Without a word of what is wanted nothing is done but what two agents could not agree on later.
@@ -55,9 +60,12 @@ impl Agent {
             if self.has_singletons {
                 self.wake(now + LEASE_LOOK);
             }
+            if !self.progress.is_empty() {
+                self.wake(now + FETCH_LOOK);
+            }
             let applied = known.clone().unwrap_or_default();
             self.refresh_records(&applied, &sight);
-            self.note_ends(&sight);
+            self.note_ends(&applied, &sight);
             let mut again = false;
             for step in &reconciled.steps {
                 again |= self.begin_step(step, &applied, &sight);
@@ -84,22 +92,32 @@ impl Agent {
         }
     }
 
-    /// Writes down what came to its end, by itself or by an agent that did not live to say so.
-    fn note_ends(&self, sight: &Sight) {
+    /// Writes down what came to its end, by itself or by an agent that did not live to say so, and what is not as it was left
+    /// though nobody here did anything to it.
+    fn note_ends(&self, applied: &Assignment, sight: &Sight) {
         for (key, found) in sight.instances.iter().filter(|(key, _)| !self.busy.contains_key(*key)) {
-            // What cannot be written is written by whoever looks next.
+            if let Some(reason) = drift(found).filter(|_| assigned(applied, key).is_some()) {
+                self.tell_once(found, Ev::Drift, reason);
+            }
             match found.state {
-                LocalState::Remains => self.hands.note_stopped(key).ok(),
-                LocalState::Gone { .. } if !found.record.has_told(Ev::Exited) => {
-                    let (record, reason) = (self.hands.files.record(key), detail_of(found));
-                    record.and_then(|record| self.hands.tell(record, Cause { ev: Ev::Exited, reason }).ok())
-                }
-                LocalState::Gone { .. }
-                | LocalState::Running
-                | LocalState::Starting
-                | LocalState::Stopping
-                | LocalState::Begun => None,
-            };
+                // What cannot be written is written by whoever looks next.
+                LocalState::Remains => self.hands.note_stopped(key).unwrap_or(()),
+                LocalState::Gone { .. } => self.tell_once(found, Ev::Exited, detail_of(found)),
+                LocalState::Running | LocalState::Starting | LocalState::Stopping | LocalState::Begun => {}
+            }
+        }
+    }
+
+    /// Writes down what happened to an instance, unless that was done when it was looked at.
+    fn tell_once(&self, found: &Found, ev: Ev, reason: String) {
+        let has_told = |known: Ev| found.record.has_told(known);
+        // The end is what is written last of a run: whoever has it has what came before, too.
+        if has_told(ev) || has_told(Ev::Exited) {
+            return;
+        }
+        if let Some(record) = self.hands.files.record(&found.record.instance) {
+            // What cannot be written is written by whoever looks next.
+            self.hands.tell(record, Cause { ev, reason }).ok();
         }
     }
 
@@ -230,8 +248,12 @@ impl Agent {
             Step::Fetch(hash) => {
                 let Some(spec) = spec_of(applied, hash) else { return false };
                 let (fetcher, hash) = (Arc::clone(&self.fetcher), *hash);
-                let id = self.work.spawn(async move { Done::Fetched(hash, fetcher.fetch(&spec).await) }).id();
+                let progress = Arc::new(Progress::of(&spec));
+                self.progress.insert(hash, Arc::clone(&progress));
+                let fetching = async move { Done::Fetched(hash, fetcher.fetch(&spec, &progress).await) };
+                let id = self.work.spawn(fetching).id();
                 self.fetching.insert(hash, id);
+                self.wake(clock::now() + FETCH_LOOK);
                 false
             }
             Step::Root(hash) => {
@@ -299,8 +321,30 @@ impl Agent {
         }
         let assigned = applied.instances.iter().map(|assigned| assigned.vm_hash);
         let in_use = assigned.chain(sight.instances.values().map(|found| found.record.vm_hash)).collect();
+        let assigned = applied.instances.iter().map(|assigned| &assigned.instance);
+        let here = assigned.chain(sight.instances.keys()).map(|key| key.vm.clone()).collect();
         // What could not be dropped is found again.
-        self.fetcher.collect(&in_use, &applied.specs, self.settings.file.keep_previous).ok();
+        self.fetcher.collect(&here, &in_use, &applied.specs, self.settings.file.keep_previous).ok();
+    }
+}
+
+/// Returns how an instance is other than its record says, where nobody here did that and it did not end by itself.
+fn drift(found: &Found) -> Option<String> {
+    let record = &found.record;
+    match found.state {
+        LocalState::Gone { exit: Exit::Killed, .. } => Some(format!("it was killed: {}", detail_of(found))),
+        LocalState::Begun if record.pid.is_some() => Some("another process than its own is there".to_owned()),
+        LocalState::Remains if record.pid.is_some() && !record.is_stopping => {
+            let is_same_boot = record.boot_id == clock::boot_id();
+            let why = if is_same_boot { "its machine is gone" } else { "the worker's machine was restarted" };
+            Some(why.to_owned())
+        }
+        LocalState::Gone { .. }
+        | LocalState::Begun
+        | LocalState::Remains
+        | LocalState::Running
+        | LocalState::Starting
+        | LocalState::Stopping => None,
     }
 }
 

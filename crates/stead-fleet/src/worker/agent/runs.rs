@@ -116,7 +116,7 @@ impl Agent {
             let mut told = absent(key);
             told.state = report::word_of_bits(closure.state);
             told.code = reconciled.codes.get(key).copied();
-            told.detail = self.fetch_messages.get(&hash).cloned().unwrap_or_default();
+            told.detail = self.fetch_words(&hash).unwrap_or_default();
             if let Some(busy) = self.busy.get(key) {
                 told.state = report::word(busy.state, true);
             }
@@ -127,6 +127,12 @@ impl Agent {
         }
         self.figures.saw(seen.values().map(|seen| seen.state));
         self.told.update(seen);
+    }
+
+    /// Returns how much of the bits of a spec has come, or why they cannot be had.
+    fn fetch_words(&self, hash: &Digest) -> Option<String> {
+        let coming = self.progress.get(hash).map(|progress| progress.describe());
+        coming.or_else(|| self.fetch_messages.get(hash).cloned())
     }
 
     pub(super) fn see_one(
@@ -154,14 +160,14 @@ impl Agent {
             code = Some(Code::BuiltLocally);
         }
         let wanted = self.applied.as_ref().and_then(|applied| assigned(applied, key));
-        if let Some(message) = wanted.and_then(|wanted| self.fetch_messages.get(&wanted.vm_hash)) {
-            detail.clone_from(message);
+        if let Some(words) = wanted.and_then(|wanted| self.fetch_words(&wanted.vm_hash)) {
+            detail = words;
+        }
+        if code == Some(Code::CrashLoop) {
+            detail = format!("{} ends, the last: {}", record.attempts, detail_of(found));
         }
         if let Some(paused) = self.paused.get(key) {
             (code, detail) = (Some(paused.code), paused.message.clone());
-        }
-        if code.is_none() && record.driver != record.spec.runtime.driver {
-            detail = format!("driver: {} (mapped)", record.driver.word());
         }
         Seen {
             key: key.clone(),

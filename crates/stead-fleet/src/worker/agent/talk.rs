@@ -81,6 +81,9 @@ impl Agent {
     pub(super) fn apply(&mut self, mut incoming: Assignment) {
         let is_news = self.applied.as_ref().is_none_or(|applied| reconcile::is_newer(applied, &incoming));
         if !is_news {
+            let numbers = |one: &Assignment| (one.epoch, one.generation, one.revision);
+            let is_same = self.applied.as_ref().is_some_and(|applied| numbers(applied) == numbers(&incoming));
+            self.figures.ignored.add(u64::from(!is_same));
             return;
         }
         self.fill_in(&mut incoming);
@@ -145,7 +148,7 @@ impl Agent {
             instances: self.told.to_tell(is_full),
             facts: is_full.then(|| {
                 let directory = self.hands.files.directory();
-                facts::facts(&self.settings.file, directory, &self.abilities, self.used)
+                facts::facts(&self.settings.file, directory, &self.abilities, self.used, &self.foreign)
             }),
         };
         let (master, snapshot) = (Arc::clone(&self.master), self.told.snapshot());

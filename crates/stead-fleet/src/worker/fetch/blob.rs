@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
@@ -10,7 +11,7 @@ use stead_model::fleet::Code;
 use stead_model::plan::Digest;
 use stead_runner::operation::OpError;
 
-use super::FetchError;
+use super::{FetchError, Progress};
 use crate::worker::files::ASIDE;
 
 /// How long one blob may take.
@@ -24,8 +25,10 @@ pub(super) async fn fetch(
     sha256: &Digest,
     size: u64,
     place: &Path,
+    progress: &Arc<Progress>,
 ) -> Result<u64, FetchError> {
     if fs::metadata(place).is_ok_and(|found| found.is_file() && found.len() == size) {
+        progress.add(size);
         return Ok(0);
     }
     let Some(base) = base else {
@@ -35,7 +38,7 @@ pub(super) async fn fetch(
     };
     let from = format!("{}/sha256/{sha256}", base.trim_end_matches('/'));
     let failed = |error: io::Error| FetchError::failed(format!("{from}: {error}"));
-    let mut arriving = Arriving::begin(place, sha256, size).map_err(failed)?;
+    let mut arriving = Arriving::begin(place, sha256, size, progress).map_err(failed)?;
     if base.starts_with("https://") || base.starts_with("http://") {
         let mut sink =
             |piece: &[u8]| arriving.take(piece).map_err(|error| OpError::operation(error.to_string()));
@@ -67,13 +70,15 @@ struct Arriving {
     came: u64,
     wanted: Digest,
     size: u64,
+    progress: Arc<Progress>,
 }
 
 impl Arriving {
-    fn begin(place: &Path, sha256: &Digest, size: u64) -> io::Result<Self> {
+    fn begin(place: &Path, sha256: &Digest, size: u64, progress: &Arc<Progress>) -> io::Result<Self> {
         let directory = place.parent().unwrap_or(Path::new("/"));
         let file = tempfile::Builder::new().prefix(ASIDE).tempfile_in(directory)?;
-        Ok(Self { file, place: place.to_owned(), hasher: Sha256::new(), came: 0, wanted: *sha256, size })
+        let (place, wanted, progress) = (place.to_owned(), *sha256, Arc::clone(progress));
+        Ok(Self { file, place, hasher: Sha256::new(), came: 0, wanted, size, progress })
     }
 
     /// Takes a piece; more than was announced is an error at once.
@@ -83,7 +88,9 @@ impl Arriving {
             return Err(io::Error::other(format!("it is longer than the {} bytes announced", self.size)));
         }
         self.hasher.update(piece);
-        self.file.write_all(piece)
+        self.file.write_all(piece)?;
+        self.progress.add(piece.len() as u64);
+        Ok(())
     }
 
     /// Puts it in its place, if it is what was announced.

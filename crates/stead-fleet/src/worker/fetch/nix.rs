@@ -62,11 +62,11 @@ impl Nix {
         let problem = problem.unwrap_or_else(|| {
             FetchError::failed(format!("no cache to copy {} from: set `nix.caches`", path.as_str()))
         });
-        let may_build = self.settings.local_build && problem.code == Code::FetchFailed;
-        if !may_build {
+        let is_away = matches!(problem.code, Code::FetchFailed | Code::MissingDependency);
+        if !(self.settings.local_build && is_away) {
             return Err(problem);
         }
-        self.build(path).await?;
+        self.build(path, problem).await?;
         let built = self.compare(path, nar_hash, "this worker").await?;
         Ok(Fetched { is_built_locally: true, ..built })
     }
@@ -98,9 +98,7 @@ impl Nix {
 
     /// Returns the names of the keys that a cache has signatures by.
     async fn signers(&self, path: &StorePath, cache: &str) -> Result<Vec<String>, FetchError> {
-        let job = self.plain_job("path-info").arg("--json").arg("--store").arg(cache).arg(path.as_str());
-        let said = run(job).await?;
-        let info: Value = serde_json::from_str(&said.stdout).unwrap_or_default();
+        let info = self.info_of(path, cache).await?;
         let signatures =
             entry_of(&info, path).and_then(|entry| entry.get("signatures")).and_then(Value::as_array);
         let names = signatures.into_iter().flatten().filter_map(|signature| match signature {
@@ -111,9 +109,56 @@ impl Nix {
         Ok(names.collect())
     }
 
-    async fn build(&self, path: &StorePath) -> Result<(), FetchError> {
-        let said = run(self.job("build").arg("--no-link").arg(path.as_str())).await?;
-        if said.is_well { Ok(()) } else { Err(classify(path, &said.stderr)) }
+    /// Builds a path from the derivation that it comes of. Without one there is what kept it from being fetched.
+    async fn build(&self, path: &StorePath, problem: FetchError) -> Result<(), FetchError> {
+        let Some(deriver) = self.deriver(path).await? else {
+            let message = format!("{}; it cannot be built: no cache names its derivation", problem.message);
+            return Err(FetchError { message, ..problem });
+        };
+        for cache in &self.settings.caches {
+            // With everything it is made from; one that is here needs no cache.
+            let job = self.job("copy").arg("--derivation").arg("--from").arg(cache).arg(&deriver);
+            if run(job).await?.is_well {
+                break;
+            }
+        }
+        let mut error = problem;
+        // To older ones a derivation is what it makes, to newer ones it is that only if they are told so.
+        for target in [format!("{deriver}^*"), deriver] {
+            let said = run(self.job("build").arg("--no-link").arg(target)).await?;
+            if !said.is_well {
+                error = classify(path, &said.stderr);
+            } else if self.facts(path).await?.is_some() {
+                return Ok(());
+            }
+        }
+        Err(error)
+    }
+
+    /// Returns the derivation that a path comes of, as this store or a cache knows it.
+    async fn deriver(&self, path: &StorePath) -> Result<Option<String>, FetchError> {
+        let job = self.job("path-info").arg("--offline").arg("--derivation").arg(path.as_str());
+        let here = run(job).await?;
+        let here = here.stdout.lines().find(|line| line.ends_with(".drv")).filter(|_| here.is_well);
+        if let Some(deriver) = here {
+            return Ok(Some(deriver.to_owned()));
+        }
+        for cache in &self.settings.caches {
+            let info = self.info_of(path, cache).await?;
+            let deriver =
+                entry_of(&info, path).and_then(|entry| entry.get("deriver")).and_then(Value::as_str);
+            if let Some(deriver) = deriver.filter(|deriver| deriver.ends_with(".drv")) {
+                let name = deriver.rsplit('/').next().unwrap_or(deriver);
+                return Ok(Some(format!("/nix/store/{name}")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns what a cache says of a path.
+    async fn info_of(&self, path: &StorePath, cache: &str) -> Result<Value, FetchError> {
+        let job = self.plain_job("path-info").arg("--json").arg("--store").arg(cache).arg(path.as_str());
+        Ok(serde_json::from_str(&run(job).await?.stdout).unwrap_or_default())
     }
 
     async fn compare(&self, path: &StorePath, nar_hash: &str, from: &str) -> Result<Fetched, FetchError> {

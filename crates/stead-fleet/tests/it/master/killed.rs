@@ -23,7 +23,7 @@ const ORDER: &str = "STEAD_TEST_MASTER";
 const PUBLICATIONS: u64 = 1_000;
 
 /// Returns the VMs of a commit: all of them say which, and how many there are depends on it.
-fn of_commit(number: u64) -> Vec<Arc<VmSpec>> {
+pub(super) fn of_commit(number: u64) -> Vec<Arc<VmSpec>> {
     let label = format!(r#","labels":{{"commit":"{number}"}}"#);
     let count = |at: u64| u32::try_from(1 + (number + at) % 2).unwrap();
     let list: Vec<(String, u32)> = (0..4).map(|at| (format!("vm-{at}"), count(at))).collect();
@@ -57,7 +57,7 @@ fn a_master_of_its_own() {
             let line = match publish(&*master, number, "default", of_commit(number)).await {
                 Ok(verdict) if matches!(verdict.outcome, Outcome::Accepted | Outcome::Duplicate) => {
                     number += 1;
-                    format!("{}\n", number - 1)
+                    format!("{} {}\n", number - 1, verdict.active)
                 }
                 Ok(verdict) => panic!("{verdict:?}"),
                 Err(CallError::NotLeader { .. }) => "not-leader\n".to_owned(),
@@ -93,8 +93,17 @@ impl Drop for Process {
 
 /// Returns the commits that were acknowledged.
 pub(super) fn acknowledged(file: &Path) -> Vec<u64> {
+    generations(file).into_iter().map(|(commit, _)| commit).collect()
+}
+
+/// Returns the commits that were acknowledged, each with its generation.
+pub(super) fn generations(file: &Path) -> Vec<(u64, u64)> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
+    let both = |line: &str| {
+        let (commit, generation) = line.split_once(' ')?;
+        Some((commit.parse().ok()?, generation.parse().ok()?))
+    };
+    text.lines().filter_map(both).collect()
 }
 
 /// Fails unless what is stored is one commit, whole, and not older than `least`. Returns which.

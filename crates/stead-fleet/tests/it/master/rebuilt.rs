@@ -103,7 +103,8 @@ async fn a_lost_state_is_rebuilt_from_reports() {
     let still = places(&shown);
     assert!(before.iter().all(|(key, worker)| still.get(key) == Some(worker)), "{still:?}");
     let camera = shown["instances"].as_array().unwrap().iter().find(|one| one["key"] == "cam/0").unwrap();
-    assert_eq!((&camera["group"], &camera["code"]), (&"edge".into(), &"rebuilding".into()));
+    assert_eq!((&camera["group"], &camera["code"]), (&"edge".into(), &"waiting-for-assignment".into()));
+    assert!(camera["message"].as_str().unwrap().contains("state was lost"), "{camera:#}");
     accepted(&*handle, 5, "edge", edge()).await;
     let shown = settle(&*handle, &mut workers, is_converged).await;
     assert_eq!(places(&shown), still);
@@ -185,7 +186,7 @@ async fn a_singleton_of_a_silent_worker_waits_for_it() {
     let shown = status(&*handle).await;
     assert_eq!(
         (&shown["store"]["state"], &shown["store"]["code"]),
-        (&"rebuilding".into(), &"rebuilding".into())
+        (&"rebuilding".into(), &"waiting-for-assignment".into())
     );
     assert!(shown["store"]["message"].as_str().unwrap().contains("w2"), "{shown:#}");
     while handle.reserve_generation(&commit(1), "p").await.is_err() {

@@ -11,18 +11,18 @@ use stead_fleet::wire::{Carrier, Client};
 use stead_model::diagnostic::{Diagnostics, Source};
 use stead_model::fleet::peer::Role;
 use stead_model::fleet::services::MasterFile;
+use stead_testkit::etcd::Server;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::yard::*;
-use crate::store::etcd::Server;
 
 fn options(directory: &Path, text: &str) -> MasterOptions {
     let mut problems = Diagnostics::default();
     let source = Source { name: "master.yaml".into(), text: text.into() };
     let file = MasterFile::read(&source, &mut problems).unwrap();
     assert!(!problems.has_errors(), "{problems:?}");
-    MasterOptions { directory: directory.to_owned(), file, rebuild: false }
+    MasterOptions { directory: directory.to_owned(), file, rebuild: false, is_told: false }
 }
 
 fn near(name: &str, store: &str) -> String {

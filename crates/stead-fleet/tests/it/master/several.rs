@@ -1,6 +1,7 @@
 //! Case 19: three masters on one distributed store.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,12 @@ use serde_json::json;
 use stead_fleet::api::{CallError, Master};
 use stead_fleet::master::{Handle, Running, Settings, start};
 use stead_fleet::store::Etcd;
+use stead_model::fleet::VmSpec;
 use stead_model::fleet::state::{Outcome, Snapshot};
+use stead_testkit::etcd::Server;
 
-use super::killed::{Process, acknowledged};
+use super::killed::{Process, acknowledged, generations, of_commit};
 use super::yard::*;
-use crate::store::etcd::Server;
 
 fn on(server: &Server, name: &str) -> Settings {
     let store = Etcd::new(&[server.address()], "stead/", None).unwrap();
@@ -129,6 +131,79 @@ async fn a_leader_that_was_paused_writes_nothing() {
     let group = Snapshot::read("snapshot", &text.0).unwrap().groups.remove(0);
     assert_eq!((group.commit, group.specs.len()), (commit(5_000), 1));
     assert!(acknowledged(&acks).len() <= before.len() + 1, "nothing more was acknowledged");
+    running.stop().await;
+}
+
+/// Case 19: three masters, each a process that publishes whenever it leads. The one that leads is paused in the middle of that,
+/// and goes on when another one leads; then that one is killed. What was acknowledged is of one leader after the other,
+/// in order, and the newest of it is stored as a whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn leaders_that_are_paused_and_killed_under_load_lose_no_generation() {
+    let Some(server) = Server::start() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let acks = ["m1", "m2", "m3"].map(|name| dir.path().join(name));
+    let mut processes: BTreeMap<usize, Process> = BTreeMap::new();
+    for (at, file) in acks.iter().enumerate() {
+        let (first, name) = (1 + at as u64 * 1_000_000, format!("m{}", at + 1));
+        let order = json!({"etcd": server.address(), "acks": file, "first": first, "name": name});
+        processes.insert(at, Process::start(&order));
+    }
+    /// Waits until one of these has acknowledged twenty more than it had, and returns which.
+    async fn busy(acks: &[PathBuf], among: &[usize]) -> usize {
+        let before: Vec<usize> = acks.iter().map(|file| acknowledged(file).len()).collect();
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let found = among.iter().find(|at| acknowledged(&acks[**at]).len() >= before[**at] + 20);
+            if let Some(found) = found {
+                return *found;
+            }
+            assert!(Instant::now() < end, "somebody leads");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    let others = |at: usize| (0..3).filter(|other| *other != at).collect::<Vec<_>>();
+    let refusals =
+        |at: usize| std::fs::read_to_string(&acks[at]).unwrap_or_default().matches("not-leader").count();
+
+    let paused = busy(&acks, &[0, 1, 2]).await;
+    signal(processes[&paused].0.id(), Signal::STOP);
+    let (refused, had) = (refusals(paused), acknowledged(&acks[paused]).len());
+    let killed = busy(&acks, &others(paused)).await;
+    signal(processes[&paused].0.id(), Signal::CONT);
+    let end = Instant::now() + Duration::from_secs(60);
+    while refusals(paused) == refused {
+        assert!(Instant::now() < end, "it learns that it was deposed");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(acknowledged(&acks[paused]).len() <= had + 1, "nothing more was acknowledged");
+    processes.remove(&killed);
+    busy(&acks, &others(killed)).await;
+    processes.clear();
+
+    let mut all: Vec<(u64, usize, u64)> = Vec::new();
+    for (at, file) in acks.iter().enumerate() {
+        let of = generations(file);
+        assert!(of.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1), "m{} went back", at + 1);
+        all.extend(of.into_iter().map(|(number, generation)| (generation, at, number)));
+    }
+    all.sort_unstable();
+    assert!(all.is_sorted_by(|a, b| a.0 < b.0), "a number was given twice");
+    let running = start(on(&server, "m4")).await.unwrap();
+    let master = running.handle();
+    leader_of(std::slice::from_ref(&master)).await;
+    // Where leaders took turns in between, there were more turns than leaders.
+    let turns = 1 + all.windows(2).filter(|pair| pair[0].1 != pair[1].1).count() as u64;
+    let leaders = master.leader().await.epoch - 1;
+    assert!((3..=leaders).contains(&turns), "{turns} turns of {leaders} leaders");
+    let text = master.snapshot().await.unwrap();
+    let group = Snapshot::read("snapshot", &text.0).unwrap().groups.remove(0);
+    let (newest, _, number) = *all.last().unwrap();
+    let there = u64::from_str_radix(group.commit.as_str(), 16).unwrap();
+    // What was stored last may not have been acknowledged any more.
+    assert!(group.generation >= newest, "{} after {newest}", group.generation);
+    assert!(group.generation > newest || there == number, "{there} is not {number}");
+    let wanted: Vec<VmSpec> = of_commit(there).iter().map(|spec| (**spec).clone()).collect();
+    assert_eq!(group.specs, wanted, "a mix");
     running.stop().await;
 }
 

@@ -182,6 +182,8 @@ impl Worker {
                 disk_pressure: false,
                 nix_version: None,
                 notes: Vec::new(),
+                foreign: Default::default(),
+                mapped: Default::default(),
             }),
         }
     }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
+use stead_fleet::events::{Ev, Events};
 use stead_fleet::publisher::Ending;
+use stead_model::fleet::CommitId;
 
 use super::world::{Daemon, TestMaster, World};
 
@@ -27,6 +29,16 @@ async fn a_rewritten_branch_is_refused() {
         assert!(watcher.error.as_ref().unwrap().contains(second.as_str()), "{watcher:?}");
     }
     assert_eq!(master.active("default").unwrap().commit, second);
+
+    // Back where it was, nothing is wrong any more, and nobody remembers that something was.
+    world.git(&["reset", "-q", "--hard", second.as_str()]);
+    let back = world.once(&master, "").await;
+    let watcher = &back.report.watcher;
+    assert_eq!((back.ending, watcher.state.as_str(), &watcher.rejected), (Ending::NothingNew, "ok", &None));
+    let state = fs::read_to_string(world.path("fleet/publisher/state.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_str(&state).unwrap();
+    assert!(state["rejected"].is_null(), "{state}");
+    world.git(&["reset", "-q", "--hard", first.as_str()]);
 
     // The state is lost: the master's commit is the anchor, and the rewrite is still refused.
     fs::remove_file(world.path("fleet/publisher/state.json")).unwrap();
@@ -112,6 +124,58 @@ async fn two_publishers_agree() {
     assert_eq!(published.len(), 2);
 }
 
+/// Section 5: a head that is replaced before it stayed for long enough is `superseded`, and nothing of it is evaluated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_does_not_stay_is_superseded() {
+    let world = World::new();
+    let master = TestMaster::of(&world);
+    world.small_site();
+    let first = world.commit("first");
+    let mut settings = world.settings("");
+    settings.file.debounce = std::time::Duration::from_secs(3);
+    settings.events = Some(std::sync::Arc::new(Events::open(&world.path("events")).unwrap()));
+    let daemon = Daemon::start(settings, &master);
+    let lines = || stead_fleet::events::read(&world.path("events")).unwrap();
+    let is_seen = |commit: &CommitId| {
+        lines().iter().any(|line| line.ev == Ev::HeadSeen && line.fields.commit.as_ref() == Some(commit))
+    };
+    master.wait("the first head", |_| is_seen(&first)).await;
+    let second = world.commit("second");
+    master.wait("the second commit", |master| master.active("default").is_some()).await;
+    daemon.stop().await;
+    assert_eq!(master.active("default").unwrap().commit, second);
+    let of_first: Vec<_> =
+        lines().into_iter().filter(|line| line.fields.commit.as_ref() == Some(&first)).collect();
+    // On a busy machine it may have stayed for long enough.
+    if !of_first.iter().any(|line| line.fields.stage == "verified") {
+        let stages: Vec<&str> = of_first.iter().map(|line| line.fields.stage.as_str()).collect();
+        assert_eq!(stages, ["", "superseded"], "{of_first:?}");
+        assert!(of_first[1].fields.reason.contains(second.as_str()), "{of_first:?}");
+        assert_eq!(master.reserved(&first), None);
+    }
+}
+
+/// Section 2: what is wrong with `fleet.yaml` is told of the group that it is, and of those that cannot go on without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_fleet_file_fails_its_own_group() {
+    let world = World::new();
+    let master = TestMaster::of(&world);
+    world.small_site();
+    world.write("fleet.yaml", "api_version: v1\npolicy: {brakes: {}}\n");
+    world.commit("first");
+    let published = world.once(&master, "").await;
+    assert_eq!(published.ending, Ending::Invalid);
+    for group in ["default", "fleet"] {
+        let row = published.report.groups.iter().find(|row| row.group.as_str() == group).unwrap();
+        let failure = row.failure.as_ref().unwrap();
+        assert!(failure.error.contains("fleet.yaml:2:"), "{failure:?}");
+    }
+    world.write("fleet.yaml", "api_version: v1\n");
+    world.commit("second");
+    assert_eq!(world.once(&master, "").await.ending, Ending::Published);
+    assert!(master.active("fleet").is_some());
+}
+
 /// Section 5: `--commit` publishes a commit that the branch contains, and no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_may_be_named() {
@@ -192,6 +256,38 @@ async fn signatures_are_checked() {
     assert_eq!(world.once(&master, &range).await.ending, Ending::Published);
 }
 
+/// Case 15: `range` looks at every new commit of a rewritten branch, too, where rewrites are allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_new_commit_of_a_rewritten_branch_is_checked() {
+    let world = World::new();
+    let master = TestMaster::of(&world);
+    fs::write(world.path("allowed"), key(&world, "good")).unwrap();
+    let signers = world.path("allowed");
+    let more = format!("verify: range\nrewrites: allow\nallowed_signers: {}\n", signers.display());
+    world.small_site();
+    sign_with(&world, "good");
+    let root = world.commit("signed");
+    world.commit("signed, and taken back later");
+    assert_eq!(world.once(&master, &more).await.ending, Ending::Published);
+    let active = master.active("default").unwrap().commit;
+
+    world.git(&["reset", "--quiet", "--hard", root.as_str()]);
+    world.git(&["config", "commit.gpgsign", "false"]);
+    let unsigned = world.commit("unsigned");
+    world.git(&["config", "commit.gpgsign", "true"]);
+    world.commit("signed, above an unsigned one");
+    let refused = world.once(&master, &more).await;
+    assert_eq!(refused.ending, Ending::Rejected, "{:?}", refused.report);
+    let error = refused.report.watcher.error.unwrap();
+    assert!(error.contains("(unsigned)") && error.contains(unsigned.as_str()), "{error}");
+    assert_eq!(master.active("default").unwrap().commit, active);
+
+    world.git(&["reset", "--quiet", "--hard", root.as_str()]);
+    let rewritten = world.commit("signed, instead");
+    assert_eq!(world.once(&master, &more).await.ending, Ending::Published);
+    assert_eq!(master.active("default").unwrap().commit, rewritten);
+}
+
 /// A signature that was cut out of another commit does not fit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signature_of_another_commit_is_bad() {
@@ -224,6 +320,26 @@ async fn an_address_with_a_password_is_refused() {
         stead_fleet::publisher::once(settings, master, tokio_util::sync::CancellationToken::new()).await;
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("token_file") && !error.contains("hunter2"), "{error}");
+}
+
+/// Section 2: a file that is named and not there is told by its key and its path, before anything else is blamed.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_are_named_must_be_there() {
+    let world = World::new();
+    let gone = world.path("gone").display().to_string();
+    for (key, more) in [
+        ("credentials.token_file", format!("credentials: {{token_file: {gone}}}\n")),
+        ("credentials.ssh_key_file", format!("credentials: {{ssh_key_file: {gone}}}\n")),
+        ("allowed_signers", format!("verify: head\nallowed_signers: {gone}\n")),
+        ("webhook.secret_file", format!("webhook: {{secret_file: {gone}}}\n")),
+    ] {
+        let (settings, master) = (world.settings(&more), TestMaster::of(&world));
+        let stop = tokio_util::sync::CancellationToken::new();
+        let refused = stead_fleet::publisher::once(settings, master, stop).await.unwrap_err();
+        assert!(matches!(refused, stead_fleet::publisher::PublishError::Settings(_)), "{refused:?}");
+        let error = refused.to_string();
+        assert!(error.contains(&format!("`{key}` {gone}")), "{key}: {error}");
+    }
 }
 
 /// Runs a program of GnuPG in `home`.

@@ -215,6 +215,7 @@ fn a_key_is_named_to_ssh_and_nothing_else() {
     fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
     let key = world.path("a key; touch $HOME `id` \"x");
     let yaml = format!("credentials: {{ssh_key_file: {}}}\n", serde_json::to_string(&key).unwrap());
+    fs::write(&key, "").unwrap();
     fs::write(world.path("more.yaml"), yaml).unwrap();
     fs::write(world.path("address"), "ssh://git@git.example.org/fleet.git").unwrap();
     let test = "publisher::killed::a_key_is_named_to_ssh_and_nothing_else";

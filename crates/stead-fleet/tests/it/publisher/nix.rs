@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use stead_fleet::api::{GroupPipeline, PipelineFailure};
+use stead_fleet::events::{Events, Line};
 use stead_fleet::publisher::{Ending, Published};
 use stead_model::fleet::Artifact;
 use stead_model::fleet::state::Outcome;
@@ -305,35 +306,63 @@ async fn the_cache_is_read_back() {
     assert_eq!(world.once(&master, &more).await.ending, Ending::Published);
 }
 
-/// F11: an evaluation that needs too much memory, or takes too long, is tried twice more; the old generation stays.
+/// Returns how often a group failed, by the events of a publisher.
+fn failed(lines: &[Line], group: &str) -> usize {
+    let is_it = |line: &&Line| line.fields.group.as_ref().is_some_and(|name| name.as_str() == group);
+    lines.iter().filter(is_it).filter(|line| line.fields.stage == "failed").count()
+}
+
+/// F11: an evaluation that takes too long is tried twice more and has then failed for good: the old generation stays, and the
+/// next publisher does not begin it again, though another group of the commit goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_evaluation_out_of_bounds_is_tried_again() {
     if !has_nix() {
         return;
     }
-    let (world, _) = world();
+    let (world, more) = world();
     let master = TestMaster::of(&world);
+    world.write("fleet.yaml", "api_version: v1\n");
+    flake(&world, "", &format!("{VMS}{SET}"));
+    world.commit("good");
+    assert_eq!(world.once(&master, &more).await.ending, Ending::Published);
+
     let endless = "    l = builtins.genList (x: 0) 3000;\n    f = builtins.foldl' (a: x: builtins.foldl' (b: y: builtins.foldl' (c: z: c + z) b l) a l) 1 l;\n";
     flake(&world, endless, "    orchestrator.vms = { web = vm web f; };\n");
-    world.commit("endless");
-    let more = nix_yaml(&world, "  eval_timeout: 2s\n");
-    let mut settings = world.settings(&more);
-    let events = std::sync::Arc::new(stead_fleet::events::Events::open(&world.path("events")).unwrap());
-    settings.events = Some(events);
-    let published = super::world::once(settings, &master).await;
-    assert_eq!(published.ending, Ending::Failed);
-    let found = failure(&published, "default");
-    assert_eq!(serde_json::to_value(found.class).unwrap(), "resource", "{found:?}");
-    assert!(found.error.contains("took longer than 2s"), "{found:?}");
-    let lines = stead_fleet::events::read(&world.path("events")).unwrap();
-    // On a busy machine Nix may take that long before it comes to evaluate at all.
-    let evaluated = lines.iter().skip_while(|line| line.fields.stage != "verified");
-    let failures = evaluated.filter(|line| line.fields.stage == "failed").count();
-    assert_eq!(failures, 3, "two more tries: {lines:?}");
-    assert!(master.active("default").is_none());
+    let commit = world.commit("endless");
+    let mut settings = world.settings(&nix_yaml(&world, "  eval_timeout: 4s\n"));
+    let events = || Some(std::sync::Arc::new(Events::open(&world.path("events")).unwrap()));
+    settings.events = events();
+    master.set_away(true);
+    let daemon = Daemon::start(settings.clone(), &master);
+    let lines = || stead_fleet::events::read(&world.path("events")).unwrap();
+    master.wait("three tries", |_| failed(&lines(), "default") == 3).await;
+    daemon.stop().await;
+    let before = lines();
+
+    // The group `fleet` still waits for its number.
+    settings.events = events();
+    master.set_away(false);
+    let daemon = Daemon::start(settings, &master);
+    let is_told = |master: &TestMaster| {
+        let groups = master.report().map(|report| report.groups).unwrap_or_default();
+        let is_it = |row: &GroupPipeline| row.group.as_str() == "fleet" && row.commit == commit;
+        groups.iter().any(|row| is_it(row) && row.stage == "submitted")
+    };
+    master.wait("the rest of the commit", is_told).await;
+    daemon.stop().await;
+    let after = lines();
+    let is_default = |line: &&Line| line.fields.group.as_ref().is_some_and(|name| name.as_str() == "default");
+    let more: Vec<&Line> = after.iter().skip(before.len()).filter(is_default).collect();
+    assert!(more.is_empty(), "it was begun again: {more:?}");
+    let report = master.report().unwrap();
+    let row = report.groups.iter().find(|row| row.group.as_str() == "default").unwrap();
+    let found = row.failure.as_ref().unwrap();
+    assert_eq!((&row.commit, serde_json::to_value(found.class).unwrap()), (&commit, "permanent".into()));
+    assert!(found.error.contains("took longer than 4s"), "{found:?}");
+    assert_eq!(master.active("default").unwrap().number, 1);
 }
 
-/// F11: out of memory is told from an error in the flake.
+/// F11: out of memory is told from an error in the flake, which is not tried again.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_evaluation_out_of_memory_is_a_want_of_memory() {
     if !has_nix() {
@@ -344,10 +373,13 @@ async fn an_evaluation_out_of_memory_is_a_want_of_memory() {
     let large = "    big = builtins.foldl' (a: b: a + builtins.length (builtins.genList (y: [ y b ]) 1000000)) 0 (builtins.genList (x: x) 1000);\n    all = builtins.genList (x: builtins.genList (y: [ x y ]) 100000) 100000;\n";
     flake(&world, large, "    orchestrator.vms = { web = vm web (builtins.deepSeq all 1); };\n");
     world.commit("large");
-    let more = nix_yaml(&world, "  memory: 700MiB\n");
-    let published = world.once(&master, &more).await;
+    let mut settings = world.settings(&nix_yaml(&world, "  memory: 700MiB\n"));
+    settings.events = Some(std::sync::Arc::new(Events::open(&world.path("events")).unwrap()));
+    let published = super::world::once(settings, &master).await;
     let found = failure(&published, "default");
-    assert_eq!(serde_json::to_value(found.class).unwrap(), "resource", "{found:?}");
+    assert_eq!(serde_json::to_value(found.class).unwrap(), "permanent", "{found:?}");
+    let lines = stead_fleet::events::read(&world.path("events")).unwrap();
+    assert_eq!(failed(&lines, "default"), 3, "tried again as what wants memory is: {found:?}");
 }
 
 /// Whether some process was started with `word` among its arguments.

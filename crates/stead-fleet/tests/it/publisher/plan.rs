@@ -61,6 +61,13 @@ async fn a_branch_is_planned_before_it_is_merged() {
     let same = ask(&settings, revision("HEAD"), &running).await.unwrap();
     assert_eq!((same.unchanged, same.groups.len(), same.replace.len()), (3, 0, 0));
 
+    let group = Some(GroupName::parse("defualt").unwrap());
+    let (what, snapshot) = (revision("HEAD"), running.clone());
+    let request = PlanRequest { what, commit: None, group, build: false, snapshot };
+    let unknown = plan(&settings, request).await.unwrap_err();
+    assert_eq!(unknown.exit_code(), 2);
+    assert_eq!(unknown.to_string(), "there is no group `defualt`; did you mean `default`?");
+
     world.git(&["checkout", "-q", "-b", "topic"]);
     world.write("specs/web.yaml", "schema_version: 1\nplatform: {packages: [nginx, curl]}\n");
     world.commit("curl");
@@ -83,6 +90,10 @@ async fn a_branch_is_planned_before_it_is_merged() {
     world.commit("broken");
     let broken = ask(&settings, revision("main"), &running).await.unwrap_err();
     assert_eq!(broken.exit_code(), 3, "{broken}");
+    let PlanError::Invalid { problems, .. } = &broken else { panic!("{broken}") };
+    let told: Vec<(&str, &str)> =
+        problems.iter().map(|problem| (problem.code, problem.help.as_str())).collect();
+    assert_eq!(told, [("fleet/unsupported-field", "`stead create` does it; leave it out here")]);
     let unknown = ask(&settings, revision("nowhere"), &running).await.unwrap_err();
     assert_eq!(unknown.exit_code(), 1);
     assert!(unknown.to_string().contains("`nowhere`"), "{unknown}");
@@ -103,6 +114,20 @@ async fn a_list_of_specs_is_planned() {
     let request = PlanRequest { what, commit: Some(commit.clone()), group, build: false, snapshot: empty() };
     let found = plan(&settings, request).await.unwrap();
     assert_eq!((found.rev, found.add.len(), found.groups[0].as_str()), (commit, 2, "edge"));
+    let spec = |group: &str| json!({"id": "web", "group": group, "resources": {"cpuMilli": 500, "memMiB": 128}, "runtime": {"driver": "sandbox"}});
+    for (specs, group, says) in [
+        (json!([spec("edge"), spec("other")]), None, "fleet/duplicate-id"),
+        (json!([spec("edge")]), Some("default"), "fleet/wrong-group"),
+        (json!([spec("fleet")]), None, "fleet/bad-group"),
+    ] {
+        let what = Planned::Specs { name: "specs.json".to_owned(), text: specs.to_string() };
+        let group = group.map(|group| GroupName::parse(group).unwrap());
+        let request = PlanRequest { what, commit: None, group, build: false, snapshot: empty() };
+        let error = plan(&settings, request).await.unwrap_err();
+        assert_eq!(error.exit_code(), 3, "{error}");
+        let PlanError::Invalid { problems, .. } = &error else { panic!("{error}") };
+        assert_eq!(problems.0.iter().map(|problem| problem.code).collect::<Vec<_>>(), [says], "{error}");
+    }
     let bad = Planned::Specs { name: "specs.json".to_owned(), text: "[{\"id\": \"web\"}]".to_owned() };
     let error = ask(&settings, bad, &empty()).await.unwrap_err();
     assert_eq!(error.exit_code(), 3);

@@ -55,6 +55,7 @@ async fn an_evaluation_is_remembered_by_commit_attribute_and_version() {
     let published = world.once(&master, &more).await;
     assert!(error(&published).contains("cached"), "{published:?}");
     assert_eq!((evaluated(&world), calls(&world, " build ")), ([1, 1], 2));
+    assert_eq!(calls(&world, "#orchestrator.groups"), 1, "that there are no groups is remembered, too");
 
     // Another Nix may see it in another way.
     fs::write(world.path("version"), "nix (Nix) 2.9.1\n").unwrap();

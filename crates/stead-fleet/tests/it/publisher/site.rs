@@ -3,7 +3,7 @@
 use stead_fleet::publisher::Ending;
 use stead_model::fleet::state::Outcome;
 
-use super::world::{Daemon, TestMaster, World};
+use super::world::{Daemon, TestMaster, World, once};
 
 /// Case 27, 2: nodes become VMs; a commit that changes nothing is a generation with the same hash; a changed spec changes
 /// exactly who uses it; publishing again does nothing.
@@ -20,8 +20,12 @@ async fn commits_of_a_site_are_published() {
     assert!(master.active("fleet").is_none(), "there is no fleet.yaml");
     let blobs = std::fs::read_dir(world.path("blobs/sha256")).unwrap().count();
     assert_eq!(blobs, 2, "a configuration for each spec");
-    let again = world.once(&master, "").await;
+    let settings = world.settings("");
+    let metrics = std::sync::Arc::clone(&settings.metrics);
+    let again = once(settings, &master).await;
     assert_eq!(again.ending, Ending::NothingNew);
+    let figures = metrics.to_text();
+    assert!(figures.contains("stead_fleet_head_generation 1\n"), "after a restart: {figures}");
 
     world.write("README", "hello\n");
     world.commit("readme");
@@ -54,6 +58,8 @@ async fn what_a_fleet_cannot_do_is_refused_with_its_place() {
     assert_eq!((row.stage.as_str(), failure.stage.as_str(), &row.commit), ("failed", "evaluated", &commit));
     assert!(failure.error.starts_with("manifests/m.yaml:5:"), "{}", failure.error);
     assert!(failure.error.contains("fleet/unsupported-field"), "{}", failure.error);
+    assert!(failure.error.contains("`stead create` does it"), "{}", failure.error);
+    assert_eq!(failure.vm.as_deref(), Some("db"));
     assert!(master.active("default").is_none());
     world.manifest("  - {name: web, type: vm, preset: small}\n");
     world.commit("good");
@@ -87,6 +93,30 @@ async fn fleet_yaml_is_published_first() {
     world.commit("gone");
     assert_eq!(world.once(&master, "").await.ending, Ending::Published);
     assert!(!master.active("fleet").unwrap().policy.unwrap().policy.preempt);
+}
+
+/// Section 2: manifests are where `fleet.yaml` says, and a glob without any is told with its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn manifests_are_where_globs_say() {
+    let world = World::new();
+    let master = TestMaster::of(&world);
+    world.small_site();
+    let node = "  - {name: far, type: vm, preset: small}\n";
+    world.write("edge/e.yaml", &format!("schema_version: 2\nname: e\nnodes:\n{node}"));
+    world.write("fleet.yaml", "api_version: v1\nmanifests: ['manifests/*.yaml', 'edge/*.yaml']\n");
+    world.commit("edge");
+    assert_eq!(world.once(&master, "").await.ending, Ending::Published);
+    let ids = |specs: &[std::sync::Arc<stead_model::fleet::VmSpec>]| {
+        specs.iter().map(|spec| spec.id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&master.active("default").unwrap().specs), ["db", "far", "web"]);
+    world.write("fleet.yaml", "api_version: v1\nmanifests: ['manifests/*.yaml', 'egde/*.yaml']\n");
+    world.commit("slip");
+    let slip = world.once(&master, "").await;
+    assert_eq!(slip.ending, Ending::Invalid, "{:?}", slip.report);
+    let failures: Vec<&String> =
+        slip.report.groups.iter().filter_map(|group| Some(&group.failure.as_ref()?.error)).collect();
+    assert!(failures.iter().any(|error| error.starts_with("fleet.yaml:2:")), "{failures:?}");
 }
 
 /// F26: an empty list is held, and that is exit code 4.

@@ -71,6 +71,8 @@ async fn calls_reach_the_master_and_come_back() {
         disk_pressure: true,
         nix_version: Some("2.8".to_owned()),
         notes: vec!["no quota".to_owned()],
+        foreign: Default::default(),
+        mapped: Default::default(),
     });
     for (at, (_, state)) in (0..).zip(InstanceState::WORDS) {
         report.instances.push(Seen {
@@ -242,6 +244,8 @@ async fn a_real_master_is_served() {
         disk_pressure: false,
         nix_version: None,
         notes: Vec::new(),
+        foreign: Default::default(),
+        mapped: Default::default(),
     });
     worker.report(report).await.unwrap();
     let publisher = member(Role::Publisher, "ci").await;
@@ -283,5 +287,20 @@ async fn an_idle_connection_is_asked_for() {
     assert_eq!(worker.assignment(&name, applied, wait).await.unwrap(), None);
     // An answer that comes late is asked for again.
     assert!(running.master.hellos.load(Ordering::SeqCst) >= 2, "one to begin with, one in between");
+    running.stop().await;
+}
+
+/// Section 12: a group beyond 64 MiB is refused before it is sent, by name, and the connection goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_beyond_the_largest_message_is_not_sent() {
+    let running = Running::start().await;
+    let publisher = running.client(Role::Publisher, "ci").await;
+    let mut large = publication(1, &["web"]);
+    let mut spec = (*large.specs[0]).clone();
+    spec.runtime.env.insert("LARGE".to_owned(), "x".repeat(1 << 20));
+    large.specs = std::iter::repeat_n(Arc::new(spec), 64).collect();
+    let refused = publisher.publish(large, "ci").await.unwrap_err().to_string();
+    assert!(refused.contains("group default takes") && refused.contains("further groups"), "{refused}");
+    assert!(publisher.reserve_generation(&commit('a'), "ci").await.is_ok());
     running.stop().await;
 }

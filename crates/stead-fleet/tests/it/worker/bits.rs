@@ -1,6 +1,7 @@
 //! Bits: blobs from a directory, paths from caches of a real Nix, kept and dropped.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -72,6 +73,45 @@ async fn blobs_are_compared_and_collected() {
     agent.end().await.unwrap();
 }
 
+/// Section 14: how much has come of what is fetched is told meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_are_counted_while_they_come() {
+    let mut yard = Yard::new();
+    let store = yard.path("artifacts/sha256");
+    fs::create_dir_all(&store).unwrap();
+    yard.file.artifacts = Some(yard.path("artifacts").display().to_string());
+    let bytes = vec![7; 300_000];
+    let sha256 = Digest::of(&bytes);
+    let pipe = store.join(sha256.to_string());
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (go_on, waits) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let mut pipe = fs::File::options().write(true).open(pipe).unwrap();
+        pipe.write_all(&bytes[..100_000]).unwrap();
+        waits.recv().unwrap();
+        pipe.write_all(&bytes[100_000..]).unwrap();
+    });
+    let mut runtime = yard.sleeper("web", "x");
+    runtime["artifacts"] = json!([{"sha256": sha256.to_string(), "size": 300_000, "name": "image"}]);
+    let spec = vm("web", json!({"runtime": runtime}));
+    let agent = yard.begin();
+    yard.assign(1, &[("web/0", &spec)]);
+    let seen = yard.until("web/0", |seen| seen.detail == "100000 of 300000 bytes").await;
+    assert_eq!(seen.code, Some(Code::Fetching), "{seen:?}");
+    go_on.send(()).unwrap();
+    writer.join().unwrap();
+    yard.until_ready("web/0", &spec).await;
+    agent.end().await.unwrap();
+}
+
+/// What Nix is told: there is no network, and builders are programs of this machine.
+const CONFIG: &str = "experimental-features = nix-command flakes
+sandbox = false
+substituters =
+build-users-group =
+sandbox-paths = /bin /lib /lib64 /usr
+";
+
 /// A real Nix with a publisher's store, a cache and a key.
 struct Lab {
     dir: PathBuf,
@@ -84,7 +124,10 @@ impl Lab {
         fs::create_dir_all(dir.join("home")).unwrap();
         // What Nix remembers of caches goes with the test.
         let program = dir.join("nix");
-        let script = format!("#!/bin/sh\nHOME='{}' exec nix \"$@\"\n", dir.join("home").display());
+        let script = format!(
+            "#!/bin/sh\nexport HOME='{}' NIX_CONFIG=\"${{NIX_CONFIG-{CONFIG}}}\"\nexec nix \"$@\"\n",
+            dir.join("home").display()
+        );
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let mut lab = Self { dir, public_key: String::new() };
@@ -101,9 +144,8 @@ impl Lab {
     }
 
     fn nix(&self, arguments: &[&str]) -> String {
-        let config = "experimental-features = nix-command flakes\nsandbox = false\nsubstituters =\nbuild-users-group =\nsandbox-paths = /bin /lib /lib64 /usr\n";
         let output =
-            Command::new(self.dir.join("nix")).args(arguments).env("NIX_CONFIG", config).output().unwrap();
+            Command::new(self.dir.join("nix")).args(arguments).env("NIX_CONFIG", CONFIG).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
@@ -221,7 +263,52 @@ async fn a_worker_trusts_its_own_keys_and_keeps_what_it_may_need() {
     assert_eq!(lab.here(), 2, "older ones go");
     let said = yard.starts("web");
     assert_eq!(said, ["first", "second", "third"]);
+    // Case 3: of a VM that was removed nothing is kept.
     yard.assign(7, &[]);
     yard.until_gone("web/0").await;
+    let roots = || fs::read_dir(yard.path("state/fleet/roots")).unwrap().count();
+    yard.wait("roots that are gone", || roots() == 0).await;
+    lab.nix(&["store", "gc", "--store", &work]);
+    assert_eq!(lab.here(), 0);
+    agent.end().await.unwrap();
+}
+
+/// Section 10: what no cache has is built here where `local_build` says so, from a derivation that a cache has; the bits are
+/// compared as if they had come from elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_cache_has_is_built_here_if_that_is_allowed() {
+    let mut yard = Yard::new();
+    let lab = Lab::new(&yard);
+    yard.file.nix = lab.worker(&["cache"]);
+    let image = lab.publish("cache", "made here", "secret");
+    let path = image["storePath"].as_str().unwrap();
+    let build = lab.path("build");
+    let derivation = lab.nix(&["path-info", "--store", &build, "--derivation", path]);
+    let to = format!("file://{}", lab.path("cache"));
+    lab.nix(&["copy", "--derivation", "--store", &build, "--to", &to, derivation.trim()]);
+    // What was built is gone from the cache, and what it was built from is not.
+    let is_output = |path: &str, text: &str| path.ends_with(".narinfo") && !text.contains(".drv\nURL");
+    for info in lab.files("cache", &is_output) {
+        let text = fs::read_to_string(&info).unwrap();
+        let archive = text.lines().find_map(|line| line.strip_prefix("URL: ")).unwrap();
+        fs::remove_file(lab.dir.join("cache").join(archive)).unwrap();
+    }
+    let spec = of_image(&image, &yard);
+    let agent = yard.begin();
+    yard.assign(1, &[("web/0", &spec)]);
+    yard.until("web/0", |seen| seen.code == Some(Code::MissingDependency)).await;
+    agent.end().await.unwrap();
+
+    yard.file.nix.local_build = true;
+    let agent = yard.begin();
+    let seen = yard.until_ready("web/0", &spec).await;
+    assert_eq!(seen.code, Some(Code::BuiltLocally), "{seen:?}");
+    agent.end().await.unwrap();
+
+    let mut other = image.clone();
+    other["narHash"] = json!("sha256-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=");
+    let agent = yard.begin();
+    yard.assign(2, &[("web/0", &of_image(&other, &yard))]);
+    yard.until("web/0", |seen| seen.code == Some(Code::NarMismatch)).await;
     agent.end().await.unwrap();
 }

@@ -149,6 +149,13 @@ async fn strangers_are_left_alone() {
         assert!(!seen.detail.is_empty() && seen.vm_hash.is_none(), "{seen:?}");
         assert!(yard.record(key).is_none(), "nothing of ours is there");
     }
+    // They are told of, and what is ours is not among them.
+    let foreign =
+        || yard.stage.state().beats.iter().rev().find_map(|beat| beat.facts.clone()).unwrap().foreign;
+    yard.wait("two strangers", || foreign().len() == 2).await;
+    for name in ["lab/other/local", "taken-0"] {
+        assert!(foreign().iter().any(|told| told.contains(name)), "{:?}", foreign());
+    }
     yard.assign(2, &[]);
     yard.until_gone("fine/0").await;
     assert!(pids.iter().all(|pid| is_alive(*pid)));
@@ -232,8 +239,9 @@ async fn another_driver_stands_in() {
     yard.assign(1, &[("vm/0", &spec)]);
     yard.until_ready("vm/0", &spec).await;
     assert_eq!(yard.record("vm/0").unwrap()["driver"], "sandbox");
-    let offered = yard.stage.state().beats.iter().find_map(|beat| beat.facts.clone()).unwrap().drivers;
-    assert!(offered.contains(&Driver::CloudHypervisor), "{offered:?}");
+    let facts = yard.stage.state().beats.iter().find_map(|beat| beat.facts.clone()).unwrap();
+    assert!(facts.drivers.contains(&Driver::CloudHypervisor), "{facts:?}");
+    assert_eq!(facts.mapped, [(Driver::CloudHypervisor, Driver::Sandbox)].into());
     agent.end().await.unwrap();
 }
 
@@ -252,7 +260,9 @@ async fn volumes_outlive_ends_and_go_as_they_say() {
     let agent = yard.begin();
     yard.assign(1, &[("data/0", &spec)]);
     let seen = yard.until("data/0", |seen| seen.code == Some(Code::CrashLoop)).await;
-    assert!(seen.attempts >= 3 && seen.detail.contains("exit status: 1"), "{seen:?}");
+    let words = format!("{} ends, the last: ", seen.attempts);
+    assert!(seen.attempts >= 3 && seen.detail.starts_with(&words), "{seen:?}");
+    assert!(seen.detail.ends_with("exit status: 1"), "{seen:?}");
     let volumes = yard.path("state/fleet/volumes/data.0");
     assert!(volumes.join("gone/x").exists());
     yard.assign(2, &[]);

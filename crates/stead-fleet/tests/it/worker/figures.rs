@@ -69,8 +69,7 @@ async fn until(address: &str, line: &str) {
 /// Section 15: a worker's figures are at `/metrics` of `observe`, for this machine alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_shows_its_figures() {
-    let mut yard = Yard::new();
-    yard.file.observe = Some("127.0.0.1:0".parse().unwrap());
+    let yard = Yard::new();
     let said = Said::default();
     let events = Events::at(&yard.path("state/fleet/events")).with_copy(Box::new(said.clone()));
     let settings = Settings { events: Some(Arc::new(events)), ..yard.settings() };
@@ -100,6 +99,13 @@ async fn a_worker_shows_its_figures() {
         ] {
             let text = ask(&address, head, host).await;
             assert!(text.starts_with(&format!("HTTP/1.1 {wanted}")), "{head}: {text}");
+        }
+        // Section 10: what is older than what is applied is ignored, and counted.
+        yard.assign(6, &[]);
+        let begun = Instant::now();
+        while ask(&address, "GET /metrics", "localhost").await.contains("_ignored_total 0\n") {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is not counted");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         yard.assign(8, &[]);
         yard.until_gone("web/0").await;

@@ -160,6 +160,34 @@ async fn what_goes_wrong_at_any_call_is_tried_again() {
     agent.end().await.unwrap();
 }
 
+/// Case 14: whatever goes wrong at any call of the way down, a guest that does not hear is gone, and nothing is left over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_wrong_on_the_way_down_leaves_nothing() {
+    let yard = cloud_yard();
+    let guest = cloud_guest(&yard, "guest", json!({"stopSeconds": 1}));
+    let agent = yard.begin();
+    let mut generation = 0;
+    for call in ["vm.power-button", "vm.shutdown", "vmm.shutdown"] {
+        for fault in
+            [json!({"refuse": {call: [500]}}), json!({"refuse": {call: [404]}}), json!({"lose": [call]})]
+        {
+            fs::write(yard.path("faults.json"), "{}").unwrap();
+            generation += 1;
+            yard.assign(generation, &[("guest/0", &guest)]);
+            yard.until_ready("guest/0", &guest).await;
+            let deaf = yard.machine("guest/0").join(cloud_hypervisor::DEAF);
+            fs::write(&deaf, "").unwrap();
+            yard.wait("a deaf guest", || !deaf.exists()).await;
+            fs::write(yard.path("faults.json"), fault.to_string()).unwrap();
+            generation += 1;
+            yard.assign(generation, &[]);
+            yard.until_gone("guest/0").await;
+            yard.assert_clean();
+        }
+    }
+    agent.end().await.unwrap();
+}
+
 /// Case 14: a guest that powers off is started again, or not, as its policy says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guest_that_powers_off_is_treated_as_its_policy_says() {

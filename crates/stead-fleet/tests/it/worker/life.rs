@@ -95,6 +95,10 @@ async fn what_is_killed_comes_back() {
     yard.until("web/0", |seen| seen.ready && seen.attempts == 1).await;
     assert_ne!(yard.pid("web/0"), pid);
     assert_eq!(yard.starts("web").len(), 2);
+    // Section 15: what nobody here did is drift, told once.
+    let mut happened = yard.happened("web/0");
+    happened.retain(|ev| !matches!(ev, Ev::Fetched | Ev::Ready));
+    assert_eq!(happened, [Ev::Started, Ev::Drift, Ev::Exited, Ev::Started]);
     yard.assign(2, &[]);
     yard.until_gone("web/0").await;
     yard.assert_clean();
@@ -250,6 +254,8 @@ async fn a_reboot_is_no_end_of_instances() {
         assert_eq!(seen.attempts, 0, "{seen:?}");
     }
     assert_eq!((yard.starts("always").len(), yard.starts("never").len()), (2, 2));
+    let drifted = yard.happened("always/0").into_iter().filter(|ev| *ev == Ev::Drift).count();
+    assert_eq!(drifted, 1, "{:?}", yard.happened("always/0"));
     agent.end().await.unwrap();
 }
 

@@ -350,6 +350,15 @@ impl Yard {
         panic!("{key} is still there");
     }
 
+    /// Waits until something is so.
+    pub(super) async fn wait(&self, what: &str, is_so: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !is_so() {
+            assert!(begun.elapsed() < PATIENCE, "{what}: not so in time");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     pub(super) fn record(&self, key: &str) -> Option<Value> {
         let path = self.path("state/fleet/instances").join(key_of(key).file_name()).join("record.json");
         serde_json::from_slice(&fs::read(path).ok()?).ok()

@@ -74,3 +74,11 @@ fn every_problem_of_a_file_has_its_place() {
         ]
     );
 }
+
+/// Section 3: labels that Stead gives every worker are nobody's to say.
+#[test]
+fn labels_of_stead_are_not_given_to_workers() {
+    let (file, told) = read("api_version: v1\nworkers: {w1: {labels: {disk: ssd, stead/os: plan9}}}\n");
+    assert_eq!(told, ["fleet/conflict fleet.yaml:2:36 labels of `stead/` are set by Stead"]);
+    assert_eq!(file.workers.len(), 1);
+}

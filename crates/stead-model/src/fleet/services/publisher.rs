@@ -1,11 +1,12 @@
 //! `publisher.yaml`: which branch is watched, who may sign it, and where what comes of it goes.
 
+use core::net::SocketAddr;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::{authorities, duration, listen, read_whole, texts, texts_schema};
+use super::{authorities, duration, listen, read_observe, read_whole, texts, texts_schema};
 use crate::diagnostic::{Diagnostics, Source};
 use crate::schema::{self, boolean, full_text, object, text, words};
 use crate::site::read;
@@ -46,6 +47,8 @@ pub struct PublisherFile {
     pub masters: Vec<String>,
     /// Where hooks are taken.
     pub webhook: Option<Webhook>,
+    /// Where its figures are, on this machine; port 0: wherever is room.
+    pub observe: SocketAddr,
 }
 
 /// How a repository is entered.
@@ -181,6 +184,11 @@ pub const PUBLISHER_KEYS: Keys = Keys {
         Key::new("artifacts", full_text, "directory or https address where blobs are put"),
         Key::new("masters", texts_schema, "the masters: `HOST:44444`"),
         Key::new("webhook", || object(&WEBHOOK_KEYS), "where hooks are taken"),
+        Key::new(
+            "observe",
+            full_text,
+            "where its `/metrics` is; default `127.0.0.1:0`: at a port of its own, which it says",
+        ),
     ],
     hints: &[("branch", "ref"), ("repository", "repo"), ("interval", "poll")],
 };
@@ -275,6 +283,7 @@ fn read_publisher(walk: &mut Walk<'_>, root: Node<'_>) -> Option<PublisherFile> 
         artifacts: read::text(walk, fields, "artifacts"),
         masters: authorities(walk, fields, "masters"),
         webhook: read_webhook(walk, fields),
+        observe: read_observe(walk, fields, "127.0.0.1:44448"),
     };
     repo.map(|_| file)
 }

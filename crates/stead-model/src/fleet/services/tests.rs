@@ -25,6 +25,7 @@ fn a_publisher_needs_a_repository_and_full_names() {
     let file = PublisherFile::read(&source(text), &mut diagnostics).unwrap();
     assert_eq!(told(&diagnostics), Vec::<String>::new());
     assert_eq!((file.reference.as_str(), file.poll), ("refs/heads/main", Duration::from_secs(60)));
+    assert!(file.observe.ip().is_loopback() && file.observe.port() == 0, "a port of its own");
     assert_eq!((file.nix.memory_bytes, file.webhook.unwrap().path.as_str()), (2 << 30, "/hooks/git"));
     assert!(fits(FleetFileKind::Publisher, text));
     let wrong = "ref: main\npoll: 10ms\nverify: range\nsubdir: ../x\nmasters: [\"a b\"]\ncredentials: {}\nnix: {memory: lots, public_keys: [x]}\nwebhook: {listen: here, path: x}\n";
@@ -82,15 +83,15 @@ fn a_worker_offers_and_trusts() {
     assert_eq!(file.map_driver[&Driver::CloudHypervisor], Driver::Sandbox);
     assert_eq!((file.reserve.mem_mib, file.reserve.cpu_milli, file.min_free_disk_percent), (256, 100, 7));
     assert_eq!(file.drivers.len(), 2);
-    assert_eq!(file.observe.map(|address| address.port()), Some(44447));
+    assert_eq!(file.observe.port(), 44447);
     let wrong = "observe: 0.0.0.0:44447\ndrivers: {docker: {}}\nlabels: {stead/os: x}\nmin_free_disk: 5\nmap_driver: {qemu: qemu}\ndrift_interval: 1ms\n";
     WorkerFile::read(&source(wrong), &mut diagnostics);
     assert_eq!(
         told(&diagnostics),
         [
             "fleet/bad-type observe `0.0.0.0:44447` is not an address of this machine alone",
-            "fleet/out-of-range drift_interval `drift_interval` is at least 1s",
             "fleet/conflict labels.stead/os labels of `stead/` are set by Stead",
+            "fleet/out-of-range drift_interval `drift_interval` is at least 1s",
             "fleet/bad-type min_free_disk expected a text, found the number 5",
             "fleet/bad-enum drivers.docker `docker` is not one of its values",
             "fleet/conflict map_driver.qemu a driver does not stand in for itself",

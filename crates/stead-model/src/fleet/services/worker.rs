@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::publisher::read_public_keys;
-use super::{authorities, duration, read_whole, texts, texts_schema};
+use super::{ANYWHERE, authorities, duration, read_observe, read_whole, texts, texts_schema};
 use crate::diagnostic::{Diagnostics, Source};
 use crate::fleet::fleet_file::{RESERVE_KEYS, read_reserve};
-use crate::fleet::labels::{Labels, labels_schema, read_labels};
+use crate::fleet::labels::{Labels, labels_schema, read_worker_labels};
 use crate::fleet::state::Allocatable;
 use crate::fleet::vm::{Driver, Resources};
 use crate::id::WorkerName;
@@ -25,8 +25,8 @@ use crate::yaml::{Fields, Key, Keys, Node, Value, Walk};
 pub struct WorkerFile {
     /// What it is called; none: the machine's name.
     pub name: Option<WorkerName>,
-    /// Where its figures are, on this machine; none: nowhere.
-    pub observe: Option<SocketAddr>,
+    /// Where its figures are, on this machine; port 0: wherever is room.
+    pub observe: SocketAddr,
     /// The masters.
     pub masters: Vec<String>,
     /// What it can make, with what a host says of each; empty: whatever this machine can.
@@ -55,7 +55,7 @@ impl Default for WorkerFile {
     fn default() -> Self {
         Self {
             name: None,
-            observe: None,
+            observe: ANYWHERE,
             masters: Vec::new(),
             drivers: BTreeMap::new(),
             labels: Labels::new(),
@@ -103,7 +103,11 @@ pub const WORKER_FILE_KEYS: Keys = Keys {
     what: "worker.yaml",
     keys: &[
         Key::new("name", full_text, "what it is called; default the machine's name"),
-        Key::new("observe", full_text, "where its figures are, such as `127.0.0.1:44447`; default nowhere"),
+        Key::new(
+            "observe",
+            full_text,
+            "where its `/metrics` is; default `127.0.0.1:0`: at a port of its own, which it says",
+        ),
         Key::new("masters", texts_schema, "the masters: `HOST:44444`"),
         Key::new("drivers", drivers_schema, "what it can make, with the fields of a host for each"),
         Key::new("labels", labels_schema, "its own labels"),
@@ -171,9 +175,9 @@ fn read_worker(walk: &mut Walk<'_>, root: Node<'_>) -> Option<WorkerFile> {
     let fields = walk.map(root, &WORKER_FILE_KEYS)?;
     let mut file = WorkerFile {
         name: fields.get("name").and_then(|node| walk.id(node)),
-        observe: read_observe(walk, fields),
+        observe: read_observe(walk, fields, "127.0.0.1:44447"),
         masters: authorities(walk, fields, "masters"),
-        labels: fields.get("labels").map(|node| read_labels(walk, node)).unwrap_or_default(),
+        labels: fields.get("labels").map(|node| read_worker_labels(walk, node)).unwrap_or_default(),
         artifacts: read::text(walk, fields, "artifacts"),
         keep_previous: read::number(walk, fields, "keep_previous", 0..=1000).unwrap_or(default.keep_previous),
         drift_interval: duration(walk, fields, "drift_interval", default.drift_interval),
@@ -183,17 +187,6 @@ fn read_worker(walk: &mut Walk<'_>, root: Node<'_>) -> Option<WorkerFile> {
         && file.drift_interval < Duration::from_secs(1)
     {
         walk.report(node.error("fleet/out-of-range", "`drift_interval` is at least 1s"));
-    }
-    if let Some(key) = fields
-        .get("labels")
-        .and_then(Node::as_map)
-        .into_iter()
-        .flatten()
-        .find(|(key, _)| key.as_text().is_some_and(|key| key.starts_with("stead/")))
-    {
-        walk.report(
-            key.0.error("fleet/conflict", "labels of `stead/` are set by Stead").help("leave it out"),
-        );
     }
     if let Some(node) = fields.get("reserve") {
         let given = read_reserve(walk, node);
@@ -224,19 +217,6 @@ fn read_nix(walk: &mut Walk<'_>, fields: Fields<'_>) -> WorkerNix {
         public_keys: read_public_keys(walk, fields),
         local_build: read::flag(walk, fields, "local_build").unwrap_or_default(),
     }
-}
-
-/// Figures need no certificate to be seen, so they are for this machine alone.
-fn read_observe(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<SocketAddr> {
-    let text = read::text(walk, fields, "observe")?;
-    let address: Option<SocketAddr> = text.parse().ok();
-    if address.is_none_or(|address| !address.ip().is_loopback())
-        && let Some(node) = fields.get("observe")
-    {
-        let problem = node.bad(format!("`{text}` is not an address of this machine alone"));
-        walk.report(problem.help("write `127.0.0.1:44447`"));
-    }
-    address
 }
 
 fn read_percent(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<u32> {

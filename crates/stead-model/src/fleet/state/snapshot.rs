@@ -1,13 +1,16 @@
 //! The state of a fleet in one file, for plans without a master.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::WorkerView;
 use crate::diagnostic::{Diagnostic, Diagnostics, Place, Source};
-use crate::fleet::vm::{VmSpec, read_specs};
+use crate::fleet::labels::Labels;
+use crate::fleet::vm::{Resources, VmSpec, read_specs};
 use crate::fleet::{CommitId, FleetFile, InstanceKey};
-use crate::id::{GroupName, WorkerName};
+use crate::id::{GroupName, VmId, WorkerName};
 use crate::plan::Digest;
 
 /// The state of a fleet.
@@ -21,6 +24,71 @@ pub struct Snapshot {
     pub placements: Vec<SnapshotPlacement>,
     /// What is active.
     pub groups: Vec<SnapshotGroup>,
+    /// What is frozen, on its way and used up at this moment.
+    pub now: SnapshotNow,
+}
+
+/// What a master knows besides that decides what a publication does right now. A file without it is of a fleet at rest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SnapshotNow {
+    /// VMs that operators hold.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub held_vms: BTreeSet<VmId>,
+    /// Groups that operators hold.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub held_groups: BTreeSet<GroupName>,
+    /// VMs whose rollout stopped, with the spec that it stopped at.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub held_rollouts: BTreeMap<VmId, Digest>,
+    /// Whether so many workers are silent that nothing goes elsewhere.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub brake: bool,
+    /// How many moves for balance there were in the last hour.
+    #[serde(skip_serializing_if = "is_none")]
+    pub rebalanced: u32,
+    /// What copies that leave take on their workers.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub leaving: BTreeMap<WorkerName, Resources>,
+    /// What of that is of which instance: in the way of others, and not of itself.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub copies: BTreeMap<InstanceKey, BTreeMap<WorkerName, Resources>>,
+    /// Where volumes are of instances that are elsewhere, do not use them, or are gone.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: BTreeMap<InstanceKey, WorkerName>,
+    /// Instances without a place.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub homeless: BTreeMap<InstanceKey, Homeless>,
+    /// What instances may run or were seen to run, with what it takes, where that is not the active spec alone. Those that
+    /// were removed and are still seen are among them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub runs: BTreeMap<InstanceKey, BTreeMap<Digest, Resources>>,
+    /// The labels that workers give themselves.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub own_labels: BTreeMap<WorkerName, Labels>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_none(count: &u32) -> bool {
+    *count == 0
+}
+
+/// An instance without a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Homeless {
+    /// What it may run.
+    #[serde(rename = "vmHash")]
+    pub vm_hash: Digest,
+    /// Where its volumes are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes_on: Option<WorkerName>,
+    /// Where copies of it are that stay until it has a place.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub leaving: BTreeSet<WorkerName>,
+    /// Whether what it may run has volumes that bind it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tied: bool,
 }
 
 /// Where an instance is.
@@ -34,7 +102,7 @@ pub struct SnapshotPlacement {
     /// What it runs.
     #[serde(rename = "vmHash", default)]
     pub vm_hash: Option<Digest>,
-    /// The volumes it has there.
+    /// The volumes that bind it there.
     #[serde(default)]
     pub volumes: Vec<String>,
 }
@@ -65,6 +133,8 @@ struct Written {
     placements: Vec<SnapshotPlacement>,
     #[serde(default)]
     groups: Vec<WrittenGroup>,
+    #[serde(default)]
+    now: SnapshotNow,
 }
 
 #[derive(Deserialize)]
@@ -113,7 +183,7 @@ impl Snapshot {
         if diagnostics.has_errors() {
             return Err(diagnostics);
         }
-        Ok(Self { fleet, workers: written.workers, placements: written.placements, groups })
+        Ok(Self { fleet, workers: written.workers, placements: written.placements, groups, now: written.now })
     }
 
     /// Returns the JSON form.
@@ -129,10 +199,14 @@ impl Snapshot {
             })
             .collect();
         let policy: Value = serde_json::from_str(&self.fleet.to_canonical()).unwrap_or_default();
-        json!({
+        let mut value = json!({
             "schema": 1, "policy": policy, "workers": self.workers,
             "placements": self.placements, "groups": groups,
-        })
+        });
+        if self.now != SnapshotNow::default() {
+            value["now"] = json!(self.now);
+        }
+        value
     }
 }
 

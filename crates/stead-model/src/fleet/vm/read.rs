@@ -335,7 +335,8 @@ fn read_ready(walk: &mut Walk<'_>, node: Node<'_>) -> Option<Ready> {
     let ready = Ready {
         kind: read::word(walk, fields, "kind", &ReadyKind::WORDS).unwrap_or_default(),
         port: read::number(walk, fields, "port", 1..=65535),
-        path: read::text(walk, fields, "path"),
+        // The default is nothing that somebody says.
+        path: read::text(walk, fields, "path").filter(|path| path != "/"),
         pattern: read::text(walk, fields, "match"),
         argv: fields.get("argv").map(|node| texts(walk, node)).unwrap_or_default(),
         interval_seconds: read::number(walk, fields, "intervalSeconds", 1..=MOST_SECONDS)

@@ -18,6 +18,8 @@ pub enum ReportKind {
     Config,
     /// A job.
     Job,
+    /// It knows the peers that a signal told it of, or does not.
+    Link,
     /// It stops for good.
     Terminated,
 }
@@ -124,7 +126,9 @@ impl NodeReport {
         }
         match report.kind {
             ReportKind::Job if report.id.is_none() => return refuse("the report of a job names its `id`"),
-            ReportKind::Config | ReportKind::Terminated if report.status == ReportStatus::Running => {
+            ReportKind::Config | ReportKind::Link | ReportKind::Terminated
+                if report.status == ReportStatus::Running =>
+            {
                 return refuse("only a job reports that it runs");
             }
             ReportKind::Config if report.status == ReportStatus::Complete => {
@@ -132,7 +136,7 @@ impl NodeReport {
                     return refuse("a complete config names `spec`, `spec_digest` and `state_digest`");
                 }
             }
-            ReportKind::Config | ReportKind::Job | ReportKind::Terminated => {}
+            ReportKind::Config | ReportKind::Job | ReportKind::Link | ReportKind::Terminated => {}
         }
         report.truncated |= cut(&mut report.stdout, STREAM_BYTES) | cut(&mut report.stderr, STREAM_BYTES);
         if let Some(error) = &mut report.error {

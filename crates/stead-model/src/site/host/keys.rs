@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{DriverKind, fault};
+use crate::plan::Digest;
 use crate::schema::{full_text, integer, object, words};
 use crate::site::address::{Cidr, CidrError, ip_schema};
 use crate::site::preset::texts;
@@ -19,9 +20,9 @@ const DRIVER: Key = Key::new(
 );
 const HOST: Key =
     Key::new("host", full_text, "a word of description; in nodes/: the file in hosts/ it inherits from");
-const DOMAIN: Key = Key::new("domain", full_text, "its domain");
+const DOMAIN: Key = Key::new("domain", full_text, "its domain, for people");
 const IP: Key = Key::new("ip", ip_schema, "its address; default that of the bridge's interface");
-const ARCH: Key = Key::new("arch", full_text, "its processor");
+const ARCH: Key = Key::new("arch", full_text, "its processor, for people");
 const SELF_ADDR: Key = Key::new("self_addr", full_text, "what its nodes are told to find it by");
 const PARALLEL: Key = Key::new("parallel", || integer(1, 10_000), "nodes at once; default 8, sandbox 64");
 const TIMEOUTS: Key = Key::new("timeouts", || object(&TIMEOUT_KEYS), "how long things may take, in seconds");
@@ -38,8 +39,8 @@ const BECOME: Key = Key::new(
 const ACCESS: Key = Key::new("access", || object(&ACCESS_KEYS), "how it is reached");
 const NETWORK: Key = Key::new("network", network, "interfaces; for qemu also `user` or `tap`");
 const STORAGE: Key = Key::new("storage", storage, "ZFS pools; for oci also `auto`, `overlay` or `copy`");
-const HARDWARE: Key = Key::new("hardware", any_map, "what it has");
-const SSH: Key = Key::new("ssh", any_map, "its SSH server");
+const HARDWARE: Key = Key::new("hardware", any_map, "what it has, for people");
+const SSH: Key = Key::new("ssh", any_map, "its SSH server, for people");
 const NODE: Key = Key::new("node", full_text, "the Proxmox node; default the file's name");
 const PARENT_NODE: Key = Key::new("parent_node", site_key, "the file in nodes/ it is nested in");
 const API_ENDPOINT: Key = Key::new(
@@ -168,15 +169,46 @@ pub(super) const ACCESS_KEYS: Keys = Keys {
 
 pub(super) const NETWORK_KEYS: Keys = Keys {
     what: "`network`",
-    keys: &[Key::new("interfaces", any_map, "interfaces by name, each with its `address`")],
+    keys: &[Key::new("interfaces", interfaces, "interfaces by name, each with its `address`")],
     hints: &[],
+};
+
+pub(super) const INTERFACE_KEYS: Keys = Keys {
+    what: "an interface",
+    keys: &[
+        Key::new("address", full_text, "its address, with or without prefix, or `dhcp`"),
+        Key::new("gateway", ip_schema, "its way out"),
+        Key::new("type", full_text, "a word of description, such as `bridge`"),
+        Key::new("ports", texts, "the interfaces that are plugged into it"),
+        Key::new("mac", full_text, "its hardware address"),
+        Key::new("mtu", || integer(68, 65535), "the largest packet"),
+    ],
+    hints: &[("ip", "address")],
 };
 
 pub(super) const STORAGE_KEYS: Keys = Keys {
     what: "`storage`",
-    keys: &[Key::new("zfs_pools", || json!({"type": ["array", "object"]}), "ZFS pools")],
+    keys: &[Key::new("zfs_pools", pools, "ZFS pools: names, or maps with a `name`")],
     hints: &[],
 };
+
+pub(super) const POOL_KEYS: Keys = Keys {
+    what: "a ZFS pool",
+    keys: &[
+        Key::new("name", full_text, "what it is called").required(),
+        Key::new("devices", texts, "what it lies on"),
+        Key::new("type", full_text, "a word of description, such as `mirror`"),
+    ],
+    hints: &[],
+};
+
+fn interfaces() -> Value {
+    json!({"type": "object", "additionalProperties": object(&INTERFACE_KEYS)})
+}
+
+fn pools() -> Value {
+    json!({"type": "array", "items": {"anyOf": [full_text(), object(&POOL_KEYS)]}})
+}
 
 fn seconds() -> Value {
     integer(1, LONGEST)
@@ -215,6 +247,7 @@ pub(super) enum SettingKind {
     Network,
     VmIdsByName,
     VmIdRange,
+    Fingerprint,
 }
 
 pub(super) const DRIVER_SETTINGS: &[DriverSetting] = &[
@@ -234,7 +267,7 @@ pub(super) const DRIVER_SETTINGS: &[DriverSetting] = &[
     DriverSetting { name: "method", kind: SettingKind::Word(METHODS) },
     DriverSetting { name: "images", kind: SettingKind::VmIdsByName },
     DriverSetting { name: "vmid_range", kind: SettingKind::VmIdRange },
-    DriverSetting { name: "fingerprint", kind: SettingKind::Text },
+    DriverSetting { name: "fingerprint", kind: SettingKind::Fingerprint },
     DriverSetting { name: "network", kind: SettingKind::Word(NETWORKS) },
     DriverSetting { name: "storage", kind: SettingKind::Word(STORAGES) },
 ];
@@ -255,8 +288,8 @@ pub(super) const READERS: &[(&str, &[DriverKind])] = {
         ("machine", &[Qemu]),
         ("accel", &[Qemu]),
         ("kernel", &[Qemu, CloudHypervisor]),
-        ("initrd", &[Qemu]),
-        ("cmdline", &[Qemu]),
+        ("initrd", &[Qemu, CloudHypervisor]),
+        ("cmdline", &[Qemu, CloudHypervisor]),
         ("firmware", &[CloudHypervisor]),
         ("api_endpoint", &[Proxmox]),
         ("api_token", &[Proxmox]),
@@ -307,6 +340,15 @@ impl SettingKind {
                     false
                 }
             },
+            Self::Fingerprint => {
+                let Some(text) = walk.full_text(node) else { return false };
+                let fits = Digest::parse(&text.replace(':', "").to_ascii_lowercase()).is_some();
+                if !fits {
+                    let problem = node.bad(format!("{} is no SHA-256 of a certificate", node.describe()));
+                    walk.report(problem.help("write 32 pairs of hex digits: `AB:CD:…`"));
+                }
+                fits
+            }
             Self::VmIdRange => {
                 let Some(items) = walk.list(node, "two ids") else { return false };
                 let ids: Vec<Option<i64>> = items.map(|item| walk.integer(item, VMIDS)).collect();

@@ -27,7 +27,7 @@ pub const MANIFEST_KEYS: Keys = Keys {
         Key::new("context", || object(&CONTEXT_KEYS), "set by a delegating parent; not in files"),
     ],
     hints: &[
-        ("levels", "nodes, with `parent` in each node of a lower level: this is the form of version 1"),
+        ("levels", "nodes` with `parent` in each node of a lower level, which is the form of version `2"),
         ("default_mode", "execution: {default_mode: …}"),
     ],
 };

@@ -7,6 +7,7 @@ fn told(kind: FileKind, text: &str) -> Vec<String> {
     let read = site(&[(kind, "x", text)]);
     let all = read.manifests.values().flat_map(|entry| &entry.diagnostics.0);
     let all = all.chain(read.presets.values().flat_map(|entry| &entry.diagnostics.0));
+    let all = all.chain(read.hosts.values().flat_map(|entry| &entry.diagnostics.0));
     all.map(|problem| {
         let written = problem.to_json();
         let word = written["severity"].as_str().unwrap();
@@ -29,6 +30,41 @@ fn create_is_push_and_only_roots_have_hosts() {
     }
     assert_eq!(told(FileKind::Manifest, &nodes("execution: {phases: {create: push}}")), [""; 0]);
     assert_eq!(told(FileKind::Manifest, &nodes("host: h")), ["error node/conflict nodes[1].host"]);
+}
+
+/// Section 2: the description of a host has types and known keys; what nothing reads is warned of.
+#[test]
+fn the_description_of_a_host_is_checked() {
+    for (text, found) in [
+        ("storage: {zfs_pools: 5}", &["error node/bad-type storage.zfs_pools"][..]),
+        ("storage: {zfs_pools: [tank, {name: fast, devices: [sda]}]}", &[]),
+        ("storage: {zfs_pools: [{devices: [sda]}]}", &["error node/missing-field storage.zfs_pools[0].name"]),
+        (
+            "network: {interfaces: {vmbr0: {adress: 10.0.0.1/24}}}",
+            &["error node/unknown-key network.interfaces.vmbr0.adress"],
+        ),
+        (
+            "network: {interfaces: {vmbr0: {address: 10.0.0.1/24, ports: [eno1], mtu: 9000, type: bridge}}}",
+            &[],
+        ),
+        (
+            "network: {interfaces: {vmbr0: {mtu: many, gateway: nowhere}}}",
+            &[
+                "error node/bad-type network.interfaces.vmbr0.mtu",
+                "error node/bad-type network.interfaces.vmbr0.gateway",
+            ],
+        ),
+        (
+            "{arch: x86_64, domain: lab.example, hardware: {cpu: 1}}",
+            &[
+                "warning node/unapplied-key arch",
+                "warning node/unapplied-key domain",
+                "warning node/unapplied-key hardware",
+            ],
+        ),
+    ] {
+        assert_eq!(told(FileKind::Host, text), found, "{text}");
+    }
 }
 
 /// Section 2: packages of a preset still count, and are warned of.

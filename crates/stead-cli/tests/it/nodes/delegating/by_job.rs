@@ -1,5 +1,6 @@
 //! Subtrees of nodes that pull: everything goes through agents, nothing over SSH.
 
+use super::super::links;
 use super::*;
 
 /// Two levels that pull, and whose hosting node is told what to do by its agent.
@@ -23,7 +24,7 @@ fn consoles(directory: &Path) -> String {
 
 /// Whether nobody ever connected to the SSH server of any machine of the tree.
 #[track_caller]
-fn assert_unconnected(tree: &Tree, machines: usize) {
+pub(super) fn assert_unconnected(tree: &Tree, machines: usize) {
     let said = consoles(&tree.lab.path("state/machines"));
     assert_eq!(said.matches("takes logins on").count(), machines, "{said}");
     for word in ["login of", "a connection ended", "refused"] {
@@ -71,6 +72,36 @@ fn a_test_needs_no_ssh() {
     assert_eq!(statuses(&tested), all("destroyed", &["quay", "crane-1", "crane-2"]));
     let events = tree.lab.events(tested["run"].as_str().unwrap());
     assert_whole(&delegated(&events, "quay.children.verify", &["quay"]));
+}
+
+/// Section 13: who is not logged into is looked at by its agent; without one every check says that it was not made.
+#[test]
+fn what_is_wrong_is_found_without_ssh() {
+    let nodes = "  - {name: a, type: vm, spec: base, peers: [b]}\n  - {name: b, type: vm, spec: base}\nexecution: {default_mode: pull}\nsettings: {verify_ssh: false}\n";
+    let tree = Tree::with(nodes, &[("site.yaml", SERVED)]);
+    tree.run("create", &[]).exits(0);
+    let checks = |code: i32, more: &[&str]| -> Vec<String> {
+        let verified = tree.run("verify", more).exits(code).document();
+        let found = links::checks(&tree, verified["run"].as_str().unwrap(), "a").into_iter();
+        found.map(|(check, status)| format!("{check} {status}")).collect()
+    };
+    let inner =
+        ["hostname", "marker", "identity", "packages", "users", "services", "security", "network", "link.b"];
+    let all = |status: &str| -> Vec<String> {
+        let outer = ["address passed", "ssh skipped"].map(str::to_owned);
+        outer.into_iter().chain(inner.map(|check| format!("{check} {status}"))).collect()
+    };
+    assert_eq!(checks(0, &[]), all("passed"));
+    let root = tree.root(&["a"]);
+    fs::write(root.join("etc/hostname"), "bad\n").unwrap();
+    fs::remove_file(root.join("etc/stead/peers.json")).unwrap();
+    let found = checks(1, &[]);
+    for wrong in ["hostname failed", "identity failed", "link.b failed", "marker passed"] {
+        assert!(found.contains(&wrong.to_owned()), "{wrong}: {found:?}");
+    }
+    assert_unconnected(&tree, 2);
+    tree.run("create", &["--mode", "push"]).exits(0);
+    assert_eq!(checks(0, &["--mode", "push"]), all("skipped"));
 }
 
 /// Section 12: what pulls is asked by jobs at every level, and drift is found where it is.

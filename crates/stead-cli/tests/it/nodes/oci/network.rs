@@ -98,3 +98,30 @@ fn a_changed_ssh_port_goes_to_state() {
     }
     harbour.clear();
 }
+
+/// Section 2: `gateway` and `dns_servers` of the site are for fixed addresses.
+#[test]
+fn a_fixed_address_has_its_gateway_and_name_servers() {
+    if is_skipped("runc") {
+        return;
+    }
+    let harbour = Harbour::new("runc", &["name: edge"], "");
+    let host = harbour.lab.read("site-config/hosts/box.yaml");
+    let subnet = host.lines().find_map(|line| line.strip_prefix("subnet: ")).unwrap();
+    let network = subnet.split_once('/').unwrap().0.rsplit_once('.').unwrap().0;
+    let site = SITE.replacen(
+        "defaults: {",
+        &format!("defaults: {{gateway: {network}.254, dns_servers: [9.9.9.9, 1.1.1.1], "),
+        1,
+    );
+    assert_ne!(site, SITE);
+    write(&harbour.lab, "site.yaml", &site);
+    harbour.nodes(&[&format!("name: edge, ip: {network}.50/24")], "");
+    harbour.make(&[]);
+    assert_eq!(harbour.state()["nodes"]["edge"]["ip"], format!("{network}.50"));
+    let route = harbour.on("edge", &["ip", "route", "show", "default"]);
+    assert!(route.starts_with(&format!("default via {network}.254 ")), "{route}");
+    let servers = harbour.on("edge", &["cat", "/etc/resolv.conf"]);
+    assert_eq!(servers, "nameserver 9.9.9.9\nnameserver 1.1.1.1");
+    harbour.clear();
+}

@@ -52,8 +52,17 @@ fn refused_tokens_have_their_codes() {
     write(&elsewhere, "secrets.yaml", &secrets);
     let foreign = elsewhere.run(["token", "mint", "--node", "edge", "--spec", "base"]).exits(0).stdout;
     assert_eq!(serving.get("/spec/edge", foreign.trim()).code(), "E301");
+    let revoked = serving.mint(&["--node", "edge", "--spec", "base", "--jti", "given-away"]);
+    serving.lab.run(["token", "revoke", "--jti", "given-away"]).exits(0);
+    assert_eq!(serving.get("/spec/edge", &revoked).code(), "E303");
+    super::wire::until(|| serving.log().contains("E303"));
     let log = serving.log();
-    assert!(log.contains("\"jti\"") && log.contains("E302"), "{log}");
+    for code in ["E302", "E303"] {
+        let line = log.lines().find(|line| line.contains(code)).unwrap();
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&line["node"], &line["spec"]), (&json!("edge"), &json!("base")), "{line}");
+        assert!(line["jti"].is_string(), "{line}");
+    }
     assert!(!log.contains(payload) && !log.contains(mac), "no token is in the log");
 }
 

@@ -128,6 +128,17 @@ fn any_needs() -> impl Strategy<Value = Vec<BTreeSet<usize>>> {
     })
 }
 
+/// Needs without a cycle: of roles that come earlier in some order.
+fn needs_without_cycle() -> impl Strategy<Value = Vec<BTreeSet<usize>>> {
+    let ranks = Just((0..12).collect::<Vec<usize>>()).prop_shuffle();
+    (any_needs(), ranks).prop_map(|(mut all, ranks)| {
+        for (role, needs) in all.iter_mut().enumerate() {
+            needs.retain(|need| ranks[*need] < ranks[role]);
+        }
+        all
+    })
+}
+
 proptest! {
     /// Every role starts after those it needs, once; roles in no cycle and behind none are never left out.
     #[test]
@@ -149,11 +160,10 @@ proptest! {
     /// Phases of a plan: every role has its own, in start order; services stop the other way round; then the last four.
     #[test]
     fn phases_follow_the_start_order(
-        needs in any_needs(),
+        needs in needs_without_cycle(),
         kinds in prop::collection::vec(any::<bool>(), 12),
         repeats in prop::collection::vec(1_u32..3, 12),
     ) {
-        prop_assume!(instances::cycle(&needs).is_none());
         let roles: String = needs.iter().enumerate().map(|(at, needs)| {
             let needs: Vec<String> = needs.iter().map(|need| format!("r{need}")).collect();
             let kind = if kinds[at] { "service" } else { "task" };

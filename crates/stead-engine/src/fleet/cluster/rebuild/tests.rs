@@ -168,7 +168,11 @@ fn a_group_that_is_missing_freezes_nobody_else() {
     assert!(!cluster.is_rebuilt(true));
     let cameras: Vec<_> = shown.instances.iter().filter(|one| one.key.vm.as_str() == "cam").collect();
     assert_eq!(cameras.len(), 2);
-    assert!(cameras.iter().all(|one| one.code == Some(Code::Rebuilding) && one.group == Some(group("edge"))));
+    assert!(
+        cameras
+            .iter()
+            .all(|one| one.code == Some(Code::WaitingForAssignment) && one.group == Some(group("edge")))
+    );
     // Over a restart, too.
     let mut cluster = Cluster::resume(cluster.durable.clone(), 2, now);
     cluster.begin_rebuild(now);

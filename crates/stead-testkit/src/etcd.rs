@@ -1,14 +1,15 @@
-//! A real etcd on this machine.
+//! A real etcd on this machine, for tests of several masters.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use stead_testkit::sshd::free_port;
+use crate::sshd::free_port;
 
 /// A server, ended with its value.
-pub(crate) struct Server {
+#[derive(Debug)]
+pub struct Server {
     child: Child,
     port: u16,
     _data: tempfile::TempDir,
@@ -16,12 +17,15 @@ pub(crate) struct Server {
 
 impl Server {
     /// Starts one; none, with a reason, where there is no etcd.
+    ///
+    /// # Panics
+    /// If it does not start, or if there is none and `STEAD_CI` is set: then nothing may be skipped.
     #[expect(clippy::print_stderr, reason = "a skip says why")]
-    pub(crate) fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         let mut last = String::new();
         // A free port may be taken by another test before the server has it.
         for _ in 0..5 {
-            let data = tempfile::tempdir().unwrap();
+            let data = tempfile::tempdir().expect("a directory");
             let (port, peers) = (free_port(), free_port());
             let [client, peer] = [port, peers].map(|port| format!("http://127.0.0.1:{port}"));
             let started = Command::new("etcd")
@@ -37,6 +41,7 @@ impl Server {
             let child = match started {
                 Ok(child) => child,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    assert!(std::env::var_os("STEAD_CI").is_none(), "etcd is not installed");
                     eprintln!("skipped: etcd is not installed");
                     return None;
                 }
@@ -51,18 +56,20 @@ impl Server {
         panic!("etcd did not start: {last}");
     }
 
-    pub(crate) fn address(&self) -> String {
+    /// Returns where it listens.
+    pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// Returns its process.
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     fn wait(&mut self) -> Result<(), String> {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some(status) = self.child.try_wait().expect("its end is seen") {
                 return Err(status.to_string());
             }
             if self.is_healthy() {
@@ -75,7 +82,7 @@ impl Server {
 
     fn is_healthy(&self) -> bool {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
-        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(2))).expect("a time limit");
         let mut said = String::new();
         let asked = stream.write_all(b"GET /health HTTP/1.0\r\nHost: x\r\n\r\n");
         asked.is_ok() && stream.read_to_string(&mut said).is_ok() && said.contains("\"true\"")

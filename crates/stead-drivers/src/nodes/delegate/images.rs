@@ -1,0 +1,255 @@
+//! Images and templates on their way down: a level has what its own nodes boot, and hands it on to theirs.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use stead_engine::nodes::find_host;
+use stead_model::node::{ImageOffered, ImagesAsked, ImagesOffered};
+use stead_model::plan::Digest;
+use stead_model::site::host::DriverKind;
+use stead_model::{ErrorClass, NodeName};
+use stead_runner::operation::OpError;
+use stead_runner::transport::{Command, Exit, Running, Stdin, Transport};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::super::NodesSurroundings;
+use super::super::hosts::{IMAGES, image_dir};
+use super::super::line::Line;
+use super::super::push::AS_OWNER;
+use super::Wanted;
+use super::deputy::Deputy;
+use super::offer::Offer;
+use super::pack::pack;
+use crate::disk::body::hash;
+use crate::errand::COMMAND;
+use crate::errand::images::{is_plain, places};
+use crate::server_client::ServerClient;
+
+/// Puts its input into a directory under a name: whole, by its hash, or not at all. What is there stays.
+const TAKE: &str = r#"dir=$1 file=$2 sum=$3
+case $dir in /*) ;; *) dir=${STEAD_ROOT:-}/var/lib/stead/$dir ;; esac
+umask 077
+mkdir -p "$dir" || exit
+new=$dir/.$file.$$
+trap 'rm -f "$new"' EXIT
+cat >"$new" || exit
+set -- $(sha256sum "$new")
+if [ "$1" != "$sum" ]; then echo 'it did not arrive whole' >&2; exit 1; fi
+ln "$new" "$dir/$file" 2>/dev/null || [ -e "$dir/$file" ]"#;
+
+impl NodesSurroundings {
+    /// Brings a hosting node the images and templates that nodes below it boot, as far as this level has them and that one
+    /// does not. What it has under such a name stays: machines may stand on it.
+    pub(super) async fn bring_images(
+        &self,
+        deputy: &Deputy<'_>,
+        wanted: &Wanted,
+        line: &Line,
+    ) -> Result<(), OpError> {
+        let Deputy::Node(node) = deputy else { return Ok(()) };
+        let names = self.booted_below(deputy, wanted);
+        let own = &self.parts.host;
+        let host = self.host_of(Some(node), self.entry(&node.node.name).as_ref());
+        let other = (host != own.name).then(|| find_host(&self.parts.site, &host).ok()).flatten();
+        let here = image_dir(&other.as_ref().unwrap_or(own).host, &self.parts.state_dir);
+        let known = names.into_iter().filter_map(|(name, takes_trees)| {
+            let source = source_of(&here, &name, takes_trees)?;
+            Some((name, source))
+        });
+        let mut known: Vec<(String, Source)> = known.collect();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let (_, hosting) = self.hosting_of(deputy);
+        let setting = hosting.as_ref().and_then(|host| host.driver_settings.get("image_dir")?.as_str());
+        let there = setting.unwrap_or(IMAGES);
+        let names = known.iter().map(|(name, _)| name.clone()).collect();
+        let asked = ImagesAsked { directory: there.to_owned(), names };
+        let looked =
+            self.ask(line, deputy.node(), &[COMMAND, "absent"], json!(asked).to_string().into()).await?;
+        let absent = serde_json::from_slice::<Vec<String>>(&looked.stdout).ok();
+        let absent = absent.filter(|_| looked.code == Some(0)).ok_or_else(|| {
+            OpError::operation(format!("looking for images on {deputy}: {}", looked.complaint()))
+        })?;
+        known.retain(|(name, _)| absent.contains(name));
+        if known.is_empty() {
+            return Ok(());
+        }
+        let state = self.parts.state_dir.clone();
+        let begun = tokio::task::spawn_blocking(move || Offer::begin(&state)).await;
+        let begun = begun.map_err(|_| OpError::operation("offering images was cut off"))?;
+        let offer = begun.map_err(|error| OpError::io("offering images", &error))?;
+        let mut asides = Vec::new();
+        let mut files = Vec::new();
+        for (name, source) in known {
+            files.push(match source {
+                Source::File(path) => (file_name(&path).to_owned(), path),
+                Source::Tree(path) => {
+                    let packing =
+                        |error: io::Error| OpError::io(format_args!("packing {}", path.display()), &error);
+                    let aside = offer.aside().map_err(packing)?;
+                    let archive = pack(&path, aside.path()).await.map_err(packing)?;
+                    asides.push(aside);
+                    (format!("{name}.tar"), archive)
+                }
+            });
+        }
+        match line {
+            Line::Ssh(transport) => {
+                for (name, file) in &files {
+                    bring(&**transport, file, there, name).await.map_err(|error| OpError {
+                        message: format!("bringing {name} to {deputy}: {}", error.message),
+                        ..error
+                    })?;
+                }
+                Ok(())
+            }
+            Line::Jobs(client) => self.have_fetched(client, &node.node.name, offer, files, there).await,
+        }
+    }
+
+    /// Has the agent of a node fetch files from the server of this level, which hands them out meanwhile.
+    async fn have_fetched(
+        &self,
+        client: &ServerClient,
+        name: &NodeName,
+        offer: Offer,
+        files: Vec<(String, PathBuf)>,
+        to: &str,
+    ) -> Result<(), OpError> {
+        let offering = tokio::task::spawn_blocking(move || {
+            let files = offered(&offer, files)?;
+            Ok((offer, files))
+        });
+        let offered = offering.await.map_err(|_| OpError::operation("reading images was cut off"))?;
+        // As long as it is there they are handed out.
+        let (_offer, files) = offered.map_err(|error: io::Error| OpError::io("offering images", &error))?;
+        let offered = ImagesOffered { directory: to.to_owned(), files };
+        let patience = self.limit(name.as_str(), |limits| limits.delegate);
+        let input = json!(offered).to_string().into();
+        let fetched = self.ask_agent(client, name, &[COMMAND, "fetch"], input, patience).await?;
+        match fetched.code {
+            Some(0) => Ok(()),
+            _ => Err(OpError::operation(format!("{name} did not fetch its images: {}", fetched.complaint()))),
+        }
+    }
+
+    /// Returns the names of what nodes below a deputy boot, where whoever makes them has it as a file, and whether it may
+    /// be a directory as well.
+    fn booted_below(&self, deputy: &Deputy<'_>, wanted: &Wanted) -> BTreeMap<String, bool> {
+        let parts = &self.parts;
+        let mut names = BTreeMap::new();
+        for index in self.below(deputy) {
+            let Some(known) = parts.forest.nodes.get(index) else { continue };
+            let Ok(node) = self.node(known.name.as_str()) else { continue };
+            let is_wanted = wanted.only.as_ref().is_none_or(|only| only.contains(&known.name));
+            let takes_trees = match node.known.driver {
+                Some(DriverKind::Oci) => true,
+                Some(DriverKind::Qemu | DriverKind::CloudHypervisor) => false,
+                Some(DriverKind::Sandbox | DriverKind::Proxmox | DriverKind::None) | None => continue,
+            };
+            let (image, template) = (node.written.image.clone(), node.written.template.clone());
+            let default = || parts.site.settings.value.defaults.image.clone();
+            let name = image.or(template).or_else(default).filter(|name| is_wanted && is_plain(name));
+            if let Some(name) = name {
+                *names.entry(name).or_insert(false) |= takes_trees;
+            }
+        }
+        names
+    }
+}
+
+/// What a level has under the name of an image or a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    /// A file, which goes down as it is.
+    File(PathBuf),
+    /// A directory, which goes down as an archive.
+    Tree(PathBuf),
+}
+
+/// Returns what a directory has under this name, looked for as whoever boots it does.
+fn source_of(directory: &Path, name: &str, takes_trees: bool) -> Option<Source> {
+    let tree = directory.join(name);
+    if takes_trees && tree.is_dir() {
+        return Some(Source::Tree(tree));
+    }
+    places(directory, name).find(|place| place.is_file()).map(Source::File)
+}
+
+/// Offers files, each with the name it has below, and returns what they are known by. Blocks.
+fn offered(offer: &Offer, files: Vec<(String, PathBuf)>) -> io::Result<Vec<ImageOffered>> {
+    let mut offered = Vec::new();
+    for (file, path) in files {
+        let (size, sum) = hash(&mut File::open(&path)?)?;
+        let sha256 = Digest::parse(&sum).ok_or_else(|| io::Error::other("a hash is not one"))?;
+        offer.add(&sha256, &path)?;
+        offered.push(ImageOffered { file, size, sha256 });
+    }
+    Ok(offered)
+}
+
+fn file_name(file: &Path) -> &str {
+    file.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+/// Returns a script with its arguments, run by whoever files of Stead belong to.
+fn as_owner<'a>(script: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    ["sh", "-c", AS_OWNER, "stead", "sh", "-c"].into_iter().chain(script).collect()
+}
+
+/// Brings a file to a directory at the other end, where it has this name.
+async fn bring(transport: &dyn Transport, file: &Path, to: &str, name: &str) -> Result<(), OpError> {
+    let cut = |_| OpError::operation("reading it was cut off");
+    let failed = |error: io::Error| OpError::operation(error.to_string());
+    let path = file.to_owned();
+    let hashed = tokio::task::spawn_blocking(move || hash(&mut File::open(path)?));
+    let (_, sum) = hashed.await.map_err(cut)?.map_err(failed)?;
+    let argv = as_owner([TAKE, "stead", to, name, &sum]);
+    let command = Command { stdin: Stdin::Piped, ..Command::new(argv) };
+    let lost = |error: String| OpError::new(ErrorClass::Unreachable, error);
+    let mut running =
+        transport.exec(command).await.map_err(|error| OpError::new(error.class(), error.to_string()))?;
+    let mut said = Vec::new();
+    {
+        let Running { stdin, stderr, .. } = &mut running;
+        let stdin = stdin.take();
+        let sending = async {
+            let Some(mut stdin) = stdin else { return io::Result::Ok(()) };
+            let mut from = tokio::fs::File::open(file).await?;
+            tokio::io::copy(&mut from, &mut stdin).await?;
+            stdin.shutdown().await
+        };
+        let mut limited = stderr.take(64 << 10);
+        // What it says counts: a write fails when it has already given up.
+        let (_, read) = tokio::join!(sending, limited.read_to_end(&mut said));
+        read.map_err(|error| lost(error.to_string()))?;
+    }
+    match running.process.wait().await.map_err(|error| lost(error.to_string()))? {
+        Exit::Code(0) => Ok(()),
+        Exit::Code(_) | Exit::Signal(_) => {
+            Err(OpError::operation(String::from_utf8_lossy(&said).trim().to_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_go_down_to_who_takes_them() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("debian-12.qcow2"), "").unwrap();
+        std::fs::create_dir(dir.path().join("tree")).unwrap();
+        for takes_trees in [false, true] {
+            let file = source_of(dir.path(), "debian-12", takes_trees);
+            assert_eq!(file, Some(Source::File(dir.path().join("debian-12.qcow2"))));
+            let tree = takes_trees.then(|| Source::Tree(dir.path().join("tree")));
+            assert_eq!(source_of(dir.path(), "tree", takes_trees), tree);
+        }
+    }
+}
