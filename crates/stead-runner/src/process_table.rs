@@ -52,11 +52,16 @@ impl Process {
     pub fn signal(&self, signal: Signal) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return false };
         let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-        let is_same = Self::read(self.pid).is_some_and(|now| now.started == self.started && !now.is_zombie);
-        if is_same {
+        let lives = self.lives();
+        if lives {
             pidfd_send_signal(&handle, signal).unwrap_or(());
         }
-        is_same
+        lives
+    }
+
+    /// Returns whether it still runs: not whether something else has its number now, or only its end is left to be told.
+    pub fn lives(&self) -> bool {
+        Self::read(self.pid).is_some_and(|now| now.started == self.started && !now.is_zombie)
     }
 }
 

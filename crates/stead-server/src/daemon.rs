@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use stead_drivers::site::{LoadError, Manifests, load};
 use stead_model::Diagnostics;
@@ -72,7 +72,7 @@ pub enum ServerError {
     #[error("process {pid} of the server does not end")]
     Immortal {
         /// Which process.
-        pid: i32,
+        pid: u32,
     },
     /// It goes on with the site as it was.
     #[error("the server on port {port} goes on without the change: {}", problems.join("; "))]
@@ -386,18 +386,18 @@ fn end(place: &ServerPlace, port: u16) -> Result<bool, ServerError> {
     let was_there = match holder(place, port)? {
         None => false,
         Some(pid) => {
-            let pid = pid.and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+            let process = pid.and_then(Process::read);
+            let mut is_over = false;
             for signal in [Signal::TERM, Signal::KILL] {
-                if let Some(pid) = pid {
-                    // It may have ended in between.
-                    kill_process(pid, signal).ok();
-                }
-                if ended(place, port, clock::instant() + GRACE)? {
+                // It may have ended in between.
+                process.map(|process| process.signal(signal));
+                is_over = ended(place, port, process, clock::instant() + GRACE)?;
+                if is_over {
                     break;
                 }
             }
-            if holder(place, port)?.is_some() {
-                return Err(ServerError::Immortal { pid: pid.map_or(0, |pid| pid.as_raw_nonzero().get()) });
+            if !is_over {
+                return Err(ServerError::Immortal { pid: pid.unwrap_or_default() });
             }
             true
         }
@@ -413,8 +413,14 @@ fn end(place: &ServerPlace, port: u16) -> Result<bool, ServerError> {
     Ok(was_there)
 }
 
-fn ended(place: &ServerPlace, port: u16, deadline: Instant) -> Result<bool, ServerError> {
-    while holder(place, port)?.is_some() {
+/// Waits until neither the lock is held nor the process is there: a process that ends lets go of its files first.
+fn ended(
+    place: &ServerPlace,
+    port: u16,
+    process: Option<Process>,
+    deadline: Instant,
+) -> Result<bool, ServerError> {
+    while holder(place, port)?.is_some() || process.is_some_and(|process| process.lives()) {
         if clock::instant() >= deadline {
             return Ok(false);
         }
