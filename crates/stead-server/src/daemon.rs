@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use stead_drivers::site::{LoadError, Manifests, load};
 use stead_model::Diagnostics;
 use stead_runner::clock;
+use stead_runner::process_table::Process;
 
 use crate::certificate::CertificateError;
 use crate::lock;
