@@ -13,7 +13,15 @@ use stead_model::machine::{
     Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, Owner, OwnerScope, ShapeChange,
 };
 
+use tokio::io::AsyncReadExt as _;
+use tokio::time::timeout;
+
 use crate::transport::Reader;
+
+/// As much of a console's end is kept while it is read, this long nothing may come, and so long it may take.
+const CONSOLE_TAIL: usize = 64 << 10;
+const CONSOLE_SILENCE: Duration = Duration::from_millis(300);
+const CONSOLE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Makes and keeps machines of one kind.
 #[async_trait::async_trait]
@@ -63,6 +71,15 @@ pub trait MachineDriver: Send + Sync {
 
     /// Returns what it writes to its console, from byte `from` until it ends.
     async fn console(&self, id: &MachineId, from: u64) -> Result<ConsoleStream, MachineError>;
+
+    /// Returns the last lines that it left for who cannot log in: those of its console, and what else its driver keeps of
+    /// it. None if there are none, or they cannot be read soon. Changes nothing.
+    async fn last_words(&self, id: &MachineId) -> Vec<String> {
+        match self.capabilities().console {
+            true => last_of_console(self.console(id, 0).await).await,
+            false => Vec::new(),
+        }
+    }
 
     /// Waits until it does not run and returns how its run ended.
     async fn wait(&self, id: &MachineId) -> Result<MachineExit, MachineError>;
@@ -139,6 +156,26 @@ pub struct ConsoleStream {
     pub start: u64,
     /// The bytes. Dropping it stops the reading.
     pub bytes: Reader,
+}
+
+/// Returns the last lines of a console, as far as it is written: nothing that comes later is waited for.
+async fn last_of_console(console: Result<ConsoleStream, MachineError>) -> Vec<String> {
+    let Ok(mut console) = console else { return Vec::new() };
+    let (mut kept, mut piece) = (Vec::new(), vec![0; CONSOLE_TAIL]);
+    let reading = async {
+        while let Ok(Ok(read)) = timeout(CONSOLE_SILENCE, console.bytes.read(&mut piece)).await {
+            kept.extend_from_slice(&piece[..read]);
+            if kept.len() > 2 * CONSOLE_TAIL {
+                kept.drain(..kept.len() - CONSOLE_TAIL);
+            }
+            if read == 0 {
+                break;
+            }
+        }
+    };
+    timeout(CONSOLE_PATIENCE, reading).await.ok();
+    let text = String::from_utf8_lossy(&kept);
+    stead_model::tail::last_words(&text).into_iter().map(str::to_owned).collect()
 }
 
 impl fmt::Debug for ConsoleStream {

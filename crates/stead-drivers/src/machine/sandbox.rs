@@ -250,6 +250,12 @@ impl MachineDriver for SandboxDriver {
         console::follow(self, &*self.home(id)?, from)
     }
 
+    async fn last_words(&self, id: &MachineId) -> Vec<String> {
+        let Ok(home) = self.home(id) else { return Vec::new() };
+        let of_agent = super::home::last_lines(&home.file("agent.log"));
+        home.last_lines().into_iter().chain(of_agent).collect()
+    }
+
     async fn wait(&self, id: &MachineId) -> Result<MachineExit, MachineError> {
         local::wait(self, &*self.home(id)?).await
     }

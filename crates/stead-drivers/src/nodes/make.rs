@@ -3,7 +3,9 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use stead_model::machine::{Boot, Machine, MachineKind, MachineSpec, MachineState, PlantedFile, SshDoor};
+use stead_model::machine::{
+    Boot, Machine, MachineId, MachineKind, MachineSpec, MachineState, PlantedFile, ShapeChange, SshDoor,
+};
 use stead_model::node::{NodeEntry, NodeStatus, path};
 use stead_model::report::Warning;
 use stead_model::site::Site;
@@ -26,10 +28,10 @@ impl NodesSurroundings {
     pub(super) async fn make(&self, cx: &OpContext, name: &NodeName) -> Result<Outcome, OpError> {
         let node = self.node(name.as_str())?;
         let before = self.entry(name);
-        if let Some(before) = &before {
-            self.refuse_changes(&node, before)?;
-        }
         let host = self.host_of(Some(&node), before.as_ref());
+        if let Some(before) = &before {
+            self.refuse_changes(&node, before, &host).await?;
+        }
         let driver = self.driver(&host)?;
         if self.parts.wishes.only_new {
             self.refuse_older(cx, &*driver, name, before.as_ref()).await?;
@@ -173,14 +175,41 @@ impl NodesSurroundings {
     }
 
     /// Refuses to make another machine of one that is there.
-    fn refuse_changes(&self, node: &NodeView<'_>, before: &NodeEntry) -> Result<(), OpError> {
-        if before.machine_id.is_none() {
-            return Ok(());
-        }
+    async fn refuse_changes(
+        &self,
+        node: &NodeView<'_>,
+        before: &NodeEntry,
+        host: &str,
+    ) -> Result<(), OpError> {
+        let Some(id) = &before.machine_id else { return Ok(()) };
         let own = self.parts.host.name.as_str();
         let mut changes = identity_changes(node.written, before, own);
         changes.extend(self.parent_change(node, before));
-        if changes.is_empty() { Ok(()) } else { Err(unchangeable(&node.node.name, &changes)) }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        changes.extend(self.size_changes(node, id, host).await);
+        Err(unchangeable(&node.node.name, &changes))
+    }
+
+    /// Returns what of the size of a machine that is there is written another way, as its driver says, who compares it.
+    async fn size_changes(&self, node: &NodeView<'_>, id: &MachineId, host: &str) -> Vec<String> {
+        let Ok(driver) = self.driver(host) else { return Vec::new() };
+        let there = driver.inspect(id).await.ok().flatten();
+        if there.is_none_or(|machine| machine.state == MachineState::Creating) {
+            // Asked for it would be made.
+            return Vec::new();
+        }
+        let Ok(spec) = self.machine_spec(node, &*driver).await else { return Vec::new() };
+        let limit = self.limit(node.node.name.as_str(), |limits| limits.create);
+        match timeout(limit, driver.ensure_created(&spec)).await {
+            Ok(Err(MachineError::Conflict { changes, .. })) => {
+                let is_size =
+                    |change: &&ShapeChange| matches!(change.field.as_str(), "cpus" | "memory_mb" | "disk_gb");
+                changes.iter().filter(is_size).map(ToString::to_string).collect()
+            }
+            Ok(Ok(_) | Err(_)) | Err(_) => Vec::new(),
+        }
     }
 
     /// Returns why a node that is there cannot be made: it is to be in another node than it is.
@@ -245,6 +274,19 @@ impl NodesSurroundings {
         Ok(keys)
     }
 
+    /// Returns the error of a wait for a node, with the last lines that its machine left: they may say why it was in vain.
+    pub(super) async fn with_last_words(&self, name: &NodeName, error: OpError) -> OpError {
+        if !matches!(error.class, ErrorClass::Timeout | ErrorClass::Unreachable) {
+            return error;
+        }
+        let (node, entry) = (self.node(name.as_str()).ok(), self.entry(name));
+        let driver = self.driver(&self.host_of(node.as_ref(), entry.as_ref()));
+        let (Ok(driver), Some(id)) = (driver, entry.and_then(|entry| entry.machine_id)) else {
+            return error;
+        };
+        with_words(error, &driver.last_words(&id).await)
+    }
+
     /// Waits until the machine can be reached.
     async fn address(
         &self,
@@ -268,7 +310,8 @@ impl NodesSurroundings {
                 return Ok((now, door));
             }
             if Instant::now() + pause > deadline {
-                return Err(refused(late(name, "reachable", limit)));
+                let words = driver.last_words(&machine.id).await;
+                return Err(with_words(refused(late(name, "reachable", limit)), &words));
             }
             sleep(pause).await;
             pause = (pause * 2).min(LAST_LOOK);
@@ -332,6 +375,14 @@ fn unchangeable(name: &NodeName, changes: &[String]) -> OpError {
         "{name} cannot be changed: {}; write back what it was made with, or destroy it first",
         changes.join(", ")
     ))
+}
+
+/// Returns the error of a wait that ended, with the last lines that the machine left.
+fn with_words(error: OpError, words: &[String]) -> OpError {
+    if words.is_empty() {
+        return error;
+    }
+    OpError { message: format!("{}; its last lines:\n{}", error.message, words.join("\n")), ..error }
 }
 
 fn late(name: &NodeName, what: &str, limit: Duration) -> MachineError {

@@ -41,7 +41,11 @@ impl NodesSurroundings {
         let node = self.node(name.as_str())?;
         let spec = self.spec_of(&node)?.ok_or_else(|| OpError::invalid(format!("{name} has no spec")))?;
         // Reading this program takes about as long as connecting.
-        let (transport, _) = tokio::try_join!(self.connect(name), self.program_sha256())?;
+        let connected = tokio::try_join!(self.connect(name), self.program_sha256());
+        let transport = match connected {
+            Ok((transport, _)) => transport,
+            Err(error) => return Err(self.with_last_words(name, error).await),
+        };
         let limit = self.limit(name.as_str(), |limits| limits.config);
         let applied =
             timeout(limit, self.apply_over(&*transport, name, &spec)).await.unwrap_or_else(|_| {

@@ -83,7 +83,8 @@ impl NodesSurroundings {
                 Err(_) => {
                     let within = stead_model::duration::to_exact(limit);
                     let message = format!("{name} did not report within {within} that it is configured");
-                    return Err(OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) });
+                    let error = OpError { changed: true, ..OpError::new(ErrorClass::Timeout, message) };
+                    return Err(self.with_last_words(name, error).await);
                 }
             }
         };

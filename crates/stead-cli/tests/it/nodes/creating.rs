@@ -273,6 +273,28 @@ fn every_field_that_cannot_be_changed_is_named() {
     );
 }
 
+/// Section 10: type, number and size that changed together are named together.
+#[test]
+fn all_that_cannot_be_changed_is_named_at_once() {
+    let world = World::new();
+    world.write("presets/large.yaml", "{cores: 4, memory: 4096, disk: 10}\n");
+    world.nodes("- {name: a, type: vm, preset: vm-small, vmid: 100}\n");
+    world.create(&[]).exits(0);
+    let machines = world.machine_ids();
+    world.nodes("- {name: a, type: ct, preset: large, vmid: 101}\n");
+    let refused = world.create(&[]).exits(1).document();
+    let error = refused["nodes"][0]["error"].as_str().unwrap();
+    for said in
+        ["type is vm, not ct", "vmid is 100, not 101", "cores is 2, not 4", "memory is 2048, not 4096"]
+    {
+        assert!(error.contains(said), "{said}: {error}");
+    }
+    assert_eq!(world.machine_ids(), machines);
+    world.nodes("- {name: a, type: vm, preset: vm-small, vmid: 100}\n");
+    let again = world.create(&[]).exits(0).document();
+    assert_eq!(again["nodes"][0]["changed"], false, "{again}");
+}
+
 /// Case 28: something that is not ours lies where the machine would: an error, and it stays as it is.
 #[test]
 fn a_foreign_machine_is_left_alone() {

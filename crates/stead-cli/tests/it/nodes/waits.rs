@@ -88,3 +88,19 @@ fn a_machine_that_is_not_reached_is_told_apart() {
     let world = world("phase: ssh, error: no way in", "ssh: 1");
     ends(&world.create(&[]), 7, "edge was not reached over SSH within 1s");
 }
+
+/// Section 7: what a fault says is in the error of the node that waited in vain for it, as the last lines of the machine.
+#[test]
+fn a_wait_that_ended_shows_what_the_machine_said_last() {
+    for (phase, timeouts, mode, code, said) in [
+        ("address", "address: 1", "push", 8, "edge was not reachable within 1s"),
+        ("ssh", "ssh: 1", "push", 7, "edge was not reached over SSH within 1s"),
+        ("report", "config: 3", "pull", 8, "edge did not report within 3s that it is configured"),
+    ] {
+        let world = world(&format!("phase: {phase}, error: the dog ate the {phase}"), timeouts);
+        let ended = world.create(&["--mode", mode]);
+        ends(&ended, code, said);
+        ends(&ended, code, "its last lines:");
+        ends(&ended, code, &format!("the dog ate the {phase}"));
+    }
+}
