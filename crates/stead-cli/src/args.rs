@@ -58,7 +58,7 @@ pub use init::{
 };
 pub use intent::IntentArgs;
 pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
-pub use node_verbs::{DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
+pub use node_verbs::{ActFlags, DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, ManifestArgs, ModeWord, SelectArgs, SiteArgs, TokenCommand, TokenInspectArgs,
     TokenMintArgs, TokenRevokeArgs, TokenRotateArgs, TokenVerifyArgs, ValidateArgs,
@@ -507,6 +507,10 @@ impl Command {
             &["destroy"]
         } else if matches!(self, Self::Test(_)) {
             &["test"]
+        } else if matches!(self, Self::Status(_)) {
+            &["status"]
+        } else if matches!(self, Self::Validate(_)) {
+            &["validate"]
         } else {
             &["plan", "run"]
         };
@@ -529,6 +533,8 @@ impl Command {
                 Some((args.output.json, args.output.events.as_ref()))
             }
             Self::Test(args) => Some((args.nodes.output.json, args.nodes.output.events.as_ref())),
+            Self::Status(args) => Some((args.json, args.act.events.as_ref())),
+            Self::Validate(args) => Some((args.json, args.act.events.as_ref())),
             Self::Plan(_)
             | Self::Steps(_)
             | Self::Exec(_)
@@ -540,9 +546,7 @@ impl Command {
             | Self::Ui(_)
             | Self::Doctor(_)
             | Self::Explain(_)
-            | Self::Status(_)
             | Self::Drift(_)
-            | Self::Validate(_)
             | Self::Config(_)
             | Self::Token(_)
             | Self::Server(_)

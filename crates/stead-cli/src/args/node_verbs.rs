@@ -9,7 +9,7 @@ use stead_model::site::manifest::OnNodeError;
 
 use super::nodes::{ManifestArgs, SelectArgs, SiteArgs};
 use super::plan::OutputArgs;
-use super::value;
+use super::value::{self, Sink};
 
 pub(super) const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -96,6 +96,31 @@ pub struct TestArgs {
     pub report_dir: Option<PathBuf>,
 }
 
+const ONLY_LOOKS: &str = "As `stead create` takes them; this verb only looks, so most change nothing";
+
+/// Flags of the verbs that act, for scripts with one set of flags for all verbs of nodes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ActFlags {
+    /// Contact nobody
+    #[arg(long, help_heading = ONLY_LOOKS)]
+    pub dry_run: bool,
+    /// Nothing is asked
+    #[arg(short = 'y', long, help_heading = ONLY_LOOKS)]
+    pub yes: bool,
+    /// Nothing fails that could do something to others
+    #[arg(long, value_name = "WHAT", help_heading = ONLY_LOOKS)]
+    pub on_error: Option<OnErrorWord>,
+    /// Checked, and told to nobody
+    #[arg(long, value_name = "ADDR", help_heading = ONLY_LOOKS)]
+    pub self_addr: Option<String>,
+    /// Nothing is needed of the host
+    #[arg(long, help_heading = ONLY_LOOKS)]
+    pub skip_preflight: bool,
+    /// Write the event log here, which is empty; `-` is standard output
+    #[arg(long, value_name = "FILE", value_parser = value::sink, help_heading = ONLY_LOOKS)]
+    pub events: Option<Sink>,
+}
+
 /// Arguments of `stead status`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StatusArgs {
@@ -114,6 +139,9 @@ pub struct StatusArgs {
     /// Print one JSON document
     #[arg(long, alias = "json-output")]
     pub json: bool,
+    /// What verbs that act take, too.
+    #[command(flatten)]
+    pub act: ActFlags,
 }
 
 /// Which pairs of manifest and host; none: all that are known.

@@ -91,6 +91,9 @@ pub struct ValidateArgs {
     /// Print one JSON document
     #[arg(long, alias = "json-output")]
     pub json: bool,
+    /// What verbs that act take, too.
+    #[command(flatten)]
+    pub act: super::ActFlags,
 }
 
 /// What to do with tokens.

@@ -12,7 +12,7 @@ use stead_model::node::{Errand, ErrandBegun, ImagesAsked, ImagesOffered, path};
 use stead_model::site::FileKind;
 use stead_model::site::parcel::{MAX_BYTES, ParcelError};
 
-use crate::args::{ErrandCommand, ManifestArgs, SelectArgs, SiteArgs, StatusArgs};
+use crate::args::{ActFlags, ErrandCommand, ManifestArgs, SelectArgs, SiteArgs, StatusArgs};
 use crate::commands::{nodes, reach};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
@@ -76,6 +76,7 @@ pub(super) fn run(
                 select: SelectArgs::default(),
                 site: SiteArgs { site: Some(site) },
                 json: true,
+                act: ActFlags::default(),
             };
             let state_dir = StateDir { path: state_dir(settings), layer: Layer::Flag };
             return nodes::status::run(&asked, &Settings { state_dir, ..settings.clone() }, output);

@@ -6,6 +6,7 @@ pub(super) mod drift;
 pub(super) mod hosts;
 mod load;
 mod meant;
+pub(super) mod only_looks;
 pub(crate) mod report;
 pub(super) mod resume;
 mod seen;

@@ -14,6 +14,7 @@ use stead_model::{Diagnostic, Diagnostics, ExitCode};
 
 use crate::args::ValidateArgs;
 use crate::commands::manifest::{self, has_own};
+use crate::commands::nodes::only_looks;
 use crate::commands::site::{self, SiteDir};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
@@ -27,7 +28,7 @@ pub(super) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    match validate(args, settings) {
+    match only_looks::check(&args.act, settings, output).and_then(|()| validate(args, settings)) {
         Ok(result) => Ok(print(args, settings, output, &result)),
         Err(failure) => Err(with_document(failure)),
     }

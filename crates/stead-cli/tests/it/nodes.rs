@@ -11,6 +11,7 @@ mod documents;
 mod elsewhere;
 mod fetching;
 mod first_boot;
+mod flags;
 mod guests;
 mod jobs;
 mod links;

@@ -22,7 +22,7 @@ use stead_runner::machine::MachineDriver;
 use stead_server::ServerPlace;
 use tokio::runtime::Runtime;
 
-use super::{document, load, meant};
+use super::{document, load, meant, only_looks};
 use crate::args::{ManifestArgs, PairArgs, StatusArgs};
 use crate::commands::{manifest, site, validate};
 use crate::failure::{Failure, FailureKind};
@@ -38,9 +38,10 @@ pub(in crate::commands) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let found = look(args, settings).map_err(|failure| {
+    let found = only_looks::check(&args.act, settings, output).and_then(|()| look(args, settings));
+    let found = found.map_err(|failure| {
         let manifest = args.manifest.manifest.as_deref();
-        let told = document::of_failure("status", manifest, args.host.as_deref(), false, &failure);
+        let told = document::of_failure("status", manifest, args.host.as_deref(), args.act.dry_run, &failure);
         failure.shown_as(told)
     })?;
     let problems = problems(&found);
@@ -62,7 +63,7 @@ pub(in crate::commands) fn run(
         }
         output.out.print(&render_json::document(&told));
     } else {
-        output.out.print(&to_text(&rows));
+        only_looks::shown(&args.act, output).print(&to_text(&rows));
     }
     Ok(if success { ExitCode::Success } else { ExitCode::Failed })
 }
@@ -188,16 +189,23 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
                 Err(failure) => return Err(failure),
             }
         }
-        let machines = runtime.block_on(machines(&loaded.site, &state_dir, &host, &manifest, &state));
-        let mut seen = Seen { machines, below: SeenBelow::default() };
-        seen.below = below(args, (&host, &manifest), &state, &seen, &runtime, settings);
+        let mut seen = Seen::default();
+        let mut port = None;
+        if !args.act.dry_run {
+            seen.machines = runtime.block_on(machines(&loaded.site, &state_dir, &host, &manifest, &state));
+            seen.below = below(args, (&host, &manifest), &state, &seen, &runtime, settings);
+            port = state.server.as_ref().map(|server| server.port);
+        }
         let place = ServerPlace { site: directory.path.clone(), state: state_dir.clone() };
-        let port = state.server.as_ref().map(|server| server.port);
         let agents = runtime.block_on(agents(port.map(|port| place.socket(port))));
         let mode = args.select.mode.map(Mode::from);
         for (name, entry) in state.nodes.iter().filter(|(name, _)| means(name)) {
             let is_current = is_current(&loaded.site, name, entry);
-            let machine = seen.machine(&host, name, &state);
+            let machine = match entry.machine_id.is_none() && args.act.dry_run {
+                // Known without asking: nobody made it.
+                true => MachineSeen::Absent,
+                false => seen.machine(&host, name, &state),
+            };
             let mut row = row(&manifest, &host, name, entry, machine, is_current);
             let known = agents.get(name);
             let agent = seen.agent(name).or(known.map(|known| known.agent)).unwrap_or(AgentState::None);
@@ -261,6 +269,7 @@ fn add_unmade(state: &mut NodesState, wanted: load::Loaded) -> impl Fn(&NodeName
 type Machines = BTreeMap<String, Option<BTreeMap<String, MachineSeen>>>;
 
 /// What is seen of the nodes of a pair.
+#[derive(Default)]
 struct Seen {
     /// Of those of this level.
     machines: Machines,

@@ -5,6 +5,7 @@ use stead_model::{Diagnostic, ExitCode, Severity};
 
 use super::Validated;
 use crate::args::ValidateArgs;
+use crate::commands::nodes::only_looks;
 use crate::commands::site;
 use crate::failure::{Failure, Source};
 use crate::output::{Output, Paint};
@@ -24,7 +25,7 @@ pub(super) fn print(
         output.out.print(&render_json::document(&document(result, is_valid)));
     } else {
         output.err.print(&diagnostics.render(settings.stderr_paint == Paint::Ansi));
-        output.out.print(&to_text(result, is_valid));
+        only_looks::shown(&args.act, output).print(&to_text(result, is_valid));
     }
     if is_valid { ExitCode::Success } else { ExitCode::Failed }
 }
