@@ -140,8 +140,13 @@ impl NodesSurroundings {
 
     /// Whether a node runs what it is asked as a job of its agent.
     fn runs_by_job(&self, name: &NodeName) -> bool {
-        let has_agent = self.entry(name).is_some_and(|entry| entry.jti.is_some());
-        has_agent && self.node(name.as_str()).is_ok_and(|node| node.known.modes.run == Mode::Pull)
+        let Some(entry) = self.entry(name).filter(|entry| entry.jti.is_some()) else { return false };
+        let mode = match self.node(name.as_str()) {
+            Ok(node) => node.known.modes.run,
+            // Levels below have no manifest between runs: what the agent was told counts.
+            Err(_) => entry.told.map_or(entry.mode, |told| told.mode),
+        };
+        mode == Mode::Pull
     }
 
     /// Opens the line over which a node of this level is asked what it is.
