@@ -57,7 +57,7 @@ pub use init::{
     InitCommand, InitFleetArgs, InitNodesArgs, InitPlanArgs, InitRunArgs, InitStepsArgs, PersonaWord,
 };
 pub use intent::IntentArgs;
-pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobShowArgs, JobSubmitArgs};
+pub use job::{JobCancelArgs, JobCommand, JobListArgs, JobPairArgs, JobShowArgs, JobSubmitArgs};
 pub use node_verbs::{ActFlags, DriftArgs, NodesArgs, OnErrorWord, PairArgs, StatusArgs, TestArgs};
 pub use nodes::{
     AudienceWord, ManifestArgs, ModeWord, SelectArgs, SiteArgs, TokenCommand, TokenInspectArgs,
@@ -271,6 +271,21 @@ pub enum ErrandCommand {
     Absent,
     /// Fetch the images on standard input from the server of this node
     Fetch,
+    /// Answer what is asked on standard input about the jobs of a manifest's nodes in this machine
+    Job {
+        /// The site that handed it down
+        #[arg(long, value_name = "NAME", value_parser = nodes::site_key)]
+        of_site: SiteKey,
+        /// The manifest
+        #[arg(long, value_name = "NAME", value_parser = nodes::site_key)]
+        manifest: SiteKey,
+        /// What this machine is called there
+        #[arg(long, value_name = "NAME")]
+        host: String,
+        /// From which byte of the answer on
+        #[arg(long, value_name = "BYTES", default_value_t = 0)]
+        from: u64,
+    },
     /// Print what the nodes of a manifest in this machine do
     Status {
         /// The site that handed it down

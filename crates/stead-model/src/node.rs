@@ -4,6 +4,7 @@ pub mod applied;
 pub mod bootstrap;
 pub mod entry;
 pub mod errand;
+pub mod job_ask;
 pub mod marker;
 pub mod observed;
 pub mod operations;
@@ -17,6 +18,7 @@ pub use entry::{NodeChange, NodeEntry, NodeStatus, NodesState, ServerEntry, Stat
 pub use errand::{
     Errand, ErrandBegun, ErrandEnd, ErrandNote, ErrandVerb, ImageOffered, ImagesAsked, ImagesOffered,
 };
+pub use job_ask::{AnswerPart, JobAnswer, JobAsked, JobId, JobIdError, JobRefusal, JobWish};
 pub use marker::{ConfigComplete, ConfigFailed};
 pub use observed::{Drift, NodeState, Observation};
 pub use test_report::{Check, TestReport};

@@ -13,11 +13,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode, Version};
 use serde_json::{Map, json};
 use stead_model::base64;
-use stead_model::node::wire::{WireCode, WireError};
+use stead_model::node::wire::{FOR_HEADER, WireCode, WireError};
 use stead_model::site::settings::Limits;
 use stead_model::token::{Claims, Endpoint, bearer, check_endpoint, check_identity, inspect};
 use stead_runner::clock;
@@ -29,6 +29,10 @@ use crate::rates::counted;
 use crate::route::Route;
 use crate::server::Server;
 use crate::snapshot::Snapshot;
+
+/// For whom of a level above an account on the socket asks, and the longest such name.
+const FOR: HeaderName = HeaderName::from_static(FOR_HEADER);
+const MOST_NAME: usize = 256;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -379,10 +383,14 @@ impl Asked<'_> {
         text.split_once(':').map(|(_, password)| password.to_owned())
     }
 
-    /// Returns the name of the operator who asks: by token, or by account on the socket.
+    /// Returns the name of the operator who asks: by token, or by account on the socket, which may say for whom of a level
+    /// above it asks.
     fn operator(&mut self) -> Result<String, Refused> {
         match self.peer {
-            Peer::Local { uid } => Ok(format!("uid:{uid}")),
+            Peer::Local { uid } => Ok(match self.one_header(&FOR).filter(|told| told.len() <= MOST_NAME) {
+                Some(told) => format!("{told} through uid:{uid}"),
+                None => format!("uid:{uid}"),
+            }),
             Peer::Remote(_) => Ok(self.authorize(Endpoint::Operator, None)?.node),
         }
     }

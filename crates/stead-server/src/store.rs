@@ -65,6 +65,14 @@ struct Inner {
     rests_until: Option<Instant>,
 }
 
+/// A job that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Submitted {
+    pub(crate) id: MessageId,
+    /// Whether it is queued now, and was not before.
+    pub(crate) is_new: bool,
+}
+
 /// A part of a list, and after what the next one begins if there is more.
 pub(crate) struct Page<T> {
     pub(crate) items: Vec<T>,
@@ -215,23 +223,29 @@ impl Store {
         Ok(id)
     }
 
-    /// Queues a job.
-    pub(crate) async fn submit(&self, request: &JobRequest, by: &str) -> Result<MessageId, WireError> {
+    /// Queues a job, unless it was asked for before with the same key.
+    pub(crate) async fn submit(&self, request: &JobRequest, by: &str) -> Result<Submitted, WireError> {
         let input = match &request.input {
             Some(input) => Some(self.inputs.write(input).await?),
             None => None,
         };
-        let (id, ticket) = {
+        let (submitted, ticket) = {
             let mut inner = self.lock();
             self.expire(&mut inner);
-            let (id, record) = inner.state.submit(request, by, clock::now())?;
-            // Before the journal says that there is such a job.
-            input.map(|input| self.inputs.name(input, &id)).transpose()?;
-            (id, self.commit(&mut inner, &[record])?)
+            match inner.state.known_by_key(request)? {
+                // Told only once it is on disk, as the first time.
+                Some(id) => (Submitted { id, is_new: false }, self.commit(&mut inner, &[])?),
+                None => {
+                    let (id, record) = inner.state.submit(request, by, clock::now())?;
+                    // Before the journal says that there is such a job.
+                    input.map(|input| self.inputs.name(input, &id)).transpose()?;
+                    (Submitted { id, is_new: true }, self.commit(&mut inner, &[record])?)
+                }
+            }
         };
         Self::kept(ticket).await?;
         self.wake(&request.node);
-        Ok(id)
+        Ok(submitted)
     }
 
     fn wake(&self, node: &NodeName) {

@@ -8,12 +8,13 @@ use serde_json::json;
 use stead_drivers::errand::{self, Begun, ErrandError, Errands, Wanted, images};
 use stead_drivers::node_agent::{self, AgentError, NodeFiles};
 use stead_model::ExitCode;
-use stead_model::node::{Errand, ErrandBegun, ImagesAsked, ImagesOffered, path};
+use stead_model::node::{Errand, ErrandBegun, ImagesAsked, ImagesOffered, JobAsked, path};
 use stead_model::site::FileKind;
 use stead_model::site::parcel::{MAX_BYTES, ParcelError};
 
 use crate::args::{ActFlags, ErrandCommand, ManifestArgs, SelectArgs, SiteArgs, StatusArgs};
-use crate::commands::{nodes, reach};
+use crate::commands::job::below::Here;
+use crate::commands::{job, nodes, reach};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::render::json as render_json;
@@ -62,6 +63,13 @@ pub(super) fn run(
             let directory = state_dir(settings).join(&offered.directory);
             reach::block_on(images::fetch(&client, &directory, &offered.files))?
                 .map_err(|error| Failure::caused_by(FailureKind::of(error.exit_code()), error))?;
+        }
+        ErrandCommand::Job { of_site, manifest, host, from } => {
+            let asked: JobAsked = read_json()?;
+            let here = Here { site: errands.site(of_site, manifest), manifest, host };
+            let state_dir = StateDir { path: state_dir(settings), layer: Layer::Flag };
+            let settings = Settings { state_dir, ..settings.clone() };
+            output.out.print(&job::below::answer(here, &asked, *from, &settings, output));
         }
         ErrandCommand::Status { of_site, manifest, host } => {
             let site = errands.site(of_site, manifest);

@@ -1,18 +1,21 @@
 //! `stead job …`: commands that agents of nodes run.
 
+pub(super) mod below;
 pub(super) mod cancel;
 pub(super) mod list;
 pub(super) mod show;
 pub(super) mod submit;
+mod way;
 
 use stead_model::ExitCode;
+use stead_model::node::JobId;
 use stead_model::node::wire::{Job, JobState};
 
 use crate::output::Output;
 use crate::render::{json, one_line};
 
 /// Prints a job: what it wrote goes where it would have gone here.
-fn print(job: &Job, is_json: bool, output: &Output) {
+fn print(job: &Job<JobId>, is_json: bool, output: &Output) {
     if is_json {
         output.out.print(&json::document(job));
         return;
@@ -29,7 +32,7 @@ fn print(job: &Job, is_json: bool, output: &Output) {
 }
 
 /// Returns a job on one line.
-fn line(job: &Job) -> String {
+fn line(job: &Job<JobId>) -> String {
     let rc = job.rc.map_or_else(String::new, |rc| format!(" ({rc})"));
     format!("{}  {}  {}{rc}  {}", job.id, job.node, job.state.as_str(), one_line(&job.argv.join(" ")))
 }

@@ -4,6 +4,7 @@ mod act;
 mod document;
 pub(super) mod drift;
 pub(super) mod hosts;
+pub(super) mod jobs;
 mod load;
 mod meant;
 pub(super) mod only_looks;

@@ -131,6 +131,7 @@ impl NodesSurroundings {
             timeout: Some(self.limit(name.as_str(), |limits| limits.delegate).as_secs().max(1)),
             idempotent: false,
             live,
+            key: None,
             input: (!text.is_empty()).then(|| JobInput::new(text)),
         };
         client.submit(&request).await.map_err(|error| refused(&error))

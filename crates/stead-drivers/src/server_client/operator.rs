@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use stead_model::node::wire::{Job, JobRequest, LONGEST_WAIT_SECONDS, NodeStatus, SignalKind, SignalRequest};
+use stead_model::node::wire::{
+    FOR_HEADER, Job, JobRequest, LONGEST_WAIT_SECONDS, NodeStatus, SignalKind, SignalRequest,
+};
 use stead_model::{MessageId, NodeName};
 
 use super::{ClientError, PATIENCE, ServerClient, to_body};
@@ -68,6 +70,12 @@ impl ServerClient {
         self.read::<Named>(&answer.body).map(|named| named.id)
     }
 
+    /// Submits a job for somebody of a level above, and returns what it is called. With a key it may be asked for again.
+    pub async fn submit_for(&self, request: &JobRequest, by: &str) -> Result<MessageId, ClientError> {
+        let answer = self.send("POST", "/v1/jobs", Some(for_whom(by)), Some(to_body(request)?), PATIENCE);
+        self.read::<Named>(&self.accepted(answer.await?)?.body).map(|named| named.id)
+    }
+
     /// Returns the jobs the server knows, oldest first, without what they wrote.
     pub async fn jobs(&self) -> Result<Vec<Job>, ClientError> {
         let (mut jobs, mut path) = (Vec::new(), "/v1/jobs".to_owned());
@@ -100,4 +108,17 @@ impl ServerClient {
         let answer = self.call("DELETE", &format!("/v1/jobs/{id}"), None).await?;
         self.read(&answer.body)
     }
+
+    /// Ends a job for somebody of a level above, and returns it as it is then.
+    pub async fn cancel_for(&self, id: &MessageId, by: &str) -> Result<Job, ClientError> {
+        let path = format!("/v1/jobs/{id}");
+        let answer = self.send("DELETE", &path, Some(for_whom(by)), None, PATIENCE).await?;
+        self.read(&self.accepted(answer)?.body)
+    }
+}
+
+/// Returns the header that says for whom of a level above somebody asks.
+fn for_whom(by: &str) -> (&'static str, String) {
+    let is_plain = |c: &char| c.is_ascii_graphic() || *c == ' ';
+    (FOR_HEADER, by.chars().filter(is_plain).collect())
 }

@@ -34,6 +34,9 @@ pub const JOB_REPORT_BYTES: u64 = 13 * 1024 * 1024;
 /// How much larger than `limits.body_bytes` a job may be that comes over the server's socket: a text to read, in JSON.
 pub const JOB_REQUEST_BYTES: u64 = 2 * INPUT_BYTES as u64;
 
+/// The header in which the stead of a hosting node says for whom of a level above it asks, over the server's socket.
+pub const FOR_HEADER: &str = "stead-for";
+
 /// Reads a JSON body of one shape.
 fn parse_body<'b, T: serde::Deserialize<'b>>(body: &'b [u8]) -> Result<T, WireError> {
     serde_json::from_slice(body).map_err(|error| {

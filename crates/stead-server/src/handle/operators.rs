@@ -13,7 +13,7 @@ use stead_model::{MessageId, NodeName, Severity, SiteKey};
 
 use super::{Asked, Refused};
 use crate::answer::{self, Answer};
-use crate::store::Page;
+use crate::store::{Page, Submitted};
 
 /// Answers with a part of a list: `next` says after what to ask for more.
 fn page<T: Serialize>(name: &str, page: Page<T>) -> Answer {
@@ -70,9 +70,13 @@ impl Asked<'_> {
         }
         let server = Arc::clone(self.server);
         let submitting = async move {
-            let id = server.store.submit(&request, &by).await?;
+            let Submitted { id, is_new } = server.store.submit(&request, &by).await?;
             // Only the program: arguments may hold secrets.
-            let known = json!({"node": request.node, "id": id, "program": request.argv.first()});
+            let mut known = json!({"node": request.node, "id": id, "program": request.argv.first()});
+            if !is_new {
+                // The first time may have been cut off before it was noted.
+                known["again"] = json!(true);
+            }
             server.audit.note(&by, "job", known).await.map(|()| id)
         };
         let id = self.server.see_through(submitting).await??;

@@ -35,6 +35,9 @@ pub(crate) enum Record {
         /// Whether it reads something, which is kept elsewhere.
         #[serde(default)]
         input: bool,
+        /// What it was asked for with, if that may come again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<String>,
         by: String,
         at: Timestamp,
     },

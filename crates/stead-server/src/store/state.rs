@@ -73,6 +73,7 @@ struct JobRecord {
     idempotent: bool,
     live: bool,
     input: bool,
+    key: Option<String>,
     bytes: u64,
     delivered_at: Option<Timestamp>,
     /// Whether its agent was asked to end it.
@@ -158,7 +159,7 @@ impl State {
                 }
                 self.enqueue(id, node, *kind, payload.clone(), *at);
             }
-            Record::Job { id, node, argv, ttl, timeout, idempotent, live, input, by, at } => {
+            Record::Job { id, node, argv, ttl, timeout, idempotent, live, input, key, by, at } => {
                 self.last = self.last.max(id.sequence());
                 let job = Job {
                     id: id.clone(),
@@ -185,6 +186,7 @@ impl State {
                     idempotent,
                     live,
                     input,
+                    key: key.clone(),
                     bytes,
                     delivered_at,
                     is_cancelled,
@@ -337,6 +339,7 @@ impl State {
                 idempotent: record.idempotent,
                 live: record.live,
                 input: record.input,
+                key: record.key.clone(),
                 by: job.by.clone(),
                 at: job.created_at,
             });
@@ -419,6 +422,21 @@ impl State {
         Ok((id.clone(), Record::Signal { id, node, kind: request.kind, payload, at: now }))
     }
 
+    /// Returns the job that was asked for with the key of `request`, if there is one.
+    ///
+    /// # Errors
+    /// If that is another job than is wanted now.
+    pub(super) fn known_by_key(&self, request: &JobRequest) -> Result<Option<MessageId>, WireError> {
+        let Some(key) = &request.key else { return Ok(None) };
+        let Some(known) = self.jobs.values().find(|record| record.key.as_ref() == Some(key)) else {
+            return Ok(None);
+        };
+        if (&known.job.node, &known.job.argv) != (&request.node, &request.argv) {
+            return refuse(WireCode::E401, "this key was used for another job");
+        }
+        Ok(Some(known.job.id.clone()))
+    }
+
     /// Returns the change that a job is.
     pub(super) fn submit(
         &self,
@@ -431,11 +449,11 @@ impl State {
             return refuse(WireCode::E105, "too many jobs have not ended");
         }
         let id = MessageId::job(self.last + 1);
-        let JobRequest { node, argv, ttl, timeout, idempotent, live, input } = request;
+        let JobRequest { node, argv, ttl, timeout, idempotent, live, key, input } = request;
         let (node, argv, ttl, timeout) = (node.clone(), argv.clone(), *ttl, *timeout);
         let (idempotent, live, input) = (*idempotent, *live, input.is_some());
-        let (by, at) = (by.to_owned(), now);
-        Ok((id.clone(), Record::Job { id, node, argv, ttl, timeout, idempotent, live, input, by, at }))
+        let (key, by, at) = (key.clone(), by.to_owned(), now);
+        Ok((id.clone(), Record::Job { id, node, argv, ttl, timeout, idempotent, live, input, key, by, at }))
     }
 
     /// Returns the changes that time alone makes: jobs whose agent did not come, or did not come back.

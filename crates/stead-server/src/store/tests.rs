@@ -72,7 +72,7 @@ async fn lists_come_in_parts() {
     let long = "x".repeat(3 << 20);
     let mut ids = Vec::new();
     for _ in 0..5 {
-        ids.push(store.submit(&job(&long), "ann").await.unwrap());
+        ids.push(store.submit(&job(&long), "ann").await.unwrap().id);
     }
     let (mut seen, mut after, mut parts) = (Vec::new(), None, 0);
     loop {
@@ -93,7 +93,7 @@ async fn lists_come_in_parts() {
 async fn output_that_is_gone_is_said_to_be_gone() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let id = store.submit(&job("hi"), "ann").await.unwrap();
+    let id = store.submit(&job("hi"), "ann").await.unwrap().id;
     store.next(&edge(), Taken::Unsaid, Duration::ZERO, || Ok(())).await.unwrap().unwrap();
     let report = NodeReport {
         id: Some(id.clone()),

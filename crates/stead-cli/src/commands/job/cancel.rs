@@ -2,8 +2,9 @@
 
 use stead_model::ExitCode;
 
+use super::way::{self, Way};
 use crate::args::JobCancelArgs;
-use crate::commands::{reach, server_way};
+use crate::commands::reach;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
@@ -13,9 +14,10 @@ pub(crate) fn run(
     settings: &Settings,
     output: &mut Output,
 ) -> Result<ExitCode, Failure> {
+    let place = way::below(&args.id, &args.operator, &args.pair, settings)?;
     let job = reach::block_on(async {
-        let client = server_way::operator(&args.operator, settings, output).await?;
-        client.cancel(&args.id).await.map_err(server_way::failure)
+        let way = Way::to(place, &args.operator, settings, output).await?;
+        way.cancel(&args.id.id).await
     })??;
     super::print(&job, args.json, output);
     Ok(ExitCode::Success)

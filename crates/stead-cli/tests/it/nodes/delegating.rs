@@ -2,6 +2,7 @@
 
 mod by_job;
 mod images;
+mod jobs;
 mod keys;
 
 use std::fs;

@@ -335,3 +335,23 @@ fn what_pulls_on_a_shared_machine_has_a_server_of_its_own() {
     }
     assert_eq!(first.made_there(), 0);
 }
+
+/// Sections 6 and 12: a node on another machine asks the server there, and so does one in it; their jobs are asked for here.
+#[test]
+fn jobs_reach_nodes_on_another_machine() {
+    let nodes = "  - {name: quay, type: vm, spec: base}\n  - {name: crane, type: vm, spec: base, parent: quay}\nexecution: {default_mode: pull}\n";
+    let Some(pair) = Pair::new(nodes) else { return };
+    pair.run("create", "other", &["--yes"]).exits(0);
+    for (node, path) in [("quay", "other/j"), ("crane", "other/quay/j")] {
+        let argv = ["job", "submit", "--node", node, "--wait", "--json", "--", "hostname"];
+        let job = pair.lab.run(argv).exits(0).document();
+        assert_eq!((&job["state"], &job["stdout"]), (&json!("succeeded"), &json!(format!("{node}\n"))));
+        let id = job["id"].as_str().unwrap();
+        assert!(id.starts_with(path), "{id}");
+        assert_eq!(pair.lab.run(["job", "show", id, "--json"]).exits(0).document(), job);
+    }
+    let listed = pair.lab.run(["job", "list", "--json"]).exits(0).document();
+    let nodes: Vec<&Value> = listed["jobs"].as_array().unwrap().iter().map(|job| &job["node"]).collect();
+    assert_eq!(nodes, ["quay", "crane"], "{listed}");
+    pair.run("destroy", "other", &["--yes"]).exits(0);
+}

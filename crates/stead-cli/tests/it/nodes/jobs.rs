@@ -85,9 +85,10 @@ fn jobs_are_run_waited_for_and_ended() {
     assert!(told["state"].is_string() && told["by"].is_string() && told["created_at"].is_string(), "{told}");
 }
 
-/// Section 12: the agent of a node in another asks that one's server: a job for it would wait here in vain.
+/// Section 12: the agent of a node in another asks that one's server. One that nobody has made yet is not found there, and
+/// a job for it would wait here in vain.
 #[test]
-fn a_job_for_a_node_on_a_deeper_level_is_refused_at_once() {
+fn a_job_for_a_node_on_a_deeper_level_that_is_not_made_is_refused_at_once() {
     let nodes =
         "  - {name: quay, type: vm, spec: base}\n  - {name: crane, type: vm, spec: base, parent: quay}\n";
     let pulled = Pulled::new(&[("manifests/m.yaml", &super::manifest(nodes))]);

@@ -42,6 +42,9 @@ pub struct JobRequest {
     /// Whether whole lines of what it writes can be read while it runs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub live: bool,
+    /// Who asks again with the same key asks for the same job: there is one, however often an answer was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// What it reads from standard input. It may be secret: no journal, list or log has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input: Option<JobInput>,
@@ -112,11 +115,19 @@ impl JobRequest {
         if request.argv.len() > MOST_ARGUMENTS || bytes > MOST_ARGUMENT_BYTES {
             return refuse("a job has at most 4096 arguments of together 128 KiB; write a script");
         }
+        if request.key.as_deref().is_some_and(|key| !is_key(key)) {
+            return refuse("a key has at most 128 letters, digits, `.`, `_` and `-`");
+        }
         if request.input.as_ref().is_some_and(|input| input.0.len() > INPUT_BYTES) {
             return refuse("a job reads at most 16 MiB");
         }
         Ok(request)
     }
+}
+
+fn is_key(text: &str) -> bool {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=128).contains(&text.len()) && text.bytes().all(is_good)
 }
 
 /// What a job does.
@@ -172,11 +183,11 @@ impl JobState {
     }
 }
 
-/// A job as operators see it.
+/// A job as operators see it. `I`: what it is called, which has more parts where it is seen from a level above.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Job {
+pub struct Job<I = MessageId> {
     /// What it is called.
-    pub id: MessageId,
+    pub id: I,
     /// Where.
     pub node: NodeName,
     /// What.
@@ -205,6 +216,27 @@ pub struct Job {
     /// Why it did not end well, if it is not for its own exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl<I> Job<I> {
+    /// Returns the same job under another name.
+    pub fn named<J>(self, name: impl FnOnce(I) -> J) -> Job<J> {
+        Job {
+            id: name(self.id),
+            node: self.node,
+            argv: self.argv,
+            state: self.state,
+            by: self.by,
+            created_at: self.created_at,
+            started_at: self.started_at,
+            finished_at: self.finished_at,
+            rc: self.rc,
+            stdout: self.stdout,
+            stderr: self.stderr,
+            truncated: self.truncated,
+            error: self.error,
+        }
+    }
 }
 
 /// The payload of a signal of the kind `job`.

@@ -16,8 +16,26 @@ fn job(ttl: u64) -> JobRequest {
         timeout: None,
         idempotent: false,
         live: false,
+        key: None,
         input: None,
     }
+}
+
+/// Whoever did not hear the answer asks again, also of a server that was started anew, and there is one job.
+#[test]
+fn a_key_stands_for_one_job() {
+    let mut state = State::default();
+    let keyed = JobRequest { key: Some("k1".to_owned()), ..job(60) };
+    assert_eq!(state.known_by_key(&keyed), Ok(None));
+    let (id, record) = state.submit(&keyed, "ann", at(0)).unwrap();
+    state.apply(&record);
+    assert_eq!(state.known_by_key(&keyed), Ok(Some(id.clone())));
+    assert_eq!(state.known_by_key(&job(60)), Ok(None), "without a key each is another");
+    let other = JobRequest { argv: vec!["false".to_owned()], ..keyed.clone() };
+    assert_eq!(state.known_by_key(&other).unwrap_err().code, WireCode::E401);
+    let mut rewritten = State::default();
+    state.to_records().iter().for_each(|record| rewritten.apply(record));
+    assert_eq!(rewritten.known_by_key(&keyed), Ok(Some(id)));
 }
 
 #[test]
