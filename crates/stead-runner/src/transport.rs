@@ -9,6 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use stead_model::ErrorClass;
 use stead_model::plan::Digest;
@@ -54,6 +55,9 @@ pub struct Command {
     pub stdin: Stdin,
     /// Whether it gets `env` alone.
     pub clear_env: bool,
+    /// Whether its process group ends with the connection, whatever ended that, and how long it has between being
+    /// asked to and being killed; none: it may outlive a driver that is killed.
+    pub tied: Option<Duration>,
 }
 
 impl Command {

@@ -112,7 +112,8 @@ impl Work<'_> {
         stdin: Stdin,
         sink: &mut (dyn FnMut(Stream, &[u8]) + Send),
     ) -> Result<Ended, OpError> {
-        let command = Command { argv, env: self.env.clone(), cwd: self.cwd.clone(), stdin, clear_env: false };
+        let (env, cwd, tied) = (self.env.clone(), self.cwd.clone(), Some(self.cx.grace));
+        let command = Command { argv, env, cwd, stdin, clear_env: false, tied };
         let running = self.transport.exec(command).await.map_err(|error| self.failed(&error, false))?;
         self.wait(running, sink).await.map_err(|error| self.failed(&error, true))
     }

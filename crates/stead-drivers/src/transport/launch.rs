@@ -38,18 +38,20 @@ impl Launch {
         let mut script = Script::default();
         script.cwd(command, nonce);
         script.find(command);
-        // A builtin tells root from others; where it does not exist, root is the safe answer.
-        script
-            .push("stead_account=root; [ ! -O / ] 2>/dev/null && stead_account=user; printf '%s %s %s\\n' ");
-        script.push(nonce);
-        script.push(" $$ $stead_account; echo ");
-        script.push(nonce);
-        script.push(" >&2; ");
+        script.mark(nonce);
         script.refuse(command);
         script.environment(command);
         script.become_it(command);
         let line = if command.clear_env { CLEAN_LINE } else { LINE };
         Ok(Self { line, script: script.finish() })
+    }
+
+    /// Returns how `words`, one line of a POSIX shell, are evaluated; they begin as a program does.
+    pub(crate) fn of_shell(words: &str, nonce: &str) -> Self {
+        let mut script = Script::default();
+        script.mark(nonce);
+        script.push(words);
+        Self { line: LINE, script: script.finish() }
     }
 }
 
@@ -130,6 +132,15 @@ impl Script {
         self.words.push_str(&name);
         self.words.push_str("%.}; ");
         ["\"$", &name, "\""].concat()
+    }
+
+    fn mark(&mut self, nonce: &str) {
+        // A builtin tells root from others; where it does not exist, root is the safe answer.
+        self.push("stead_account=root; [ ! -O / ] 2>/dev/null && stead_account=user; printf '%s %s %s\\n' ");
+        self.push(nonce);
+        self.push(" $$ $stead_account; echo ");
+        self.push(nonce);
+        self.push(" >&2; ");
     }
 
     fn cwd(&mut self, command: &Command, nonce: &str) {

@@ -23,6 +23,7 @@ pub(in crate::transport) mod secret;
 pub(crate) mod server;
 mod settings;
 mod spool;
+mod watch;
 mod way;
 
 use std::fmt;
@@ -35,8 +36,10 @@ use stead_runner::transport::{
     Command, FileMeta, Forward, Forwarded, Running, Source, Transport, TransportError,
 };
 
+use super::launch;
 use connection::Connection;
 use program::OnDrop;
+use watch::Watch;
 
 pub use config::{ConfigError, ConfigText, Outside, Query, SshConfig};
 pub use known_hosts::{Known, KnownHosts, Place, Verdict};
@@ -46,6 +49,8 @@ pub(super) use opener::Opener;
 pub(super) struct Ssh {
     spec: TransportSpec,
     connection: Arc<Connection>,
+    // Beside the connection, not in it: what it runs holds the connection.
+    watch: Watch,
 }
 
 impl fmt::Debug for Ssh {
@@ -61,7 +66,13 @@ impl Transport for Ssh {
     }
 
     async fn exec(&self, command: Command) -> Result<Running, TransportError> {
-        program::start(&self.connection, &command, OnDrop::Kill).await
+        // Refused before a watcher is started for it.
+        launch::check(&command)?;
+        let tie = match command.tied {
+            Some(grace) => self.watch.tie(&self.connection, grace).await?,
+            None => None,
+        };
+        program::start(&self.connection, &command, OnDrop::Kill, tie).await
     }
 
     async fn put(&self, from: Source, to: &Path, meta: FileMeta) -> Result<Digest, TransportError> {

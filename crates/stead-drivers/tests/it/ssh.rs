@@ -8,6 +8,7 @@ mod files;
 mod host_keys;
 mod logins;
 mod shells;
+mod tied;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -231,6 +231,25 @@ fn a_killed_driver_leaves_nothing_on_the_target() {
     assert_eq!(code, 0, "{report:#}");
 }
 
+/// Case 11, without the executor: the end of the connection ends the command.
+#[test]
+fn a_killed_driver_leaves_no_command_where_there_is_no_executor() {
+    let Some(site) = Site::new() else { return };
+    for mode in ["never", "auto"] {
+        site.inventory(&format!(", executor: {mode}"));
+        site.plan("  - {name: sleep, shell: \"sleep 600 & echo $! > @/child; echo $$ > @/pid; wait\"}\n");
+        let mut command = site.command(&["plan", "run", "p.yaml"]);
+        let mut driver = Driver(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        Place::until("the command runs", || is_running(&site.path("pid")));
+        driver.0.kill().unwrap();
+        driver.0.wait().unwrap();
+        Place::until("the command is gone", || !is_running(&site.path("pid")));
+        Place::until("its child is gone", || !is_running(&site.path("child")));
+        assert!(!site.uploaded(), "{mode}: there was an executor");
+        fs::remove_file(site.path("pid")).unwrap();
+    }
+}
+
 /// A driver that is killed and resumed at once: what it left there is ended first, the task is said to be interrupted.
 #[test]
 fn a_resumed_run_ends_what_the_killed_driver_left() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use russh::client::{Handle, Msg};
 use russh::{Channel, ChannelOpenFailure};
 use stead_runner::transport::{Command, Signal, TransportError, TransportErrorKind};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use super::client::{Client, Shared};
@@ -62,6 +62,10 @@ struct Sessions {
     crowded: AtomicBool,
     // Held by whoever is next when the server is full.
     door: tokio::sync::Mutex<()>,
+    // Sessions that serve others: they are not waited for.
+    beside: Arc<Open>,
+    // Told when the place of such a session is needed.
+    lent: Mutex<Option<oneshot::Sender<()>>>,
 }
 
 #[derive(Debug, Default)]
@@ -182,7 +186,9 @@ impl Connection {
             self.sessions.crowded.store(true, Ordering::SeqCst);
             if self.sessions.open.count.load(Ordering::SeqCst) == 0 {
                 lonely += 1;
-                if lonely > LONELY_REFUSALS {
+                if lonely > LONELY_REFUSALS && self.take_place_back() {
+                    lonely = 0;
+                } else if lonely > LONELY_REFUSALS {
                     let name = &self.name;
                     return Err(TransportError::new(
                         TransportErrorKind::Failed,
@@ -194,9 +200,29 @@ impl Connection {
         }
     }
 
+    /// Opens a session channel that serves others; nothing if the server has no place.
+    pub(super) async fn open_beside(&self) -> Result<Option<Opened>, TransportError> {
+        self.try_open_as(&self.sessions.beside).await
+    }
+
+    /// Says who gives up a place that was opened beside when a program needs it.
+    pub(super) fn lend_place(&self, give_up: oneshot::Sender<()>) {
+        *self.sessions.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(give_up);
+    }
+
+    /// Whether somebody gives up a place now.
+    fn take_place_back(&self) -> bool {
+        let lent = self.sessions.lent.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lent.is_some_and(|lent| lent.send(()).is_ok())
+    }
+
     /// Returns nothing if the server has no place.
     async fn try_open(&self) -> Result<Option<Opened>, TransportError> {
-        let slot = Slot::take(&self.sessions.open);
+        self.try_open_as(&self.sessions.open).await
+    }
+
+    async fn try_open_as(&self, whose: &Arc<Open>) -> Result<Option<Opened>, TransportError> {
+        let slot = Slot::take(whose);
         match self.handle.channel_open_session().await {
             Ok(channel) => Ok(Some(Opened { channel, slot })),
             Err(russh::Error::ChannelOpenFailure(

@@ -82,7 +82,7 @@ pub(super) async fn get(
     let mut incoming = Incoming::create(to, &random_name(8)?).await?;
     let mut command = Command::new(["sh", "-c", GET, "sh"]);
     command.argv.push(from.into());
-    let mut running = program::start(connection, &command, OnDrop::Kill).await?;
+    let mut running = program::start(connection, &command, OnDrop::Kill, None).await?;
     let mut buffer = vec![0; 256 << 10];
     loop {
         let count =

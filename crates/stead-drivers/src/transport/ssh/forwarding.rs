@@ -141,7 +141,9 @@ impl Drop for RemoteForward {
                     // The server leaves the file.
                     let mut command = Command::new(["rm", "-f", "--"]);
                     command.argv.push(path.into());
-                    if let Ok(mut running) = program::start(&connection, &command, OnDrop::EndInput).await {
+                    if let Ok(mut running) =
+                        program::start(&connection, &command, OnDrop::EndInput, None).await
+                    {
                         running.process.wait().await.ok();
                     }
                 }

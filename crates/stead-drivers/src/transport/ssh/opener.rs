@@ -17,6 +17,7 @@ use super::host_key::{HostKeyCheck, KnownFiles};
 use super::identity::{KeyFiles, collect, connect_agent};
 use super::login::{Login, Step};
 use super::settings::{Proxy, Settings, effective};
+use super::watch::Watch;
 use super::way::{self, Cut, ProxyProcess, Way};
 use super::{Ssh, algorithms};
 use crate::transport::{Notices, Surroundings};
@@ -60,7 +61,7 @@ impl Opener {
             let (opener, spec) = (opener.clone(), own.clone());
             Box::pin(async move { opener.connect(&spec).await })
         }));
-        Ok(Ssh { spec: TransportSpec::Ssh(Box::new(spec.clone())), connection })
+        Ok(Ssh { spec: TransportSpec::Ssh(Box::new(spec.clone())), connection, watch: Watch::default() })
     }
 
     async fn connect(&self, spec: &SshSpec) -> Result<Arc<Connection>, TransportError> {

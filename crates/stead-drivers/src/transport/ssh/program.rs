@@ -15,6 +15,7 @@ use stead_runner::transport::{Command, Exit, Process, Running, Signal, Stdin, Tr
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::connection::{Connection, Opened};
+use super::watch::{SCRIPT as WATCHER, Tie};
 use crate::transport::launch::{self, Launch};
 use crate::transport::random_name;
 use reading::Reading;
@@ -42,7 +43,10 @@ pub(super) async fn start(
     connection: &Arc<Connection>,
     command: &Command,
     on_drop: OnDrop,
+    tie: Option<Tie>,
 ) -> Result<Running, TransportError> {
+    // Refused before a place is taken, if it cannot be started at all.
+    launch::check(command)?;
     let (stdin, input) = match &command.stdin {
         Stdin::Empty => (None, Input::Bytes(Vec::new())),
         Stdin::Bytes(bytes) => (None, Input::Bytes(bytes.clone())),
@@ -51,7 +55,8 @@ pub(super) async fn start(
             (Some(Box::pin(ours) as Writer), Input::Pipe(theirs))
         }
     };
-    let running = start_with(connection, command, input, on_drop).await?;
+    let opened = connection.open_session().await?;
+    let running = start_as(connection, opened, Launching::of(command)?, input, on_drop, tie).await?;
     Ok(Running { stdin, ..running })
 }
 
@@ -62,10 +67,21 @@ pub(super) async fn start_with(
     input: Input,
     on_drop: OnDrop,
 ) -> Result<Running, TransportError> {
-    // Refused before a place is taken, if it cannot be started at all.
     launch::check(command)?;
     let opened = connection.open_session().await?;
     start_in(connection, opened, command, input, on_drop).await
+}
+
+/// Starts the shell that watches commands, fed with lines.
+pub(super) async fn start_watcher(
+    connection: &Arc<Connection>,
+    opened: Opened,
+    lines: mpsc::UnboundedReceiver<String>,
+) -> Result<Running, TransportError> {
+    let nonce = random_name(16)?;
+    let launch = Launch::of_shell(WATCHER, &nonce);
+    let launching = Launching { nonce, launch };
+    start_as(connection, opened, launching, Input::Lines(lines), OnDrop::EndInput, None).await
 }
 
 /// As [`start_with`], in a session that is open already.
@@ -76,8 +92,33 @@ pub(super) async fn start_in(
     input: Input,
     on_drop: OnDrop,
 ) -> Result<Running, TransportError> {
-    let nonce = random_name(16)?;
-    let launch = Launch::new(command, &nonce)?;
+    start_as(connection, opened, Launching::of(command)?, input, on_drop, None).await
+}
+
+/// A launch and the mark that it prints.
+struct Launching {
+    nonce: String,
+    launch: Launch,
+}
+
+impl Launching {
+    fn of(command: &Command) -> Result<Self, TransportError> {
+        let nonce = random_name(16)?;
+        let launch = Launch::new(command, &nonce)?;
+        Ok(Self { nonce, launch })
+    }
+}
+
+async fn start_as(
+    connection: &Arc<Connection>,
+    opened: Opened,
+    launching: Launching,
+    input: Input,
+    on_drop: OnDrop,
+    tie: Option<Tie>,
+) -> Result<Running, TransportError> {
+    let Launching { nonce, launch } = launching;
+    let knot = tie.as_ref().map(Tie::knot);
     let (reads, writes) = opened.channel.split();
     let (ended, end) = watch::channel(None);
     let (closed, close) = watch::channel(false);
@@ -85,14 +126,14 @@ pub(super) async fn start_in(
     let (orders, order_receiver) = mpsc::unbounded_channel();
     let (started, start) = oneshot::channel();
     let (reading, stdout, stderr) =
-        Reading::new(Arc::clone(connection), &nonce, started, ended, closed, opened.slot);
+        Reading::new(Arc::clone(connection), &nonce, started, ended, closed, (opened.slot, tie));
     let pid = reading.pid();
     connection.spawn(reading.run(reads, stopped));
     // From here the two tasks end what was begun, also if this future is dropped.
     let process = SshProcess { connection: Arc::clone(connection), orders, end: end.clone() };
     let writing =
         Writing { connection: Arc::clone(connection), writes, end, closed: close, pid, on_drop, stop };
-    connection.spawn(writing.run(launch, input, order_receiver));
+    connection.spawn(writing.run(launch, knot, input, order_receiver));
     match start.await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(error),

@@ -249,7 +249,7 @@ async fn giving_up_a_start_leaves_no_program() {
 }
 
 /// Waits until nothing runs in any session.
-async fn until_idle(server: &Sshd) {
+pub(super) async fn until_idle(server: &Sshd) {
     for _ in 0..6000 {
         if server_is_idle(server) {
             return;

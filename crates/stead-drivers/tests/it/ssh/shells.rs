@@ -3,6 +3,7 @@
 use super::*;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
 
 use stead_runner::transport::{FileMeta, Signal, Source, Stdin, TransportErrorKind};
 use stead_testkit::sshd::Account as Picture;
@@ -34,20 +35,33 @@ async fn bytes_pass_every_login_shell() {
         }
         let server = with_shell(shell).start();
         let host = connect(&server).await;
-        let words = ["", "a b", "it's", "$(x) `id` $HOME", "~", "!x", "\\", "a\nb\n", "*", "%s", "-n"];
-        let mut command = Command::new(["printf", "%s\\0"]);
-        command.argv.extend(words.iter().map(OsString::from));
-        command.argv.push(OsString::from_vec(all.clone()));
-        let (output, _) = bytes(host.exec(command).await.unwrap()).await;
-        let mut expected: Vec<u8> = words.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
-        expected.extend(&all);
-        expected.push(0);
-        assert_eq!(output, expected, "{shell}");
-        let mut command = Command::new(["sh", "-c", "printf '%s|' \"$STEAD_VALUE\"; cat; exit 7"]);
-        command.env.insert("STEAD_VALUE".into(), OsString::from_vec(all.clone()));
-        command.stdin = Stdin::Bytes(b"input\n".to_vec());
-        let ended = bytes(host.exec(command).await.unwrap()).await;
-        assert_eq!(ended, ([&all[..], b"|input\n"].concat(), Exit::Code(7)), "{shell}");
+        // Also if somebody watches the command.
+        for tied in [None, Some(Duration::from_secs(60))] {
+            let words = ["", "a b", "it's", "$(x) `id` $HOME", "~", "!x", "\\", "a\nb\n", "*", "%s", "-n"];
+            let mut command = Command::new(["printf", "%s\\0"]);
+            command.tied = tied;
+            command.argv.extend(words.iter().map(OsString::from));
+            command.argv.push(OsString::from_vec(all.clone()));
+            let (output, _) = bytes(host.exec(command).await.unwrap()).await;
+            let mut expected: Vec<u8> =
+                words.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+            expected.extend(&all);
+            expected.push(0);
+            assert_eq!(output, expected, "{shell}");
+            let mut command = Command::new(["sh", "-c", "printf '%s|' \"$STEAD_VALUE\"; cat; exit 7"]);
+            command.tied = tied;
+            command.env.insert("STEAD_VALUE".into(), OsString::from_vec(all.clone()));
+            command.stdin = Stdin::Bytes(b"input\n".to_vec());
+            let ended = bytes(host.exec(command).await.unwrap()).await;
+            assert_eq!(ended, ([&all[..], b"|input\n"].concat(), Exit::Code(7)), "{shell}");
+        }
+        // The login shell, whichever it is, does not keep what watches from hearing the end.
+        let mut command = Command::new(["sh", "-c", "echo $$; exec sleep 600"]);
+        command.tied = Some(Duration::from_secs(60));
+        let mut running = host.exec(command).await.unwrap();
+        running.stdout.read_u8().await.unwrap();
+        server.drop_connections();
+        super::faults::until_idle(&server).await;
     }
 }
 

@@ -11,6 +11,7 @@ use super::End;
 use crate::transport::ssh::connection::{Connection, Slot};
 use crate::transport::ssh::preamble::{LONGEST_NOISE, Preamble, Step};
 use crate::transport::ssh::spool::{SpoolReader, SpoolWriter, stream};
+use crate::transport::ssh::watch::Tie;
 
 /// As much of a login shell's last words as an error repeats.
 const LAST_WORDS: usize = 2048;
@@ -40,6 +41,8 @@ pub(super) struct Reading {
     pid: watch::Sender<Option<Started>>,
     refused: bool,
     no_directory: bool,
+    // Held until the program has ended.
+    tie: Option<Tie>,
     // Held until the channel is closed.
     _slot: Slot,
 }
@@ -56,7 +59,7 @@ impl Reading {
         started: oneshot::Sender<Result<(), TransportError>>,
         ended: watch::Sender<End>,
         closed: watch::Sender<bool>,
-        slot: Slot,
+        (slot, tie): (Slot, Option<Tie>),
     ) -> (Self, SpoolReader, SpoolReader) {
         let (out, stdout) = stream();
         let (err, stderr) = stream();
@@ -70,6 +73,7 @@ impl Reading {
             pid: watch::channel(None).0,
             refused: false,
             no_directory: false,
+            tie,
             _slot: slot,
         };
         (reading, stdout, stderr)
@@ -140,6 +144,9 @@ impl Reading {
                 match Started::parse(&line) {
                     Some(started) => {
                         self.pid.send_replace(Some(started));
+                        if let Some(tie) = &self.tie {
+                            tie.started(started.pid);
+                        }
                         if let Some(started) = self.started.take() {
                             started.send(Ok(())).ok();
                         }
@@ -165,7 +172,7 @@ impl Reading {
         }
     }
 
-    fn end(&self, exit: Result<Exit, TransportError>) {
+    fn end(&mut self, exit: Result<Exit, TransportError>) {
         self.ended.send_if_modified(|end| {
             let first = end.is_none();
             if first {
@@ -173,6 +180,8 @@ impl Reading {
             }
             first
         });
+        // What it leaves running on purpose stays.
+        self.tie = None;
     }
 
     fn fail_start(&mut self, error: TransportError) {

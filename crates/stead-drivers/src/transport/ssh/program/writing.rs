@@ -12,6 +12,7 @@ use super::reading::Started;
 use super::{End, OnDrop};
 use crate::transport::launch::Launch;
 use crate::transport::ssh::connection::Connection;
+use crate::transport::ssh::watch::Knot;
 
 /// How long a killed program may take to be gone before the channel is closed regardless.
 const KILL_GRACE: Duration = Duration::from_secs(5);
@@ -21,7 +22,7 @@ const CLOSE_GRACE: Duration = Duration::from_millis(500);
 /// What is read at once while there is much: two packets.
 const PIECE: usize = 64 << 10;
 /// What is held ready while there is little: hundreds of programs may wait for a word at the same time.
-const LITTLE: usize = 2 << 10;
+const LITTLE: usize = 512;
 
 /// A signal to be sent, and whom to tell.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(in crate::transport::ssh) enum Input {
     Bytes(Vec<u8>),
     /// What is written to the other end of this pipe.
     Pipe(DuplexStream),
+    /// Lines, as they come.
+    Lines(mpsc::UnboundedReceiver<String>),
     /// What is sent here, when it is; nothing if that never comes.
     Later(oneshot::Receiver<Content>),
 }
@@ -63,24 +66,28 @@ impl Writing {
     pub(super) async fn run(
         mut self,
         launch: Launch,
+        knot: Option<Knot>,
         input: Input,
         mut orders: mpsc::UnboundedReceiver<Order>,
     ) {
         let mut closed = self.closed.clone();
-        let mut feeding = std::pin::pin!(feed(&self.writes, launch, input));
-        let mut fed = false;
-        loop {
-            tokio::select! {
-                biased;
-                // Its sender lives as long as the reading task.
-                () = async { closed.wait_for(|closed| *closed).await.ok(); } => return,
-                order = orders.recv() => match order {
-                    Some(order) => {
-                        order.reply.send(self.signal(order.signal).await).ok();
-                    }
-                    None => break,
-                },
-                () = &mut feeding, if !fed => fed = true,
+        {
+            let mut feeding = std::pin::pin!(feed(&self.writes, launch, knot, input));
+            let mut fed = false;
+            loop {
+                tokio::select! {
+                    biased;
+                    // Its sender lives as long as the reading task.
+                    () = async { closed.wait_for(|closed| *closed).await.ok(); } => return,
+                    order = orders.recv() => match order {
+                        Some(order) => {
+                            // Rare: it takes no room in the task that waits for it.
+                            order.reply.send(Box::pin(self.signal(order.signal)).await).ok();
+                        }
+                        None => break,
+                    },
+                    () = &mut feeding, if !fed => fed = true,
+                }
             }
         }
         // Nobody holds the program any more.
@@ -93,7 +100,7 @@ impl Writing {
                     tokio::time::timeout(KILL_GRACE, self.pid.wait_for(Option::is_some)).await.ok();
                 }
                 // Without an answer here the connection is gone, and with it all that could be done.
-                tokio::time::timeout(KILL_GRACE, self.signal(Signal::Kill)).await.ok();
+                tokio::time::timeout(KILL_GRACE, Box::pin(self.signal(Signal::Kill))).await.ok();
                 tokio::time::timeout(KILL_GRACE, self.end.wait_for(Option::is_some)).await.ok();
             }
             OnDrop::EndInput if running => {
@@ -132,10 +139,19 @@ impl Writing {
 }
 
 /// Writes the line and all input, and returns at its end or when nobody takes it any more.
-async fn feed(writes: &ChannelWriteHalf<russh::client::Msg>, launch: Launch, input: Input) {
+async fn feed(
+    writes: &ChannelWriteHalf<russh::client::Msg>,
+    launch: Launch,
+    knot: Option<Knot>,
+    input: Input,
+) {
     let all = async {
         writes.exec(true, launch.line).await?;
         let mut first = launch.script;
+        if let Some(knot) = knot {
+            // The login shell starts meanwhile.
+            first.splice(..0, knot.words().await.into_bytes());
+        }
         match input {
             Input::Bytes(bytes) => {
                 first.extend_from_slice(&bytes);
@@ -144,6 +160,15 @@ async fn feed(writes: &ChannelWriteHalf<russh::client::Msg>, launch: Launch, inp
             Input::Pipe(pipe) => {
                 writes.data_bytes(first).await?;
                 copy(writes, pipe).await?;
+            }
+            Input::Lines(mut lines) => {
+                writes.data_bytes(first).await?;
+                while let Some(mut text) = lines.recv().await {
+                    while let Ok(line) = lines.try_recv() {
+                        text.push_str(&line);
+                    }
+                    writes.data_bytes(text.into_bytes()).await?;
+                }
             }
             Input::Later(later) => {
                 writes.data_bytes(first).await?;
