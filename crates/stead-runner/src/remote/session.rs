@@ -29,6 +29,8 @@ use super::pool::Target;
 const PIECES: usize = 4;
 /// What is written ahead to the channel at most.
 const AHEAD: usize = 512 << 10;
+/// What stays of the room for frames when there are none: hundreds of sessions may be idle at the same time.
+const IDLE: usize = 512;
 /// A session hears what arrived when so much did: it keeps a MiB in memory.
 const TELL_AFTER: u64 = 256 << 10;
 /// Pause between two tries to connect anew.
@@ -229,7 +231,8 @@ struct Conversation {
     heard: Instant,
     /// Counts channels, so that content for an earlier one is not sent on.
     generation: u64,
-    pieces: (mpsc::Sender<Piece>, mpsc::Receiver<Piece>),
+    /// Made with the first content.
+    pieces: Option<(mpsc::Sender<Piece>, mpsc::Receiver<Piece>)>,
     senders: JoinSet<()>,
     /// What the session said was wrong with it.
     complaint: Option<String>,
@@ -252,7 +255,7 @@ impl Conversation {
             written: 0,
             heard: Instant::now(),
             generation: 0,
-            pieces: mpsc::channel(PIECES),
+            pieces: None,
             senders: JoinSet::new(),
             complaint: None,
             link,
@@ -262,10 +265,11 @@ impl Conversation {
     async fn run(mut self, mut attached: Attached) {
         loop {
             match self.serve(&mut attached).await {
-                Ended::Bye => return farewell(attached, &self.outbox).await,
+                // What a session does once, if at all, takes no room in the task that waits for it.
+                Ended::Bye => return Box::pin(farewell(attached, &self.outbox)).await,
                 Ended::Lost(why) => {
                     drop(attached);
-                    match self.attach_again(&why).await {
+                    match Box::pin(self.attach_again(&why)).await {
                         Some(again) => attached = again,
                         None => return,
                     }
@@ -341,7 +345,7 @@ impl Conversation {
                         return Ended::Bye;
                     }
                 },
-                Some((generation, frames)) = self.pieces.1.recv(), if has_room => {
+                Some((generation, frames)) = next_piece(&mut self.pieces), if has_room => {
                     if generation == self.generation {
                         self.outbox.extend_from_slice(&frames);
                     }
@@ -362,7 +366,7 @@ impl Conversation {
         self.written += n;
         if self.written == self.outbox.len() {
             self.outbox.clear();
-            self.outbox.shrink_to(8 << 10);
+            self.outbox.shrink_to(IDLE);
             self.written = 0;
         }
     }
@@ -475,7 +479,8 @@ impl Conversation {
     fn give_content(&mut self, id: u32, sha256: String, offset: u64) {
         let Some(pending) = self.pending.get(&id) else { return };
         let file = pending.allowed.content.get(&sha256).cloned();
-        let (generation, to) = (self.generation, self.pieces.0.clone());
+        let (to, _) = self.pieces.get_or_insert_with(|| mpsc::channel(PIECES));
+        let (generation, to) = (self.generation, to.clone());
         self.senders.spawn_blocking(move || send_content(id, generation, sha256, offset, file, &to));
     }
 
@@ -526,7 +531,7 @@ impl Conversation {
         let is_same = welcome.pid == self.welcome.pid && welcome.boot_id == self.welcome.boot_id;
         self.heard = Instant::now();
         (self.outbox, self.written) = (Vec::new(), 0);
-        while self.pieces.1.try_recv().is_ok() {}
+        while self.pieces.as_mut().is_some_and(|pieces| pieces.1.try_recv().is_ok()) {}
         if is_same {
             for (id, pending) in &mut self.pending {
                 if !welcome.resumed.contains(id) {
@@ -563,7 +568,8 @@ fn lost(said: &str, error: Option<&std::io::Error>) -> String {
 /// Returns `why` with the last lines that the executor said of errors, those included that are on their way.
 async fn with_last_words(why: &str, said: &str, running: &mut crate::transport::Running) -> String {
     let mut said = said.to_owned();
-    let mut buffer = [0; 4 << 10];
+    // Not in the task of every session that never gets here.
+    let mut buffer = vec![0; 4 << 10];
     let rest = async {
         while let Ok(n @ 1..) = running.stderr.read(&mut buffer).await {
             keep_last(&mut said, buffer.get(..n).unwrap_or_default());
@@ -595,12 +601,19 @@ async fn farewell(mut attached: Attached, outbox: &[u8]) {
             stdin.write_all(outbox).await?;
             stdin.flush().await?;
         }
-        let mut buffer = [0; 1024];
+        let mut buffer = vec![0; 1024];
         while running.stdout.read(&mut buffer).await? > 0 {}
         Ok::<(), std::io::Error>(())
     };
     // A session that does not go by itself does so at the end of its lease.
     drop(tokio::time::timeout(FAREWELL, goodbye).await);
+}
+
+async fn next_piece(pieces: &mut Option<(mpsc::Sender<Piece>, mpsc::Receiver<Piece>)>) -> Option<Piece> {
+    match pieces {
+        Some((_, pieces)) => pieces.recv().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn write_some(stdin: &mut Option<crate::transport::Writer>, bytes: &[u8]) -> std::io::Result<usize> {
