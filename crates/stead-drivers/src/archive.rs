@@ -145,6 +145,11 @@ impl Operation for Unpacked {
         Some(json!({"path": params.text("path"), "sha256": sha256, "files": files}))
     }
 
+    fn permit(&self, cx: &OpContext, _params: &Params, seen: &Observed) -> Result<(), OpError> {
+        let seen: Seen = serde_json::from_value(seen.0.clone()).unwrap_or_default();
+        file::permit(&Disk::open(cx)?, &file::records(&Observed(seen.entries)))
+    }
+
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let work = Work::new(cx, params)?;
         let stage = Stage::create(&work.disk, &work.spot)?;

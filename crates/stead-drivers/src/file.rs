@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   Desire::entries ──▶ [Entry { spot, seen, want }] ──┬─▶ compare  ──▶ Diff
+//!                                                      ├─▶ permit   ──▶ whether it could be written
 //!                                                      ├─▶ write    ──▶ the disk
 //!                                                      ├─▶ Want::after ──▶ Predicted (dry run)
 //!                                                      └─▶ seen     ──▶ inverse: `file.restored`
@@ -27,6 +28,7 @@ pub(crate) mod kept;
 mod line;
 pub(crate) mod owner;
 pub(crate) mod params;
+mod permit;
 pub(crate) mod present;
 pub(crate) mod restored;
 mod symlink;
@@ -90,6 +92,10 @@ impl<T: Desire> Operation for Filed<T> {
 
     fn unchanged(&self, _cx: &OpContext, params: &Params, _seen: &Observed) -> Option<Value> {
         Some(json!({"path": params.text("path")}))
+    }
+
+    fn permit(&self, cx: &OpContext, _params: &Params, seen: &Observed) -> Result<(), OpError> {
+        permit(&Disk::open(cx)?, &records(seen))
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
@@ -171,4 +177,5 @@ pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
 }
 
 pub(crate) use compare::diff;
+pub(crate) use permit::permit;
 pub(crate) use write::apply;

@@ -306,14 +306,14 @@ impl<T: Configure> Operation for Configured<T> {
         Some(json!({"files": []}))
     }
 
-    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, cx: &OpContext, _params: &Params, seen: &Observed) -> Result<(), OpError> {
         let name = self.descriptor().name;
         if self.descriptor().needs_root && cx.root.is_none() && !rustix::process::geteuid().is_root() {
             return Err(OpError::permanent(format!(
                 "{name} needs root here; `become: sudo` on the host gives it"
             )));
         }
-        Ok(())
+        file::permit(&Disk::open(cx)?, &State::of(seen).files)
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {

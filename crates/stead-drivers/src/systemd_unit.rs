@@ -277,7 +277,7 @@ impl Operation for SystemdUnit {
         Some(Wish::new(cx, params).ok()?.data())
     }
 
-    fn permit(&self, _cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, _cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         need_root(DESCRIPTOR.name)
     }
 

@@ -39,7 +39,7 @@ pub trait Operation: Send + Sync {
     }
 
     /// Refuses what this account may not do. Asked before a difference is applied, and before it is predicted.
-    fn permit(&self, _cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, _cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         Ok(())
     }
 

@@ -21,7 +21,7 @@ pub fn check(operation: &dyn Operation, cx: &OpContext, params: &Params) -> Resu
     let seen = operation.observe(cx, params)?;
     let diff = operation.diff(params, &seen);
     if !diff.is_empty() {
-        operation.permit(cx, params)?;
+        operation.permit(cx, params, &seen)?;
         operation.predict(cx, params, &diff);
     }
     Ok(diff)
@@ -38,7 +38,7 @@ pub fn run(operation: &dyn Operation, cx: &OpContext, params: &Params) -> Result
         let applied = Applied { data: operation.unchanged(cx, params, &before), notes: Vec::new() };
         return Ok(Ran { changed: false, diff, before, applied });
     }
-    operation.permit(cx, params)?;
+    operation.permit(cx, params, &before)?;
     let applied = operation.apply(cx, params, &diff)?;
     let after = operation.observe(cx, params)?;
     if let Some(field) = operation.diff(params, &after).fields.first() {

@@ -7,6 +7,11 @@ const STEAD: &str = env!("CARGO_BIN_EXE_stead");
 
 /// Writes a plan into the container and runs it, as root or as another account; returns exit code and report.
 fn run(container: &Container, plan: &str, account: &[&str]) -> (i32, Value) {
+    run_with(container, plan, account, &[])
+}
+
+/// As [`run`], with more options.
+fn run_with(container: &Container, plan: &str, account: &[&str], more: &[&str]) -> (i32, Value) {
     container.sh(&format!(
         "mkdir -p /srv/plan; cat >/srv/plan/plan.yaml <<'END'\n{plan}END\nchmod -R a+rwX /srv/plan"
     ));
@@ -14,6 +19,7 @@ fn run(container: &Container, plan: &str, account: &[&str]) -> (i32, Value) {
     let mut argv = vec!["/bin/sh", "-c", script, "sh"];
     argv.extend(account);
     argv.extend([STEAD, "plan", "run", "plan.yaml", "--json", "--yes"]);
+    argv.extend(more);
     let out = container.run(&argv);
     let report = serde_json::from_slice(&out.stdout).unwrap_or_else(|error| {
         panic!("{error}: {}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
@@ -208,5 +214,61 @@ tasks:
             "{failed:#}"
         );
         assert!(failed.to_string().contains("become"), "{failed:#}");
+    }
+}
+
+/// Section 7, rule 3: what cannot be written fails a dry run as it fails the run; what an earlier task makes can be.
+#[test]
+fn a_dry_run_sees_what_cannot_be_written() {
+    let Some(container) = Container::start() else { return };
+    container.sh(
+        "mkdir -p /srv/shut /srv/read-only /srv/open; echo old >/srv/shut/old; chmod 777 /srv/open
+        mount -t tmpfs none /srv/read-only; echo old >/srv/read-only/old; mount -o remount,ro /srv/read-only",
+    );
+    let state = || container.sh("ls -lAR --time-style=full-iso /srv/shut /srv/read-only /srv/open");
+    let before = state();
+    let nobody: &[&str] = &["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    for (account, operation, params, word) in [
+        (nobody, "file.present", "path: /srv/shut/new, content: x", "another account can"),
+        (nobody, "file.present", "path: /srv/shut/old, content: x", "another account can"),
+        (
+            nobody,
+            "file.present",
+            "path: /srv/shut/a/b/new, content: x, parents: true",
+            "cannot make directory `/srv/shut/a`",
+        ),
+        (nobody, "file.directory", "path: /srv/shut/directory", "another account can"),
+        (nobody, "file.symlink", "path: /srv/shut/link, to: old", "another account can"),
+        (nobody, "file.absent", "path: /srv/shut/old", "another account can"),
+        (&[], "file.present", "path: /srv/read-only/new, content: x", "Read-only file system"),
+        (&[], "file.present", "path: /srv/read-only/old, mode: '0600'", "Read-only file system"),
+        (&[], "file.absent", "path: /srv/read-only/old", "Read-only file system"),
+    ] {
+        let plan = format!(
+            "api_version: v1\nname: p\ntasks:\n  - {{name: t, op: {operation}, params: {{{params}}}}}\n"
+        );
+        let rows = [&["--dry-run"][..], &[]].map(|more| {
+            let (code, report) = run_with(&container, &plan, account, more);
+            let row = task(&report, "t");
+            assert_eq!(
+                (code, &row["status"]),
+                (1, &Value::from("failed")),
+                "{operation} {params}: {report:#}"
+            );
+            (row["class"].clone(), row["error"].clone())
+        });
+        assert_eq!(rows[0], rows[1], "{operation} {params}");
+        assert!(rows[0].1.as_str().unwrap().contains(word), "{operation} {params}: {}", rows[0].1);
+    }
+    assert_eq!(state(), before);
+    let plan = "api_version: v1
+name: p
+tasks:
+  - {name: directory, op: file.directory, params: {path: /srv/open/a}}
+  - {name: below, depends_on: directory, op: file.present, params: {path: /srv/open/a/b/c, content: x, parents: true}}
+";
+    for more in [&["--dry-run"][..], &[]] {
+        let (code, report) = run_with(&container, plan, nobody, more);
+        assert_eq!((code, &task(&report, "below")["status"]), (0, &Value::from("changed")), "{report:#}");
     }
 }

@@ -171,7 +171,7 @@ impl Operation for Present {
         Some(json!({"name": params.text("name"), "gid": Seen::of(seen).0?.gid}))
     }
 
-    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         need_root_in(cx, PRESENT.name)
     }
 
@@ -219,7 +219,7 @@ impl Operation for Absent {
         Some(json!({"name": params.text("name")}))
     }
 
-    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         need_root_in(cx, ABSENT.name)
     }
 
@@ -260,8 +260,8 @@ impl Operation for Restored {
         Present.unchanged(cx, params, seen)
     }
 
-    fn permit(&self, cx: &OpContext, params: &Params) -> Result<(), OpError> {
-        Present.permit(cx, params)
+    fn permit(&self, cx: &OpContext, params: &Params, seen: &Observed) -> Result<(), OpError> {
+        Present.permit(cx, params, seen)
     }
 
     fn apply(&self, cx: &OpContext, params: &Params, diff: &Diff) -> Result<Applied, OpError> {

@@ -67,7 +67,7 @@ impl Operation for Restored {
         Some(json!({"name": params.text("name")}))
     }
 
-    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         need_root_in(cx, DESCRIPTOR.name)
     }
 

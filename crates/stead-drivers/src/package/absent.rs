@@ -50,7 +50,7 @@ impl Operation for Absent {
         Seen::of(seen).applied().data
     }
 
-    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         need_root(&*manager(cx)?, DESCRIPTOR.name)
     }
 

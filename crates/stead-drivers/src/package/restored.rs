@@ -42,7 +42,7 @@ impl Operation for Restored {
         Seen::of(seen).applied().data
     }
 
-    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         need_root(&*manager(cx)?, DESCRIPTOR.name)
     }
 

@@ -217,7 +217,7 @@ impl Operation for State {
         Some(json!({"services": []}))
     }
 
-    fn permit(&self, cx: &OpContext, _params: &Params) -> Result<(), OpError> {
+    fn permit(&self, cx: &OpContext, _params: &Params, _seen: &Observed) -> Result<(), OpError> {
         need_root_in(cx, self.descriptor().name)
     }
 

@@ -146,7 +146,7 @@ fn bring_about(
     }
     let mut ran = Ran { changed: true, diff: Some(diff.to_json()), ..Ran::default() };
     if mode == Mode::DryRun {
-        operation.permit(cx, params)?;
+        operation.permit(cx, params, &before)?;
         operation.predict(cx, params, &diff);
         return Ok(ran);
     }
@@ -175,7 +175,7 @@ fn apply(
     diff: &Diff,
     mut ran: Ran,
 ) -> Result<Ran, OpError> {
-    let applied = operation.permit(cx, params).and_then(|()| operation.apply(cx, params, diff));
+    let applied = operation.permit(cx, params, before).and_then(|()| operation.apply(cx, params, diff));
     let after = operation.observe(cx, params);
     // What is different now is different, whether the operation succeeded or not.
     let changed = after.as_ref() != Ok(before);
