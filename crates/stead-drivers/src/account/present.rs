@@ -5,6 +5,7 @@ use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
+use super::database::User;
 use super::password::{self, Password};
 use super::wish::{Primary, Seen, Wish};
 use super::{LARGEST_ID, NAME, WRITE, check_name};
@@ -92,8 +93,13 @@ impl Operation for Present {
             let made_home = wish.create_home && !seen.home_there;
             return op("user.absent", [name, ("remove_home", made_home.into())]);
         };
+        let differing = wish.diff(&seen);
+        let differs = |field: &str| differing.fields.iter().any(|differing| differing.name == field);
+        if differs("password_hash") || differs("locked") {
+            return restored(name, user, &seen);
+        }
         let mut values = vec![name, ("force", true.into())];
-        for differing in wish.diff(&seen).fields {
+        for differing in &differing.fields {
             match differing.name.as_str() {
                 "uid" => values.push(("uid", user.uid?.into())),
                 "group" => values.push(("group", user.gid?.into())),
@@ -107,19 +113,33 @@ impl Operation for Present {
                 _ => {}
             }
         }
-        if wish.password.is_given() {
-            let field = &seen.shadow.as_ref()?.password;
-            // A field that `user.present` would refuse, such as an open account's, is not brought back.
-            let bare = password::bare(field);
-            if bare.is_empty() {
-                values.push(("password_hash", password::check_hash(field).ok()?.into()));
-            } else {
-                values.push(("password_hash", password::check_hash(bare).ok()?.into()));
-                values.push(("locked", password::is_locked(field).into()));
-            }
-        }
         op(DESCRIPTOR.name, values)
     }
+}
+
+/// Returns what brings the whole account back, the day of the last change of its password included: that day is
+/// written by whatever writes the password.
+fn restored(name: (&'static str, Value), user: &User, seen: &Seen) -> Option<Op> {
+    let shadow = seen.shadow.as_ref()?;
+    // The system's program writes no empty password, which an open account has.
+    if shadow.password.is_empty() {
+        return None;
+    }
+    op(
+        "user.restored",
+        [
+            name,
+            ("uid", user.uid?.into()),
+            ("gid", user.gid?.into()),
+            ("groups", json!(seen.groups)),
+            ("comment", user.comment.as_str().into()),
+            ("home", user.home.as_str().into()),
+            ("shell", user.shell.as_str().into()),
+            ("password", shadow.password.as_str().into()),
+            ("aging", json!(shadow.aging)),
+            ("force", true.into()),
+        ],
+    )
 }
 
 fn wish(params: &Params) -> Result<Wish, OpError> {

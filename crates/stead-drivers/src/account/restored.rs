@@ -1,7 +1,7 @@
-//! `user.restored`: a user as it was recorded. The inverse of `user.absent`.
+//! `user.restored`: a user as it was recorded. The inverse of `user.absent`, and of `user.present` where it changed a password.
 
 use serde_json::{Value, json};
-use stead_model::operation::{ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -15,7 +15,7 @@ use crate::system::{need_root_in, op};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "user.restored",
-    summary: "Makes sure a user is as it was recorded; the inverse of user.absent.",
+    summary: "Makes sure a user is as it was recorded; the inverse of user.absent and of changed passwords.",
     params: &[
         NAME,
         ParamSpec::new("uid", ParamKind::Int(0, LARGEST_ID), "Its id.").required(),
@@ -29,6 +29,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new("subuids", ParamKind::TextList, "Its subordinate user ids, each `FIRST-LAST`."),
         ParamSpec::new("subgids", ParamKind::TextList, "Its subordinate group ids, each `FIRST-LAST`."),
         ParamSpec::new("own_group", ParamKind::Bool, "Its primary group is one of its own name."),
+        ParamSpec::new("force", ParamKind::Bool, "Change the uid of an existing user; default: false.")
+            .default(ParamDefault::Flag(false)),
         ParamSpec::new("entries", ParamKind::Map, "What was in its home, as `file.restored` takes it.")
             .secret(),
     ],
@@ -130,8 +132,12 @@ fn wish(params: &Params) -> Result<Wish, OpError> {
         shell: text("shell"),
         comment: text("comment"),
         password: Password { hash, locked: None, literal: true },
-        subordinate: Some([params.texts("subuids"), params.texts("subgids")]),
+        subordinate: params
+            .get("subuids")
+            .or(params.get("subgids"))
+            .map(|_| [params.texts("subuids"), params.texts("subgids")]),
         aging: params.get("aging").map(|_| params.texts("aging")),
+        force: params.flag("force", false),
         ..Wish::default()
     })
 }
