@@ -184,19 +184,25 @@ impl Connection {
                 return Ok(opened);
             }
             self.sessions.crowded.store(true, Ordering::SeqCst);
-            if self.sessions.open.count.load(Ordering::SeqCst) == 0 {
-                lonely += 1;
-                if lonely > LONELY_REFUSALS && self.take_place_back() {
-                    lonely = 0;
-                } else if lonely > LONELY_REFUSALS {
+            if self.sessions.open.count.load(Ordering::SeqCst) > 0 {
+                tokio::time::timeout(REFUSAL_PAUSE, self.sessions.open.freed.notified()).await.ok();
+                continue;
+            }
+            lonely += 1;
+            if lonely > LONELY_REFUSALS {
+                if self.sessions.beside.count.load(Ordering::SeqCst) == 0 {
                     let name = &self.name;
                     return Err(TransportError::new(
                         TransportErrorKind::Failed,
                         format!("{name} opens no session: `MaxSessions` of its sshd_config may be 0"),
                     ));
                 }
+                // Once that one is gone the server has its moment again.
+                self.take_place_back();
+                lonely = 0;
             }
-            tokio::time::timeout(REFUSAL_PAUSE, self.sessions.open.freed.notified()).await.ok();
+            // Nobody of ours frees a place, and a refused try must not be taken for that.
+            tokio::time::sleep(REFUSAL_PAUSE).await;
         }
     }
 
@@ -210,10 +216,12 @@ impl Connection {
         *self.sessions.lent.lock().unwrap_or_else(PoisonError::into_inner) = Some(give_up);
     }
 
-    /// Whether somebody gives up a place now.
-    fn take_place_back(&self) -> bool {
+    fn take_place_back(&self) {
         let lent = self.sessions.lent.lock().unwrap_or_else(PoisonError::into_inner).take();
-        lent.is_some_and(|lent| lent.send(()).is_ok())
+        if let Some(lent) = lent {
+            // One that has gone by itself needs no telling.
+            lent.send(()).ok();
+        }
     }
 
     /// Returns nothing if the server has no place.
