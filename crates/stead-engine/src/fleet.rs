@@ -26,4 +26,5 @@ pub mod schedule;
 pub mod site;
 #[cfg(test)]
 mod testing;
+pub mod ties;
 pub mod watch;

@@ -35,6 +35,8 @@ pub struct Standing<'a> {
     pub known_specs: Option<Digest>,
     /// Instances of the group that run.
     pub running: &'a [InstanceKey],
+    /// VMs of other groups that are published with it: what goes there does not stop.
+    pub elsewhere: &'a [Arc<VmSpec>],
     /// What `fleet.yaml` says.
     pub fleet: &'a FleetFile,
     /// Whether new generations wait: suspended, or held by an operator.
@@ -168,7 +170,7 @@ fn guard(standing: &Standing<'_>, message: &Publication) -> Option<Problem> {
             subject: message.group.to_string(),
         });
     }
-    let stops = stops(standing.running, &message.specs);
+    let stops = stops(standing.running, &message.specs, standing.elsewhere);
     let running = standing.running.len();
     let Guard { max_stop_percent, min_instances } = standing.fleet.policy.guard;
     let is_much = stops as u64 * 100 > u64::from(max_stop_percent) * running as u64;
@@ -184,8 +186,9 @@ fn guard(standing: &Standing<'_>, message: &Publication) -> Option<Problem> {
     None
 }
 
-/// Returns how many running instances would disappear. Replacements do not count.
-pub(super) fn stops(running: &[InstanceKey], specs: &[Arc<VmSpec>]) -> usize {
-    let replicas: BTreeMap<&VmId, u32> = specs.iter().map(|spec| (&spec.id, spec.replicas)).collect();
+/// Returns how many running instances would disappear. Replacements do not count, nor does what goes elsewhere.
+pub(super) fn stops(running: &[InstanceKey], specs: &[Arc<VmSpec>], elsewhere: &[Arc<VmSpec>]) -> usize {
+    let specs = elsewhere.iter().chain(specs);
+    let replicas: BTreeMap<&VmId, u32> = specs.map(|spec| (&spec.id, spec.replicas)).collect();
     running.iter().filter(|key| replicas.get(&key.vm).is_none_or(|count| key.ordinal >= *count)).count()
 }

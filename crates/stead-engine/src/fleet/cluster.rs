@@ -14,14 +14,13 @@ use std::sync::Arc;
 
 use stead_model::fleet::policy::millis;
 use stead_model::fleet::state::{
-    Assigned, Generation, Heartbeat, Hold, HoldTarget, InstanceState, Outcome, Placement, Problem,
-    Publication, Seen, Specs, Verdict, WorkerFacts, WorkerState,
+    Assigned, Generation, Heartbeat, Hold, InstanceState, Placement, Problem, Seen, Specs, WorkerFacts,
+    WorkerState,
 };
 use stead_model::fleet::{CommitId, FleetFile, InstanceKey, Millis, VmSpec};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
-use super::accept::{Standing, accept, stops};
 use super::canon::vm_hash;
 use super::liveness::{self, Freshness, Heard, Presence};
 use super::rollout;
@@ -31,6 +30,7 @@ mod assign;
 mod events;
 mod leave;
 mod place;
+mod publish;
 mod rebuild;
 mod snapshot;
 #[cfg(test)]
@@ -38,6 +38,7 @@ pub(super) mod tests;
 mod tick;
 
 pub use events::{Event, EventKind};
+pub use publish::MOVES_TOGETHER;
 pub use rebuild::Unclaimed;
 
 /// More generations than any fleet will have.
@@ -332,114 +333,8 @@ impl Cluster {
         }
     }
 
-    /// Takes a publication, or says why not. What becomes active is placed by the next tick.
-    pub fn publish(&mut self, message: &Publication, now: Millis) -> Verdict {
-        let fleet = self.fleet();
-        let group = self.durable.groups.get(&message.group);
-        let taken = self.taken(&message.group, Group::highest);
-        let running: Vec<InstanceKey> = self.running_of(&message.group);
-        let known = group
-            .and_then(|group| group.stored.values().find(|generation| generation.commit == message.commit));
-        let standing = Standing {
-            highest: group.and_then(Group::highest),
-            active: group.and_then(Group::active),
-            taken: &taken,
-            reserved: self.durable.commits.get(&message.commit).copied(),
-            known_specs: known.map(|generation| generation.specs_hash),
-            running: &running,
-            fleet: &fleet,
-            is_suspended: self.waits(&message.group, &fleet, now),
-        };
-        let verdict = accept(&standing, message);
-        self.events.push(Event::of_verdict(message, verdict.outcome));
-        let waits = match verdict.outcome {
-            Outcome::Accepted => None,
-            Outcome::Held | Outcome::Suspended => Some(verdict.outcome),
-            Outcome::Duplicate | Outcome::Stale | Outcome::Conflict | Outcome::Invalid => return verdict,
-        };
-        let mut specs = message.specs.clone();
-        specs.sort_by(|a, b| a.id.cmp(&b.id));
-        let generation = Generation {
-            number: message.generation,
-            commit: message.commit.clone(),
-            intent_hash: message.intent_hash,
-            specs_hash: message.specs_hash,
-            specs,
-            policy: message.policy.clone(),
-            waits,
-        };
-        let group = self.durable.groups.entry(message.group.clone()).or_default();
-        group.stored.insert(message.generation, generation);
-        group.why = verdict.problems.first().cloned();
-        if waits.is_none() {
-            self.activate(&message.group.clone(), message.generation, now);
-        }
-        verdict
-    }
-
-    /// Returns which other group has which VM: by its active generation, and by what else is `of` it.
-    pub(super) fn taken(
-        &self,
-        group: &GroupName,
-        of: impl Fn(&Group) -> Option<&Generation>,
-    ) -> BTreeMap<VmId, GroupName> {
-        let others = self.durable.groups.iter().filter(|(name, _)| *name != group);
-        let generations = others.flat_map(|(name, group)| {
-            [group.active(), of(group)].into_iter().flatten().map(move |one| (name, one))
-        });
-        generations
-            .flat_map(|(name, one)| one.specs.iter().map(|spec| (spec.id.clone(), name.clone())))
-            .collect()
-    }
-
-    /// Returns the instances of a group that run, as far as is known.
-    fn running_of(&self, group: &GroupName) -> Vec<InstanceKey> {
-        let active = self.durable.groups.get(group).and_then(Group::active);
-        let of_group = |key: &InstanceKey| {
-            let has =
-                |active: &Generation| active.specs.binary_search_by(|spec| spec.id.cmp(&key.vm)).is_ok();
-            active.is_some_and(has) || self.is_unclaimed_of(&key.vm, group)
-        };
-        let runs = |place: &Placement| place.worker.is_some() || !place.leaving.is_empty();
-        let placed = self.durable.placements.iter().filter(|(_, place)| runs(place));
-        placed.map(|(key, _)| key).filter(|key| of_group(key)).cloned().collect()
-    }
-
-    /// Returns how many running instances of a group a generation of it would stop, and how many run.
-    pub fn stops_of(&self, group: &GroupName, generation: &Generation) -> (u32, u32) {
-        let running = self.running_of(group);
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        (count(stops(&running, &generation.specs)), count(running.len()))
-    }
-
-    /// Whether new generations of a group wait.
-    fn waits(&self, group: &GroupName, fleet: &FleetFile, now: Millis) -> bool {
-        let target = HoldTarget::Group(group.clone());
-        fleet.group(group).suspend || self.holds_at(now).any(|hold| hold.target == target)
-    }
-
     fn holds_at(&self, now: Millis) -> impl Iterator<Item = &Hold> {
         self.durable.holds.values().filter(move |hold| hold.until > now)
-    }
-
-    /// Makes a stored generation the active one of its group.
-    fn activate(&mut self, name: &GroupName, number: u64, now: Millis) {
-        let Some(group) = self.durable.groups.get_mut(name) else { return };
-        let Some(generation) = group.stored.get_mut(&number) else { return };
-        generation.waits = None;
-        group.active = Some(number);
-        group.since = now;
-        group.why = None;
-        let specs = generation.specs.clone();
-        self.events.push(Event::activated(name, generation));
-        self.load_targets();
-        for spec in specs {
-            let hash = self.target(&spec.id).unwrap_or_else(|| vm_hash(&spec));
-            self.durable.specs.insert((spec.id.clone(), hash), spec);
-        }
-        self.load_desired();
-        self.claim(name, now);
-        self.is_dirty = true;
     }
 
     /// Takes what a worker reports.

@@ -8,7 +8,7 @@ use stead_model::fleet::{Code, CommitId, InstanceKey, Millis};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
-use super::cluster::{Cluster, Ear, Sighting};
+use super::cluster::{Cluster, Ear, MOVES_TOGETHER, Sighting};
 use super::rollout::{Hold, Phase};
 use super::schedule::Filter;
 
@@ -96,9 +96,9 @@ pub fn is_published<'g>(groups: impl IntoIterator<Item = &'g GroupStatus>) -> bo
 }
 
 impl HeldStatus {
-    /// Whether it waits for somebody, and not for a suspension that somebody meant.
+    /// Whether it waits for somebody, and not for a suspension that somebody meant, nor for a group that does.
     pub fn needs_somebody(&self) -> bool {
-        self.code != Code::Suspended.word()
+        ![Code::Suspended.word(), MOVES_TOGETHER].contains(&self.code.as_str())
     }
 }
 

@@ -115,6 +115,12 @@ pub struct Proposal<'a> {
 
 /// Returns what publishing `proposal` right now would do: the steps of a master that has the state of `snapshot`.
 pub fn plan(snapshot: &Snapshot, proposal: &Proposal<'_>) -> Plan {
+    plan_together(snapshot, proposal, &[])
+}
+
+/// Returns what publishing `proposal` together with others of its commit would do; the hashes are those of `proposal`.
+pub fn plan_together(snapshot: &Snapshot, proposal: &Proposal<'_>, others: &[Proposal<'_>]) -> Plan {
+    let all: Vec<&Proposal<'_>> = std::iter::once(proposal).chain(others).collect();
     let specs_hash = specs_hash(proposal.specs.iter().map(AsRef::as_ref));
     let intent_hash = intent_hash(proposal.commit, proposal.group, &specs_hash);
     let mut desired: BTreeMap<VmId, Arc<VmSpec>> = BTreeMap::new();
@@ -122,30 +128,25 @@ pub fn plan(snapshot: &Snapshot, proposal: &Proposal<'_>) -> Plan {
     for group in &snapshot.groups {
         for spec in &group.specs {
             let spec = Arc::new(spec.clone());
-            if group.group != *proposal.group {
+            if all.iter().all(|one| *one.group != group.group) {
                 desired.insert(spec.id.clone(), Arc::clone(&spec));
             }
             old.insert(spec.id.clone(), spec);
         }
     }
-    desired.extend(proposal.specs.iter().map(|spec| (spec.id.clone(), Arc::clone(spec))));
-    let held = held(snapshot, proposal, specs_hash, intent_hash);
+    let specs = || all.iter().flat_map(|one| one.specs);
+    desired.extend(specs().map(|spec| (spec.id.clone(), Arc::clone(spec))));
+    let held = all.iter().find_map(|one| held(snapshot, one, &all));
     let policy = policy(snapshot);
     let found = settle(snapshot, &policy, &desired, &old);
+    let is_built = |spec: &Arc<VmSpec>| spec.artifacts().iter().all(|(_, artifact)| artifact.is_resolved());
     let mut plan = Plan {
         rev: proposal.commit.clone(),
         specs_hash,
         intent_hash,
-        exact: proposal
-            .specs
-            .iter()
-            .all(|spec| spec.artifacts().iter().all(|(_, artifact)| artifact.is_resolved())),
-        vms: proposal
-            .specs
-            .iter()
-            .map(|spec| PlannedVm { id: spec.id.clone(), vm_hash: vm_hash(spec) })
-            .collect(),
-        groups: groups(snapshot, proposal, specs_hash),
+        exact: specs().all(is_built),
+        vms: specs().map(|spec| PlannedVm { id: spec.id.clone(), vm_hash: vm_hash(spec) }).collect(),
+        groups: all.iter().filter(|one| is_changed(snapshot, one)).map(|one| one.group.clone()).collect(),
         add: Vec::new(),
         remove: Vec::new(),
         replace: Vec::new(),
@@ -156,6 +157,7 @@ pub fn plan(snapshot: &Snapshot, proposal: &Proposal<'_>) -> Plan {
         assign: found.assign,
     };
     plan.vms.sort_by(|a, b| a.id.cmp(&b.id));
+    plan.groups.sort();
     for change in found.moves {
         match change.from {
             None => plan.add.push(change.instance),
@@ -173,26 +175,23 @@ pub fn plan(snapshot: &Snapshot, proposal: &Proposal<'_>) -> Plan {
     plan
 }
 
-/// Returns everything for which a master that has the state of `snapshot` would refuse these groups of one commit, published
-/// one after the other. What is not built yet is none of it: a plan can do without bits.
+/// Returns everything for which a master that has the state of `snapshot` would refuse these groups of one commit. What is
+/// not built yet is none of it: a plan can do without bits.
 pub fn refusals(snapshot: &Snapshot, proposals: &[Proposal<'_>]) -> Vec<Problem> {
-    let ids = |specs: &[Arc<VmSpec>]| specs.iter().map(|spec| spec.id.clone()).collect::<Vec<VmId>>();
-    let mut groups: BTreeMap<&GroupName, Vec<VmId>> = snapshot
-        .groups
-        .iter()
-        .map(|group| (&group.group, group.specs.iter().map(|spec| spec.id.clone()).collect()))
-        .collect();
+    let all: Vec<&Proposal<'_>> = proposals.iter().collect();
     let mut found = Vec::new();
     for proposal in proposals {
-        let others = groups.iter().filter(|(group, _)| **group != proposal.group);
-        let taken = others.flat_map(|(group, vms)| vms.iter().map(|vm| (vm.clone(), (*group).clone())));
-        let specs = specs_hash(proposal.specs.iter().map(AsRef::as_ref));
-        let intent = intent_hash(proposal.commit, proposal.group, &specs);
-        let verdict = verdict(snapshot, proposal, &taken.collect(), specs, intent);
+        let staying = snapshot.groups.iter().filter(|group| all.iter().all(|one| *one.group != group.group));
+        let staying =
+            staying.flat_map(|group| group.specs.iter().map(|spec| (spec.id.clone(), group.group.clone())));
+        // Of two groups that get the same VM one is refused.
+        let others = all.iter().take_while(|one| one.group != proposal.group);
+        let others =
+            others.flat_map(|one| one.specs.iter().map(|spec| (spec.id.clone(), (*one.group).clone())));
+        let verdict = verdict(snapshot, proposal, &staying.chain(others).collect(), &[]);
         if verdict.outcome == Outcome::Invalid {
             found.extend(verdict.problems.into_iter().filter(|problem| problem.code != "not-built"));
         }
-        groups.insert(proposal.group, ids(proposal.specs));
     }
     found
 }
@@ -309,20 +308,25 @@ fn compare(
     plan.replace.sort_by(|a, b| a.instance.cmp(&b.instance));
 }
 
-fn groups(snapshot: &Snapshot, proposal: &Proposal<'_>, hash: Digest) -> Vec<GroupName> {
+/// Whether a group would be another than it is.
+fn is_changed(snapshot: &Snapshot, proposal: &Proposal<'_>) -> bool {
     let active = snapshot.groups.iter().find(|group| group.group == *proposal.group);
-    let is_same = active.is_some_and(|active| specs_hash(&active.specs) == hash);
-    if is_same { Vec::new() } else { vec![proposal.group.clone()] }
+    let hash = specs_hash(proposal.specs.iter().map(AsRef::as_ref));
+    active.is_none_or(|active| specs_hash(&active.specs) != hash)
 }
 
-/// Returns what a master would say of the publication; `taken` is which other group has which VM.
+/// Returns what a master would say of the publication; `taken` is which other group has which VM, `together` what is
+/// published with it.
 fn verdict(
     snapshot: &Snapshot,
     proposal: &Proposal<'_>,
     taken: &BTreeMap<VmId, GroupName>,
-    specs: Digest,
-    intent: Digest,
+    together: &[&Proposal<'_>],
 ) -> Verdict {
+    let specs = specs_hash(proposal.specs.iter().map(AsRef::as_ref));
+    let intent = intent_hash(proposal.commit, proposal.group, &specs);
+    let others = together.iter().filter(|one| one.group != proposal.group);
+    let elsewhere: Vec<Arc<VmSpec>> = others.flat_map(|one| one.specs.iter().cloned()).collect();
     let active = snapshot.groups.iter().find(|group| group.group == *proposal.group);
     let generation = active.map(|group| {
         let specs: Vec<Arc<VmSpec>> = group.specs.iter().cloned().map(Arc::new).collect();
@@ -352,6 +356,7 @@ fn verdict(
         reserved: Some(number),
         known_specs: None,
         running: &running,
+        elsewhere: &elsewhere,
         fleet: &snapshot.fleet,
         is_suspended: snapshot.fleet.group(proposal.group).suspend
             || snapshot.now.held_groups.contains(proposal.group),
@@ -369,8 +374,8 @@ fn verdict(
 }
 
 /// Returns why the publication would wait for approval.
-fn held(snapshot: &Snapshot, proposal: &Proposal<'_>, specs: Digest, intent: Digest) -> Option<Problem> {
-    let verdict = verdict(snapshot, proposal, &BTreeMap::new(), specs, intent);
+fn held(snapshot: &Snapshot, proposal: &Proposal<'_>, together: &[&Proposal<'_>]) -> Option<Problem> {
+    let verdict = verdict(snapshot, proposal, &BTreeMap::new(), together);
     match verdict.outcome {
         Outcome::Held => verdict.problems.into_iter().next(),
         Outcome::Suspended => Some(Problem {

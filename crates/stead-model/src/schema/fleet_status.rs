@@ -119,7 +119,7 @@ fn group() -> Value {
         &[
             ("generation", count()),
             ("commit", commit()),
-            ("code", one_of(&["empty-set", "too-many-stops", "suspended", "duplicate-id"])),
+            ("code", one_of(&["empty-set", "too-many-stops", "suspended", "duplicate-id", "moves-together"])),
             ("stops", count()),
             ("running", count()),
             ("message", text()),

@@ -51,6 +51,7 @@ impl Setting {
             reserved: Some(reserved),
             known_specs: None,
             running: &self.running,
+            elsewhere: &[],
             fleet: &self.fleet,
             is_suspended: false,
         }

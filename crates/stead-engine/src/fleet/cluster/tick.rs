@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stead_model::fleet::state::{HoldTarget, Outcome, Placement, Problem, WorkerState};
+use stead_model::fleet::state::{HoldTarget, Placement, WorkerState};
 use stead_model::fleet::vm::Resources;
 use stead_model::fleet::{InstanceKey, Millis};
 use stead_model::plan::Digest;
-use stead_model::{GroupName, VmId, WorkerName};
+use stead_model::{VmId, WorkerName};
 
 use super::super::liveness::liveness;
 use super::super::rollout::{self, Instance, Phase, Rolling, Sight};
@@ -49,50 +49,6 @@ impl Cluster {
                 self.is_dirty = true;
             }
         }
-    }
-
-    /// Activates the newest generation of a group whose suspension ended, or that was approved.
-    fn activate_waiting(&mut self, now: Millis) {
-        let fleet = self.fleet();
-        let due: Vec<(GroupName, u64)> = self
-            .durable
-            .groups
-            .iter()
-            .filter_map(|(name, group)| Some((name, group.highest()?)))
-            .filter(|(name, highest)| match highest.waits {
-                Some(Outcome::Held) => {
-                    fleet.approve.contains(&highest.specs_hash) && !self.waits(name, &fleet, now)
-                }
-                Some(_) => !self.waits(name, &fleet, now),
-                None => false,
-            })
-            .map(|(name, highest)| (name.clone(), highest.number))
-            .collect();
-        for (name, number) in due {
-            match self.clash(&name, number) {
-                None => self.activate(&name, number, now),
-                Some(problem) => {
-                    if let Some(group) = self.durable.groups.get_mut(&name) {
-                        group.why = Some(problem);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Returns why a generation that waited cannot become active: another group has one of its VMs by now.
-    fn clash(&self, name: &GroupName, number: u64) -> Option<Problem> {
-        let waiting = self.durable.groups.get(name)?.stored.get(&number)?;
-        let taken = self.taken(name, |_| None);
-        let (spec, other) = waiting.specs.iter().find_map(|spec| Some((spec, taken.get(&spec.id)?)))?;
-        let id = &spec.id;
-        Some(Problem {
-            code: "duplicate-id".to_owned(),
-            message: format!(
-                "`{id}` is a VM of group `{other}` and of group `{name}`; take it out of one of them"
-            ),
-            subject: format!("{id}.id"),
-        })
     }
 
     fn look_at_workers(&mut self, now: Millis) {

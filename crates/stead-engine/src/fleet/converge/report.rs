@@ -95,7 +95,8 @@ pub struct HeldStatus {
     pub generation: u64,
     /// Its commit.
     pub commit: CommitId,
-    /// Why it waits: what the guard says (`empty-set`, `too-many-stops`), `suspended`, or `duplicate-id` by now.
+    /// Why it waits: what the guard says (`empty-set`, `too-many-stops`), `suspended`, for another group that VMs move
+    /// from or to (`moves-together`), or `duplicate-id` by now.
     pub code: String,
     /// How many of the group's running instances would stop.
     pub stops: u32,

@@ -23,7 +23,7 @@ fn small(id: &str, replicas: u32, version: &str) -> VmSpec {
     spec
 }
 
-fn edge() -> GroupName {
+pub(super) fn edge() -> GroupName {
     GroupName::parse("edge").unwrap()
 }
 
@@ -68,9 +68,11 @@ fn any_bound(world: &mut World) -> Vec<VmSpec> {
         _ => {}
     }
     e.group = edge();
-    // Both go the same way: two groups that give each other something at once have no order.
-    if world.dice.one_in(3) {
-        (v.group, m.group) = (edge(), edge());
+    // Each goes its own way: now and then groups give each other something at once.
+    for spec in [&mut v, &mut m] {
+        if world.dice.one_in(3) {
+            spec.group = edge();
+        }
     }
     let mut specs = vec![v, p, m];
     // Whatever is not wanted for a while comes back.
@@ -154,6 +156,7 @@ fn hold_something(world: &mut World) {
         0 => HoldTarget::Worker(world.workers[at].name.clone()),
         1 if world.dice.one_in(2) => HoldTarget::Vm(vm_id("v")),
         1 => HoldTarget::Vm(vm_id("b")),
+        _ if world.dice.one_in(2) => HoldTarget::Group(edge()),
         _ => HoldTarget::Group(GroupName::default_group()),
     };
     let id = format!("h{}", world.now);

@@ -4,11 +4,14 @@
 //! Who holds the store's lease leads. Who held it and stood still does not know that another one leads: it goes on as it was,
 //! and nothing it writes counts.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use stead_engine::fleet::cluster::{Cluster, Durable, Event, EventKind, Reply};
+use stead_engine::fleet::ties::ties;
 use stead_model::fleet::Millis;
-use stead_model::fleet::state::{Heartbeat, Outcome};
+use stead_model::fleet::state::{Heartbeat, Outcome, Publication};
+use stead_model::{GroupName, VmId};
 
 use super::world::{Message, Plant, World};
 
@@ -334,29 +337,52 @@ impl World {
         if !self.save(index) {
             return;
         }
-        let message = self.publication(commit, &group, generation);
+        let groups = self.tied(index, commit, &group);
+        let messages: Vec<Publication> =
+            groups.iter().map(|group| self.publication(commit, group, generation)).collect();
         let Some(lead) = &mut self.masters[index].lead else { return };
-        let verdict = lead.cluster.publish(&message, clock);
+        let verdicts = lead.cluster.publish_together(&messages, clock);
         if !self.save(index) || self.dice.one_in(self.odds.loss) {
             return;
         }
-        self.note(&format!("{:?}", verdict.outcome));
-        match verdict.outcome {
-            Outcome::Accepted | Outcome::Duplicate | Outcome::Held | Outcome::Suspended | Outcome::Stale => {
-                if let Some((_, groups)) = &mut self.publishing {
-                    groups.pop_front();
+        for (group, verdict) in groups.iter().zip(verdicts) {
+            self.note(&format!("{:?}", verdict.outcome));
+            match verdict.outcome {
+                Outcome::Accepted
+                | Outcome::Duplicate
+                | Outcome::Held
+                | Outcome::Suspended
+                | Outcome::Stale => {
+                    if let Some((_, waiting)) = &mut self.publishing {
+                        waiting.retain(|waiting| waiting != group);
+                    }
                 }
-                self.publishing.take_if(|(_, groups)| groups.is_empty());
+                Outcome::Conflict => {}
+                Outcome::Invalid => panic!("a good commit is refused: {:?}", verdict.problems),
             }
-            Outcome::Conflict => {}
-            // The group that a VM comes from is published before the one it goes to.
-            Outcome::Invalid if verdict.problems.iter().all(|problem| problem.code == "duplicate-id") => {
-                if let Some((_, groups)) = &mut self.publishing {
-                    groups.rotate_left(1);
-                }
-            }
-            Outcome::Invalid => panic!("a good commit is refused: {:?}", verdict.problems),
         }
+        self.publishing.take_if(|(_, groups)| groups.is_empty());
+    }
+
+    /// Returns the groups of a commit that are published with one of them: those between which VMs move.
+    fn tied(&self, index: usize, commit: usize, group: &GroupName) -> BTreeSet<GroupName> {
+        let alone = BTreeSet::from([group.clone()]);
+        let Some((lead, (_, waiting))) = self.masters[index].lead.as_ref().zip(self.publishing.as_ref())
+        else {
+            return alone;
+        };
+        if *group == GroupName::fleet() {
+            return alone;
+        }
+        let active = lead.cluster.desired().map(|spec| (spec.id.clone(), spec.group.clone())).collect();
+        let mut next: BTreeMap<GroupName, BTreeSet<VmId>> =
+            waiting.iter().map(|group| (group.clone(), BTreeSet::new())).collect();
+        for spec in &self.commits[commit].specs {
+            if let Some(ids) = next.get_mut(&spec.group) {
+                ids.insert(spec.id.clone());
+            }
+        }
+        ties(&active, &next).into_iter().find(|list| list.contains(group)).unwrap_or(alone)
     }
 
     pub(super) fn take_heartbeat(&mut self, index: usize, heartbeat: &Heartbeat, sent_at: Millis) {

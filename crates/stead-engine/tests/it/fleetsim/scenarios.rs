@@ -8,7 +8,7 @@ use stead_model::GroupName;
 use stead_model::fleet::state::WorkerState;
 use stead_model::fleet::{Code, FleetFile, InstanceKey};
 
-use super::faults::kill_one;
+use super::faults::{edge, kill_one};
 use super::world::{Plant, World, singleton, vm};
 
 /// Returns a fleet of so many workers that runs `a` ×3 and the singleton `one`.
@@ -41,6 +41,37 @@ fn code_of(world: &World, key: &str) -> Option<Code> {
 pub(super) fn place(world: &World, key: &str) -> usize {
     let key = InstanceKey::parse(key).unwrap();
     world.workers.iter().position(|worker| worker.runs(&key)).expect("it runs")
+}
+
+/// Section 6: VMs change groups, one way and both ways at once, also while one of the groups has to wait: nothing restarts.
+#[test]
+fn vms_that_change_groups_run_on() {
+    let mut world = settled(3);
+    let of = |in_edge: &[&str]| {
+        let mut specs = vec![vm("a", 2, "v1"), vm("b", 1, "v1"), singleton("one", "v1"), vm("e", 1, "v1")];
+        for spec in specs.iter_mut().filter(|spec| in_edge.contains(&spec.id.as_str())) {
+            spec.group = edge();
+        }
+        specs
+    };
+    world.commit(of(&["e"]));
+    world.settle(120);
+    let before = (starts(&world), stops(&world));
+    for in_edge in [&["e", "one"][..], &["e", "a", "b"], &["e", "one", "b"], &["e"]] {
+        world.commit(of(in_edge));
+        world.settle(60);
+    }
+    let mut fleet = FleetFile::default();
+    fleet.groups.entry(edge()).or_default().suspend = true;
+    world.commit_with(of(&["e", "one"]), fleet);
+    world.pass(30);
+    let group = |world: &World, name: GroupName| world.master().durable.groups[&name].clone();
+    let waiting = group(&world, GroupName::default_group());
+    assert_eq!(waiting.why.map(|why| why.code).as_deref(), Some("moves-together"));
+    world.commit_with(of(&["e", "b"]), FleetFile::default());
+    world.settle(60);
+    assert!(group(&world, GroupName::default_group()).active == group(&world, edge()).active);
+    assert_eq!((starts(&world), stops(&world)), before);
 }
 
 /// F1: the agent restarts; nothing else does.
