@@ -29,6 +29,7 @@ struct Desired {
   specs @5 :List(Json);
   policy @6 :Json;
   publisher @7 :Text;
+  with @8 :List(Desired);  # Since minor version 5: groups of the same commit that VMs come from or go to. All or none.
 }
 
 struct Verdict {
@@ -36,6 +37,7 @@ struct Verdict {
   problems @1 :List(Problem);
   active @2 :UInt64;
   highest @3 :UInt64;
+  with @4 :List(Verdict);  # Since minor version 5: of those that were published with it, in their order.
 
   enum Result {
     accepted @0;

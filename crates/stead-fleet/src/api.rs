@@ -197,6 +197,19 @@ pub trait Master: Send + Sync + fmt::Debug {
     /// Takes a publication as a whole, or says why not.
     async fn publish(&self, publication: Publication, publisher: &str) -> Result<Verdict, CallError>;
 
+    /// Takes groups of one commit between which VMs move: all of them, or none. The verdicts are in their order.
+    async fn publish_together(
+        &self,
+        publications: Vec<Publication>,
+        publisher: &str,
+    ) -> Result<Vec<Verdict>, CallError> {
+        let mut verdicts = Vec::new();
+        for publication in publications {
+            verdicts.push(self.publish(publication, publisher).await?);
+        }
+        Ok(verdicts)
+    }
+
     /// Returns a worker's assignment; none if it has applied it already and nothing came within `wait`.
     async fn assignment(
         &self,

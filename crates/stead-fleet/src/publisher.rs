@@ -40,6 +40,7 @@ mod pipeline;
 mod plan;
 mod site;
 mod source;
+mod tied;
 
 pub use key::ensure_key;
 pub use metrics::Metrics;

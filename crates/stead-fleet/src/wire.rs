@@ -41,8 +41,8 @@ pub use transport::{Link, Mode, Transport};
 /// The version of the protocol: what it speaks with others of this and the version before.
 pub const PROTO_MAJOR: u16 = 1;
 /// What was added to it: 1 lists and revokes enrolments, 2 tells processes of one worker apart, 3 says which
-/// group an instance is of and what it takes.
-pub const PROTO_MINOR: u16 = 4;
+/// group an instance is of and what it takes, 4 has times and an id of a token, 5 publishes groups together.
+pub const PROTO_MINOR: u16 = 5;
 /// The largest message that is sent or read.
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// The largest message that is read of somebody without a certificate.
@@ -53,6 +53,8 @@ const MAX_WORKER_MESSAGE: usize = 8 << 20;
 const MAX_WORKER_CONNECTIONS: usize = 16;
 /// The most VMs in a group.
 pub const MAX_SPECS: usize = 100_000;
+/// The most groups that are published at once with another.
+const MAX_TOGETHER: usize = 1_000;
 /// The most connections at once.
 pub const MAX_CONNECTIONS: usize = 20_000;
 /// The most peers at once that have not shaken hands, of all and of one address; they take no room from members.

@@ -56,9 +56,9 @@ pub(super) enum Call {
         reply: Reply<u64>,
     },
     Publish {
-        publication: Box<Publication>,
+        publications: Vec<Publication>,
         publisher: String,
-        reply: Reply<Verdict>,
+        reply: Reply<Vec<Verdict>>,
     },
     Assignment {
         worker: WorkerName,
@@ -188,10 +188,18 @@ impl Master for Handle {
     }
 
     async fn publish(&self, publication: Publication, publisher: &str) -> Result<Verdict, CallError> {
+        let verdicts = self.publish_together(vec![publication], publisher).await?;
+        verdicts.into_iter().next().ok_or_else(away)
+    }
+
+    async fn publish_together(
+        &self,
+        publications: Vec<Publication>,
+        publisher: &str,
+    ) -> Result<Vec<Verdict>, CallError> {
         let publisher = publisher.to_owned();
         let _measured = self.figures.publish.start();
-        let publication = Box::new(publication);
-        self.ask(PUBLISH_DEADLINE, |reply| Call::Publish { publication, publisher, reply }).await
+        self.ask(PUBLISH_DEADLINE, |reply| Call::Publish { publications, publisher, reply }).await
     }
 
     async fn assignment(

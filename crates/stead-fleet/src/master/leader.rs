@@ -246,32 +246,43 @@ impl Owner {
         self.store(events, Box::new(move |done| drop(reply.send(done.map(|()| generation)))));
     }
 
-    pub(super) fn publish(&mut self, publication: Publication, publisher: String, reply: Reply<Verdict>) {
+    pub(super) fn publish(
+        &mut self,
+        publications: &[Publication],
+        publisher: &str,
+        reply: Reply<Vec<Verdict>>,
+    ) {
         let now = self.time.now();
         let lead = match self.writer().and_then(not_collecting) {
             Ok(lead) => lead,
             Err(error) => return drop(reply.send(Err(error))),
         };
-        let verdict = lead.cluster.publish(&publication, now);
+        let verdicts = lead.cluster.publish_together(publications, now);
         let mut events = Vec::new();
-        match verdict.outcome {
-            Outcome::Accepted | Outcome::Held | Outcome::Suspended => lead.tick(now),
-            Outcome::Duplicate | Outcome::Stale | Outcome::Conflict | Outcome::Invalid => {
-                events.extend(verdict.problems.iter().map(|problem| {
-                    let fields = Fields {
-                        commit: Some(publication.commit.clone()),
-                        generation: Some(publication.generation),
-                        group: Some(publication.group.clone()),
-                        code: problem.code.clone(),
-                        by: publisher.clone(),
-                        reason: format!("{}: {}", problem.subject, problem.message),
-                        ..Fields::default()
-                    };
-                    (Ev::Refused, fields)
-                }));
+        let mut is_new = false;
+        for (publication, verdict) in publications.iter().zip(&verdicts) {
+            match verdict.outcome {
+                Outcome::Accepted | Outcome::Held | Outcome::Suspended => is_new = true,
+                Outcome::Duplicate | Outcome::Stale | Outcome::Conflict | Outcome::Invalid => {
+                    events.extend(verdict.problems.iter().map(|problem| {
+                        let fields = Fields {
+                            commit: Some(publication.commit.clone()),
+                            generation: Some(publication.generation),
+                            group: Some(publication.group.clone()),
+                            code: problem.code.clone(),
+                            by: publisher.to_owned(),
+                            reason: format!("{}: {}", problem.subject, problem.message),
+                            ..Fields::default()
+                        };
+                        (Ev::Refused, fields)
+                    }));
+                }
             }
         }
-        self.store(events, Box::new(move |done| drop(reply.send(done.map(|()| verdict)))));
+        if is_new {
+            lead.tick(now);
+        }
+        self.store(events, Box::new(move |done| drop(reply.send(done.map(|()| verdicts)))));
     }
 
     /// Returns a worker's assignment; none: it waits for a change.

@@ -514,7 +514,9 @@ impl Owner {
             }
             call if self.commit.is_some() => self.waiting.push_back(call),
             Call::Reserve { commit, publisher, reply } => self.reserve(&commit, publisher, reply),
-            Call::Publish { publication, publisher, reply } => self.publish(*publication, publisher, reply),
+            Call::Publish { publications, publisher, reply } => {
+                self.publish(&publications, &publisher, reply)
+            }
             Call::Assignment { worker, applied, patience, reply } => {
                 if reply.is_closed() {
                     return;

@@ -180,7 +180,9 @@ impl Owner {
             let door = Door::open(hook, Arc::clone(&self.poke), Arc::clone(&self.settings.metrics)).await?;
             reporters.spawn(door.serve());
         }
-        if self.kept.work.as_ref().is_some_and(|work| !work.is_done) {
+        if let Some(work) = self.kept.work.as_mut().filter(|work| !work.is_done) {
+            // What failed is tried once more: VMs may move between it and what has not ended.
+            work.groups.retain(|_, row| row.failure.is_none());
             self.start();
         }
         loop {

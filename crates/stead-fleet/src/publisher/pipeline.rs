@@ -7,6 +7,8 @@
 //!                          └─ …      : each on its own, failing on its own
 //! ```
 //!
+//! Groups between which the commit moves VMs are submitted at once ([`Tied`]).
+//!
 //! Every step tells the owner. A step that failed is tried again as its class says, from evaluation on: what was evaluated,
 //! built or put before is found again. Dropping the future ends everything it started.
 
@@ -33,6 +35,7 @@ use super::git::{Git, GitError};
 use super::nix::{Nix, store_paths};
 use super::site::{SiteWork, Trust, verify_blobs};
 use super::source::{Chosen, Source};
+use super::tied::Tied;
 use crate::api::Master;
 
 /// How many groups evaluate and build at once: each may take all the memory it is allowed.
@@ -132,6 +135,8 @@ struct Shared<'a> {
     /// Whether the group `fleet` came to its end.
     fleet_ended: watch::Sender<bool>,
     turns: Semaphore,
+    /// Groups between which VMs move.
+    tied: Tied,
 }
 
 /// What a group is made of.
@@ -198,6 +203,7 @@ impl Pipeline {
             generation,
             fleet_ended: watch::Sender::new(!groups.contains_key(&GroupName::fleet())),
             turns: Semaphore::new(AT_ONCE),
+            tied: Tied::new(groups.keys().filter(|group| **group != GroupName::fleet()).cloned()),
         };
         let ways = groups.iter().map(|(group, content)| shared.group(group, content));
         let results = join_all(ways).await;
@@ -277,6 +283,7 @@ impl Shared<'_> {
         if *group == GroupName::fleet() {
             self.fleet_ended.send_replace(true);
         }
+        self.tied.ended(group, result.as_ref().map(|_| ()).map_err(Clone::clone));
         result
     }
 
@@ -289,6 +296,7 @@ impl Shared<'_> {
                 Err(failure) => failure,
             };
             let wait = tries.wait(&mut failure);
+            self.tied.failed(group);
             self.pipeline.say(Progress::Failed(group.clone(), failure.clone())).await;
             match wait {
                 Some(wait) => tokio::time::sleep(wait).await,
@@ -301,6 +309,7 @@ impl Shared<'_> {
         let reached = async |stage| self.pipeline.say(Progress::Reached(group.clone(), stage)).await;
         let specs: Vec<Arc<VmSpec>> = match content {
             Content::Policy(_) | Content::Nothing => {
+                self.tied.evaluated(group, &[]);
                 reached(Stage::Evaluated).await;
                 Vec::new()
             }
@@ -326,6 +335,7 @@ impl Shared<'_> {
         let reached = async |stage| self.pipeline.say(Progress::Reached(group.clone(), stage)).await;
         let (git, artifacts) = (&self.pipeline.git, self.pipeline.artifacts.as_ref());
         let mut work = SiteWork::evaluate(git, &self.source).await?;
+        self.tied.evaluated(group, work.vms());
         reached(Stage::Evaluated).await;
         let temporary = &self.pipeline.paths.work;
         work.gather(git, &self.source, artifacts, temporary, Trust::There).await?;
@@ -349,6 +359,7 @@ impl Shared<'_> {
         let log = pipeline.paths.log(&self.source.commit, group);
         let is_known = pipeline.known.contains(group);
         let mut vms = nix.vms(&log, group, &self.source.fleet, is_known).await?;
+        self.tied.evaluated(group, &vms);
         reached(Stage::Evaluated).await;
         nix.build(&log, group).await.map_err(|failure| of_vm(failure, &vms))?;
         let closure = nix.resolve(&log, &mut vms).await?;
@@ -415,8 +426,12 @@ impl Shared<'_> {
             specs,
             policy,
         };
-        let answer = self.pipeline.master.publish(publication, &self.pipeline.name).await;
-        let verdict = answer.map_err(|error| Failure::call(&error))?;
+        let (master, name) = (self.pipeline.master.as_ref(), &self.pipeline.name);
+        let verdict = if publication.policy.is_some() {
+            master.publish(publication, name).await.map_err(|error| Failure::call(&error))?
+        } else {
+            self.tied.publish(publication, master, name).await?
+        };
         self.pipeline.say(Progress::Answered(group.clone(), verdict.clone())).await;
         let refused = |cause| {
             let lines: Vec<String> = verdict

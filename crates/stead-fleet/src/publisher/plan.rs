@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use stead_engine::fleet::canon::vm_hash;
-use stead_engine::fleet::plan::{Plan, Proposal, plan as plan_group, refusals};
+use stead_engine::fleet::plan::{Plan, Proposal, plan_together, refusals};
+use stead_engine::fleet::ties::ties;
 use stead_model::diagnostic::{Place, Source as Text, suggest};
 use stead_model::fleet::artifact::StorePath;
 use stead_model::fleet::fleet_file::WorkerEntry;
@@ -322,23 +323,23 @@ fn plan_groups(snapshot: Snapshot, proposed: &Proposed, wanted: &GroupName) -> P
         if let Some(active) = state.groups.first().cloned() {
             let specs: Vec<Arc<VmSpec>> = active.specs.into_iter().map(Arc::new).collect();
             let proposal = Proposal { commit: &proposed.commit, group: &active.group, specs: &specs };
-            let found = plan_group(&state, &proposal);
-            advance(&mut state, proposed, &active.group, &specs, &found);
+            let found = plan_together(&state, &proposal, &[]);
+            advance(&mut state, &[proposal], &found);
             alone = Some(found);
         }
     }
     let mut whole: Option<Plan> = None;
-    let others = proposed.groups.iter().filter(|(group, _)| *group != wanted);
-    for (group, specs) in proposed.groups.get_key_value(wanted).into_iter().chain(others) {
-        let found = plan_group(&state, &Proposal { commit: &proposed.commit, group, specs });
-        advance(&mut state, proposed, group, specs, &found);
+    for list in lists(&state, proposed, wanted) {
+        let Some((first, rest)) = list.split_first() else { continue };
+        let found = plan_together(&state, first, rest);
+        advance(&mut state, &list, &found);
         whole = Some(match whole {
             None => found,
             Some(whole) => join(whole, found),
         });
     }
     let mut whole = whole.unwrap_or_else(|| {
-        plan_group(&state, &Proposal { commit: &proposed.commit, group: wanted, specs: &[] })
+        plan_together(&state, &Proposal { commit: &proposed.commit, group: wanted, specs: &[] }, &[])
     });
     if let Some(alone) = alone {
         whole.add = both(alone.add, whole.add, Clone::clone);
@@ -354,9 +355,28 @@ fn plan_groups(snapshot: Snapshot, proposed: &Proposed, wanted: &GroupName) -> P
     whole
 }
 
-/// Puts a group in place, as its plan says: what it moves leaves a copy behind for now, what it makes anew still takes what
+/// Returns the groups in lists that are published at once, the wanted one first.
+fn lists<'a>(state: &Snapshot, proposed: &'a Proposed, wanted: &GroupName) -> Vec<Vec<Proposal<'a>>> {
+    let vms =
+        state.groups.iter().flat_map(|one| one.specs.iter().map(|spec| (spec.id.clone(), one.group.clone())));
+    let ids = |specs: &[Arc<VmSpec>]| specs.iter().map(|spec| spec.id.clone()).collect();
+    let next = proposed.groups.iter().map(|(group, specs)| (group.clone(), ids(specs)));
+    let mut lists = ties(&vms.collect(), &next.collect());
+    lists.sort_by_key(|list| !list.contains(wanted));
+    let commit = &proposed.commit;
+    let proposals = |list: BTreeSet<GroupName>| {
+        let groups = proposed.groups.iter().filter(|(group, _)| list.contains(*group));
+        let mut found: Vec<Proposal<'a>> =
+            groups.map(|(group, specs)| Proposal { commit, group, specs }).collect();
+        found.sort_by_key(|one| one.group != wanted);
+        found
+    };
+    lists.into_iter().map(proposals).collect()
+}
+
+/// Puts groups in place, as their plan says: what it moves leaves a copy behind for now, what it makes anew still takes what
 /// it had, and what it found no place for waits.
-fn advance(state: &mut Snapshot, proposed: &Proposed, group: &GroupName, specs: &[Arc<VmSpec>], plan: &Plan) {
+fn advance(state: &mut Snapshot, groups: &[Proposal<'_>], plan: &Plan) {
     let old: BTreeMap<VmId, VmSpec> = state
         .groups
         .iter()
@@ -372,13 +392,13 @@ fn advance(state: &mut Snapshot, proposed: &Proposed, group: &GroupName, specs: 
         let runs = state.now.runs.entry(change.instance.clone()).or_default();
         runs.entry(change.from).or_insert_with(|| takes(&change.instance));
     }
-    state.groups.retain(|active| active.group != *group);
-    state.groups.push(SnapshotGroup {
-        group: group.clone(),
+    state.groups.retain(|active| groups.iter().all(|one| active.group != *one.group));
+    state.groups.extend(groups.iter().map(|one| SnapshotGroup {
+        group: one.group.clone(),
         generation: 0,
-        commit: proposed.commit.clone(),
-        specs: specs.iter().map(|spec| VmSpec::clone(spec)).collect(),
-    });
+        commit: one.commit.clone(),
+        specs: one.specs.iter().map(|spec| VmSpec::clone(spec)).collect(),
+    }));
     let specs = state.groups.iter().flat_map(|group| &group.specs);
     let hashes: BTreeMap<VmId, Digest> = specs.map(|spec| (spec.id.clone(), vm_hash(spec))).collect();
     let placed = std::mem::take(&mut state.placements);

@@ -320,11 +320,24 @@ impl Master for Client {
     }
 
     async fn publish(&self, publication: Publication, publisher: &str) -> Result<Verdict, CallError> {
-        let desired = Desired::new(&publication, publisher)?;
-        let Answer::Verdict(verdict) = self.call(Request::Publish(Arc::new(desired))).await? else {
-            return Err(unexpected());
-        };
-        Ok(verdict)
+        let verdicts = self.publish_together(vec![publication], publisher).await?;
+        verdicts.into_iter().next().ok_or_else(unexpected)
+    }
+
+    async fn publish_together(
+        &self,
+        publications: Vec<Publication>,
+        publisher: &str,
+    ) -> Result<Vec<Verdict>, CallError> {
+        let mut verdicts: Vec<Verdict> = Vec::new();
+        // A master of before knows of no others: it takes them one after the other.
+        while let [first, rest @ ..] = publications.get(verdicts.len()..).unwrap_or_default() {
+            let desired = Desired::together(first, rest, publisher)?;
+            let answer = self.call(Request::Publish(Arc::new(desired))).await?;
+            let Answer::Verdicts(found) = answer else { return Err(unexpected()) };
+            verdicts.extend(found);
+        }
+        Ok(verdicts)
     }
 
     async fn assignment(

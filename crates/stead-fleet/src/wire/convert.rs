@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use capnp::{data_list, text};
-use stead_engine::fleet::cluster::MOST_SEEN;
+use stead_engine::fleet::cluster::{MOST_SEEN, MOVES_TOGETHER};
 use stead_model::diagnostic::{Diagnostic, Diagnostics};
 use stead_model::fleet::peer::Role;
 use stead_model::fleet::state::{
@@ -14,9 +14,9 @@ use stead_model::fleet::{Code, CommitId, FleetFile, InstanceKey};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, WorkerName};
 
-use super::MAX_SPECS;
 use super::fleet_capnp::{assigned, assignment, desired, hello, observed, problem, verdict};
 use super::request::{Desired, Hello, SentAssignment, read_spec};
+use super::{MAX_SPECS, MAX_TOGETHER};
 use crate::api::CallError;
 
 /// What begins the text of every error that another side gave.
@@ -167,11 +167,26 @@ pub(super) fn write_desired(mut to: desired::Builder<'_>, from: &Desired) {
     to.set_specs_hash(&from.specs_hash);
     to.set_policy(&from.policy);
     to.set_publisher(&from.publisher);
-    write_blobs(to.init_specs(length(from.specs.len())), &from.specs);
+    write_blobs(to.reborrow().init_specs(length(from.specs.len())), &from.specs);
+    if !from.with.is_empty() {
+        let mut with = to.init_with(length(from.with.len()));
+        for (at, one) in (0..).zip(&from.with) {
+            write_desired(with.reborrow().get(at), one);
+        }
+    }
 }
 
-/// Takes a publication off the wire; [`read_publication`] then says what it is.
+/// Takes a publication and those that go with it off the wire; [`read_publications`] then says what they are.
 pub(super) fn read_desired(from: desired::Reader<'_>) -> capnp::Result<Desired> {
+    let with = from.get_with()?;
+    if usize::try_from(with.len()).is_ok_and(|len| len > MAX_TOGETHER) {
+        return Err(refusal("too-large", &format!("at most {MAX_TOGETHER} groups are published at once")));
+    }
+    let with = with.iter().map(read_one).collect::<capnp::Result<_>>()?;
+    Ok(Desired { with, ..read_one(from)? })
+}
+
+fn read_one(from: desired::Reader<'_>) -> capnp::Result<Desired> {
     Ok(Desired {
         group: text(from.get_group())?,
         commit: text(from.get_commit())?,
@@ -181,11 +196,32 @@ pub(super) fn read_desired(from: desired::Reader<'_>) -> capnp::Result<Desired> 
         specs: read_blobs(from.get_specs()?)?,
         policy: from.get_policy()?.to_vec(),
         publisher: text(from.get_publisher())?,
+        with: Vec::new(),
     })
 }
 
-/// Returns the publication that was sent, or everything that is wrong with it. Takes long for many VMs.
-pub(super) fn read_publication(from: &Desired) -> Result<Publication, Verdict> {
+/// Returns the publications that were sent, or everything that is wrong with them. Takes long for many VMs.
+pub(super) fn read_publications(from: &Desired) -> Result<Vec<Publication>, Vec<Verdict>> {
+    let found: Vec<Result<Publication, Verdict>> =
+        std::iter::once(from).chain(&from.with).map(read_publication).collect();
+    if found.iter().all(Result::is_ok) {
+        return Ok(found.into_iter().flatten().collect());
+    }
+    // Of those that go together nothing is taken if one cannot be read.
+    let beside = |publication: Publication| Problem {
+        code: MOVES_TOGETHER.to_owned(),
+        message: "VMs move between it and a group that cannot be read".to_owned(),
+        subject: publication.group.to_string(),
+    };
+    let verdict = |one: Result<Publication, Verdict>| match one {
+        Ok(publication) => invalid(vec![beside(publication)]),
+        Err(verdict) => verdict,
+    };
+    Err(found.into_iter().map(verdict).collect())
+}
+
+/// Returns the publication that was sent, or everything that is wrong with it.
+fn read_publication(from: &Desired) -> Result<Publication, Verdict> {
     let mut problems = Vec::new();
     let mut bad = |subject: &str, message: String| {
         problems.push(Problem { code: "malformed".to_owned(), message, subject: subject.to_owned() });
@@ -270,7 +306,19 @@ const OUTCOMES: [(Outcome, verdict::Result); 7] = [
     (Outcome::Suspended, verdict::Result::Suspended),
 ];
 
-pub(super) fn write_verdict(mut to: verdict::Builder<'_>, from: &Verdict) {
+/// Writes the verdicts on a publication and on those that went with it.
+pub(super) fn write_verdicts(mut to: verdict::Builder<'_>, from: &[Verdict]) {
+    let Some((first, rest)) = from.split_first() else { return };
+    write_verdict(to.reborrow(), first);
+    if !rest.is_empty() {
+        let mut with = to.init_with(length(rest.len()));
+        for (at, one) in (0..).zip(rest) {
+            write_verdict(with.reborrow().get(at), one);
+        }
+    }
+}
+
+fn write_verdict(mut to: verdict::Builder<'_>, from: &Verdict) {
     if let Some((_, result)) = OUTCOMES.iter().find(|(outcome, _)| *outcome == from.outcome) {
         to.set_result(*result);
     }
@@ -296,7 +344,19 @@ fn write_problems(mut to: capnp::struct_list::Builder<'_, problem::Owned>, from:
     }
 }
 
-pub(super) fn read_verdict(from: verdict::Reader<'_>) -> capnp::Result<Result<Verdict, CallError>> {
+/// Returns the verdicts on a publication and on those that went with it, or that another master leads.
+pub(super) fn read_verdicts(from: verdict::Reader<'_>) -> capnp::Result<Result<Vec<Verdict>, CallError>> {
+    let mut verdicts = Vec::new();
+    for one in std::iter::once(from).chain(from.get_with()?) {
+        match read_verdict(one)? {
+            Ok(verdict) => verdicts.push(verdict),
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok(verdicts))
+}
+
+fn read_verdict(from: verdict::Reader<'_>) -> capnp::Result<Result<Verdict, CallError>> {
     let mut problems = Vec::new();
     for problem in from.get_problems()? {
         problems.push(Problem {

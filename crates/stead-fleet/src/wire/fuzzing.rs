@@ -4,8 +4,8 @@ use capnp::message::{Builder, HeapAllocator};
 use capnp::serialize;
 
 use super::convert::{
-    read_assignment, read_desired, read_hello, read_observed, read_publication, read_verdict,
-    write_assignment, write_desired, write_hello, write_observed, write_verdict,
+    read_assignment, read_desired, read_hello, read_observed, read_publications, read_verdicts,
+    write_assignment, write_desired, write_hello, write_observed, write_verdicts,
 };
 use super::fleet_capnp::{assignment, desired, hello, observed, verdict};
 use super::{MAX_WORKER_MESSAGE, reader_options};
@@ -27,7 +27,7 @@ pub fn messages(bytes: &[u8]) -> bool {
             |from| read_desired(from.get_root::<desired::Reader<'_>>()?),
             |to, message| {
                 // What is wrong with it is told, whatever it is.
-                drop(read_publication(message));
+                drop(read_publications(message));
                 write_desired(to.init_root::<desired::Builder<'_>>(), message);
             },
         ),
@@ -48,10 +48,10 @@ pub fn messages(bytes: &[u8]) -> bool {
         ),
         b'v' => survives(
             bytes,
-            |from| read_verdict(from.get_root::<verdict::Reader<'_>>()?),
+            |from| read_verdicts(from.get_root::<verdict::Reader<'_>>()?),
             |to, message| {
                 if let Ok(message) = message {
-                    write_verdict(to.init_root::<verdict::Builder<'_>>(), message);
+                    write_verdicts(to.init_root::<verdict::Builder<'_>>(), message);
                 }
             },
         ),

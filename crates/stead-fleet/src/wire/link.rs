@@ -381,8 +381,8 @@ async fn call_master(master: &master::Client, request: &Request) -> Result<Answe
             let mut call = master.publish_desired_state_request();
             convert::write_desired(call.get().init_desired(), desired);
             let answer = call.send().promise.await?;
-            let verdict = convert::read_verdict(answer.get()?.get_verdict()?)?;
-            verdict.map(Answer::Verdict).map_err(Fault::Call)
+            let verdicts = convert::read_verdicts(answer.get()?.get_verdict()?)?;
+            verdicts.map(Answer::Verdicts).map_err(Fault::Call)
         }
         Request::Assignment { worker, applied, wait } => {
             let mut call = master.get_assignment_request();

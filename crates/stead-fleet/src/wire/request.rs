@@ -67,6 +67,8 @@ pub struct Desired {
     pub(super) specs: Vec<Vec<u8>>,
     pub(super) policy: Vec<u8>,
     pub(super) publisher: String,
+    /// Groups of the same commit that are published with it.
+    pub(super) with: Vec<Desired>,
 }
 
 impl fmt::Debug for Desired {
@@ -78,9 +80,29 @@ impl fmt::Debug for Desired {
 }
 
 impl Desired {
+    /// Returns what is sent for a publication and those that go with it, or that it is too large.
+    pub fn together(
+        publication: &Publication,
+        with: &[Publication],
+        publisher: &str,
+    ) -> Result<Self, CallError> {
+        let mut desired = Self::new(publication, publisher)?;
+        desired.with = with.iter().map(|one| Self::new(one, publisher)).collect::<Result<_, _>>()?;
+        let bytes = desired.size() + desired.with.iter().map(Self::size).sum::<usize>();
+        if bytes > MAX_MESSAGE {
+            let groups: Vec<&str> = with.iter().map(|one| one.group.as_str()).collect();
+            return Err(too_large(format!(
+                "group {} and those that VMs move from or to ({}) take {bytes} bytes, and {MAX_MESSAGE} is the most; \
+                 move fewer at once",
+                publication.group,
+                groups.join(", ")
+            )));
+        }
+        Ok(desired)
+    }
+
     /// Returns what is sent for a publication, or that it is too large.
     pub fn new(publication: &Publication, publisher: &str) -> Result<Self, CallError> {
-        let too_large = |message: String| CallError::Refused { code: "too-large".to_owned(), message };
         if publication.specs.len() > MAX_SPECS {
             let found = publication.specs.len();
             return Err(too_large(format!(
@@ -100,6 +122,7 @@ impl Desired {
             specs,
             policy: policy.unwrap_or_default(),
             publisher: publisher.to_owned(),
+            with: Vec::new(),
         };
         let bytes = desired.size();
         if bytes > MAX_MESSAGE {
@@ -116,6 +139,10 @@ impl Desired {
         let specs: usize = self.specs.iter().map(|spec| spec.len() + 16).sum();
         specs + self.policy.len() + 4_096
     }
+}
+
+fn too_large(message: String) -> CallError {
+    CallError::Refused { code: "too-large".to_owned(), message }
 }
 
 /// An assignment as it travelled: specs not yet read.
@@ -297,8 +324,8 @@ pub enum Answer {
     },
     /// A commit's number.
     Generation(u64),
-    /// What became of a publication.
-    Verdict(Verdict),
+    /// What became of a publication, and of those that went with it.
+    Verdicts(Vec<Verdict>),
     /// What a worker is to run; none: what it has.
     Assignment(Option<SentAssignment>),
     /// The answer to a heartbeat.

@@ -219,16 +219,16 @@ impl master::Server for Service {
         let master = Arc::clone(&self.hall.master);
         let work = async move {
             let publisher = desired.publisher.clone();
-            let read = tokio::task::spawn_blocking(move || convert::read_publication(&desired)).await;
-            let read: Result<Publication, Verdict> =
+            let read = tokio::task::spawn_blocking(move || convert::read_publications(&desired)).await;
+            let read: Result<Vec<Publication>, Vec<Verdict>> =
                 read.map_err(|_| CallError::Away("the publication could not be read".to_owned()))?;
             match read {
-                Ok(publication) => master.publish(publication, &publisher).await,
-                Err(verdict) => Ok(verdict),
+                Ok(publications) => master.publish_together(publications, &publisher).await,
+                Err(verdicts) => Ok(verdicts),
             }
         };
         match self.hall.outside(work).await? {
-            Ok(verdict) => convert::write_verdict(results.get().init_verdict(), &verdict),
+            Ok(verdicts) => convert::write_verdicts(results.get().init_verdict(), &verdicts),
             Err(CallError::NotLeader { leader }) => {
                 convert::write_not_leader(results.get().init_verdict(), &leader);
             }

@@ -347,6 +347,43 @@ async fn groups_are_apart() {
     running.stop().await;
 }
 
+/// Section 6: two groups give each other a VM in one commit. Both run on where they are, and the next master has both groups.
+#[tokio::test]
+async fn groups_give_each_other_vms() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = master(dir.path()).await;
+    let master_of_now = running.handle();
+    let mut workers = [Worker::new("w1")];
+    workers[0].beat(&*master_of_now).await.unwrap();
+    accepted(&*master_of_now, 1, "default", vms("default", &[("web", 1, ""), ("a", 1, "")])).await;
+    accepted(&*master_of_now, 1, "edge", vms("edge", &[("cam", 1, ""), ("b", 1, "")])).await;
+    settle(&*master_of_now, &mut workers, is_converged).await;
+    let acts = workers[0].acts.len();
+    let generation = master_of_now.reserve_generation(&commit(2), "p").await.unwrap();
+    let both = [("default", [("cam", 1, ""), ("a", 1, "")]), ("edge", [("web", 1, ""), ("b", 1, "")])];
+    let both = both.map(|(group, ids)| publication(group, 2, generation, vms(group, &ids)));
+    let verdicts = master_of_now.publish_together(both.to_vec(), "p").await.unwrap();
+    let outcomes: Vec<Outcome> = verdicts.iter().map(|verdict| verdict.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Accepted; 2], "{verdicts:?}");
+    let shown = settle(&*master_of_now, &mut workers, is_converged).await;
+    let group_of = |shown: &Value, key: &str| {
+        let instances = shown["instances"].as_array().unwrap();
+        instances.iter().find(|instance| instance["key"] == key).unwrap()["group"].clone()
+    };
+    assert_eq!((group_of(&shown, "cam/0"), group_of(&shown, "web/0")), ("default".into(), "edge".into()));
+    assert_eq!(workers[0].acts.len(), acts, "{:?}", workers[0].acts);
+    running.stop().await;
+    let running = master(dir.path()).await;
+    let next = running.handle();
+    let verdicts = next.publish_together(both.to_vec(), "p").await.unwrap();
+    let outcomes: Vec<Outcome> = verdicts.iter().map(|verdict| verdict.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Duplicate; 2]);
+    workers[0].beat(&*next).await.unwrap();
+    settle(&*next, &mut workers, is_converged).await;
+    assert_eq!(workers[0].acts.len(), acts, "{:?}", workers[0].acts);
+    running.stop().await;
+}
+
 /// Case 20: a hold is seen with who and why, and ends by itself.
 #[tokio::test]
 async fn holds_are_seen_and_end() {

@@ -259,6 +259,67 @@ async fn groups_go_on_their_own() {
     assert_eq!(master.active("edge").unwrap().number, 1);
 }
 
+/// Section 6: VMs change groups in one commit, one way and both ways at once. Where one of the groups fails the other one is
+/// not published either: what goes to a group that failed runs on where it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_change_groups_in_one_commit() {
+    if !has_nix() {
+        return;
+    }
+    let (world, more) = world();
+    let master = TestMaster::of(&world);
+    let edge = "    edge = image \"vm-edge\" \"edge one\";\n";
+    let write = |bound: &str, default: &str, others: &str| {
+        let set = "vmImages = { inherit web db edge; }";
+        let groups = format!(
+            "    orchestrator.vms = {{ {default} }};\n    orchestrator.{set};\n    \
+             orchestrator.groups.edge = {{ vms = {{ {others} }}; {set}; }};\n"
+        );
+        flake(&world, bound, &groups);
+    };
+    let ids = |group: &str| {
+        let active = master.active(group).unwrap();
+        let ids: Vec<String> = active.specs.iter().map(|spec| spec.id.to_string()).collect();
+        (active.number, ids.join(" "))
+    };
+    write(edge, "web = vm web 1; db = vm db 1;", "edge = vm edge 1;");
+    world.commit("two groups");
+    let published = world.once(&master, &more).await;
+    assert_eq!(published.ending, Ending::Published, "{:?}", published.report);
+
+    write(edge, "web = vm web 1;", "edge = vm edge 1; db = vm db 1;");
+    world.commit("one way");
+    let published = world.once(&master, &more).await;
+    assert_eq!(published.ending, Ending::Published, "{:?}", published.report);
+    assert_eq!((ids("default"), ids("edge")), ((2, "web".to_owned()), (2, "db edge".to_owned())));
+
+    write(edge, "db = vm db 1;", "edge = vm edge 1; web = vm web 1;");
+    world.commit("both ways");
+    let published = world.once(&master, &more).await;
+    assert_eq!(published.ending, Ending::Published, "{:?}", published.report);
+    assert_eq!((ids("default"), ids("edge")), ((3, "db".to_owned()), (3, "edge web".to_owned())));
+    let together = master.calls().into_iter().filter(|call| call.ends_with("together")).count();
+    assert_eq!(together, 4, "{:?}", master.calls());
+
+    let broken = "    edge = derivation { name = \"vm-edge\"; system = \"x86_64-linux\"; builder = \"/bin/false\"; };\n";
+    let set = "vmImages = { inherit web db; }";
+    flake(
+        &world,
+        broken,
+        &format!(
+            "    orchestrator.vms = {{ db = vm db 1; web = vm web 1; }};\n    orchestrator.{set};\n    \
+             orchestrator.groups.edge = {{ vms = {{ edge = vm edge 1; }}; vmImages = {{ inherit edge; }}; }};\n"
+        ),
+    );
+    world.commit("back, and one fails");
+    let published = world.once(&master, &more).await;
+    assert_eq!(published.ending, Ending::Failed, "{:?}", published.report);
+    assert_eq!(failure(&published, "edge").stage, "built");
+    let error = &failure(&published, "default").error;
+    assert!(error.contains("VMs move between it and group `edge`, which failed"), "{error}");
+    assert_eq!((ids("default").0, ids("edge").0), (3, 3), "both keep what they have");
+}
+
 /// F12 before publishing: what is corrupted or gone from the cache is not published; what is unsigned is signed again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cache_is_read_back() {

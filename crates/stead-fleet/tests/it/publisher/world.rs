@@ -178,9 +178,10 @@ impl TestMaster {
         for line in fs::read_to_string(journal).unwrap_or_default().lines() {
             let line: Value = serde_json::from_str(line).unwrap();
             match line.get("publish") {
-                Some(publication) => {
-                    let publication = read_publication(publication);
-                    master.memory().cluster.publish(&publication, 0);
+                Some(publications) => {
+                    let publications = publications.as_array().unwrap().iter().map(read_publication);
+                    let publications: Vec<Publication> = publications.collect();
+                    master.memory().cluster.publish_together(&publications, 0);
                 }
                 None => {
                     let commit = CommitId::parse(line["reserve"].as_str().unwrap()).unwrap();
@@ -318,19 +319,33 @@ impl Master for TestMaster {
         Ok(number)
     }
 
-    async fn publish(&self, publication: Publication, _publisher: &str) -> Result<Verdict, CallError> {
+    async fn publish(&self, publication: Publication, publisher: &str) -> Result<Verdict, CallError> {
+        Ok(self.publish_together(vec![publication], publisher).await?.remove(0))
+    }
+
+    async fn publish_together(
+        &self,
+        publications: Vec<Publication>,
+        _publisher: &str,
+    ) -> Result<Vec<Verdict>, CallError> {
         self.answer(())?;
         // Read as it travels, so that what a spec loses on the way is seen.
-        let written = write_publication(&publication);
-        let publication = read_publication(&written);
-        let verdict = self.memory().cluster.publish(&publication, 0);
-        if verdict.outcome == Outcome::Accepted || verdict.outcome == Outcome::Held {
+        let written: Vec<Value> = publications.iter().map(write_publication).collect();
+        let publications: Vec<Publication> = written.iter().map(read_publication).collect();
+        let verdicts = self.memory().cluster.publish_together(&publications, 0);
+        let is_stored =
+            |verdict: &Verdict| verdict.outcome == Outcome::Accepted || verdict.outcome == Outcome::Held;
+        if verdicts.iter().any(is_stored) {
             self.keep(&json!({"publish": written}));
         }
         let mut memory = self.memory();
-        let Publication { group, commit, generation, .. } = &publication;
-        memory.calls.push(format!("publish {group} {commit:.7} {generation} {:?}", verdict.outcome));
-        Ok(verdict)
+        for (Publication { group, commit, generation, .. }, verdict) in publications.iter().zip(&verdicts) {
+            let with = if publications.len() > 1 { " together" } else { "" };
+            memory
+                .calls
+                .push(format!("publish {group} {commit:.7} {generation} {:?}{with}", verdict.outcome));
+        }
+        Ok(verdicts)
     }
 
     async fn assignment(

@@ -50,6 +50,13 @@ async fn calls_reach_the_master_and_come_back() {
         publisher.publish(fleet.clone(), "").await.unwrap();
         assert_eq!(running.master.published.lock().unwrap().last().unwrap().0, fleet);
     }
+    // Section 6: groups between which VMs move go in one message; each has its verdict.
+    let both = vec![sent.clone(), publication(3, &["db"])];
+    let verdicts = publisher.publish_together(both.clone(), "").await.unwrap();
+    assert_eq!(verdicts.iter().map(|verdict| verdict.active).collect::<Vec<_>>(), [sent.generation, 3]);
+    let published: Vec<_> =
+        running.master.published.lock().unwrap().iter().map(|(one, _)| one.clone()).collect();
+    assert!(published.ends_with(&both));
     publisher.publish(sent.clone(), "").await.unwrap();
 
     let worker = running.client(Role::Worker, "w1").await;
