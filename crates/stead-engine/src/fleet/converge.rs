@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stead_model::fleet::state::{InstanceState, Outcome, Placement, WorkerFacts, WorkerState};
 use stead_model::fleet::vm::{Driver, Resources};
-use stead_model::fleet::{Code, CommitId, InstanceKey, Millis};
+use stead_model::fleet::{Code, CommitId, FleetFile, InstanceKey, Millis};
 use stead_model::plan::Digest;
 use stead_model::{GroupName, VmId, WorkerName};
 
@@ -591,8 +591,18 @@ fn groups(cluster: &Cluster) -> Vec<GroupStatus> {
                 })
             }),
             suspended: fleet.group(name).suspend,
+            notes: if *name == GroupName::fleet() { notes(cluster, &fleet) } else { Vec::new() },
         })
         .collect()
+}
+
+/// Returns what `fleet.yaml` says of VMs and groups that are not there. What runs is, though nobody wants it any more.
+fn notes(cluster: &Cluster, fleet: &FleetFile) -> Vec<String> {
+    let groups = cluster.durable.groups.iter().filter(|(name, _)| **name != GroupName::fleet());
+    let wanted = groups.clone().flat_map(|(_, group)| [group.active(), group.highest()]).flatten();
+    let wanted = wanted.flat_map(|generation| &generation.specs).map(|spec| &spec.id);
+    let vms = wanted.chain(cluster.durable.placements.keys().map(|key| &key.vm)).collect();
+    fleet.unmatched(&vms, &groups.map(|(name, _)| name).collect())
 }
 
 fn rollouts(cluster: &Cluster) -> Vec<RolloutStatus> {

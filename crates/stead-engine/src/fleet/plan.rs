@@ -53,6 +53,9 @@ pub struct Plan {
     pub held: Option<Problem>,
     /// How many instances would stay as they are.
     pub unchanged: u32,
+    /// What `fleet.yaml` would say of VMs and groups that are not there; for people.
+    #[serde(skip)]
+    pub notes: Vec<String>,
 }
 
 /// A VM of a plan.
@@ -154,6 +157,7 @@ pub fn plan_together(snapshot: &Snapshot, proposal: &Proposal<'_>, others: &[Pro
         unschedulable: Vec::new(),
         held,
         unchanged: 0,
+        notes: Vec::new(),
         assign: found.assign,
     };
     plan.vms.sort_by(|a, b| a.id.cmp(&b.id));
@@ -298,7 +302,13 @@ fn compare(
         let is_stopped = spec.rollout.pause || snapshot.now.held_rollouts.get(&key.vm) == Some(&to);
         let stays = is_frozen || is_stopped || place.is_none_or(|worker| suspended.contains(worker));
         if from != to && !stays {
-            let fields = before.map(|before| changed_fields(before, spec)).unwrap_or_default();
+            // What only waited runs something that is not active any more.
+            let ran = snapshot.now.specs.get(&key.vm).and_then(|specs| specs.get(&from));
+            let fields = match (ran, before) {
+                (Some(ran), _) => changed_between(ran, &spec.to_json()),
+                (None, Some(before)) => changed_fields(before, spec),
+                (None, None) => Vec::new(),
+            };
             plan.replace.push(Replacement { instance: key.clone(), from, to, fields });
         } else if !moved.contains(key) && place.is_some() {
             plan.unchanged += 1;
@@ -391,7 +401,10 @@ fn held(snapshot: &Snapshot, proposal: &Proposal<'_>, together: &[&Proposal<'_>]
 
 /// Returns the fields in which what two specs run differs: `runtime.kernel`.
 pub fn changed_fields(old: &VmSpec, new: &VmSpec) -> Vec<String> {
-    let (old, new) = (old.to_json(), new.to_json());
+    changed_between(&old.to_json(), &new.to_json())
+}
+
+fn changed_between(old: &Value, new: &Value) -> Vec<String> {
     let mut found = BTreeSet::new();
     for key in ["resources", "runtime", "volumes"] {
         let (a, b) = (&old[key], &new[key]);

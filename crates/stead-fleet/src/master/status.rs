@@ -57,6 +57,8 @@ struct GroupShown {
     held: Option<HeldStatus>,
     suspended: bool,
     why: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 impl GroupShown {
@@ -337,6 +339,7 @@ fn groups(core: &Status, report: Option<&PipelineReport>) -> Vec<GroupShown> {
             held: group.held.clone(),
             suspended: group.suspended,
             why: String::new(),
+            notes: group.notes.clone(),
         };
         found.insert(group.group.clone(), shown);
     }
@@ -349,6 +352,7 @@ fn groups(core: &Status, report: Option<&PipelineReport>) -> Vec<GroupShown> {
             held: None,
             suspended: false,
             why: String::new(),
+            notes: Vec::new(),
         });
     }
     for (name, shown) in &mut found {

@@ -352,6 +352,10 @@ fn plan_groups(snapshot: Snapshot, proposed: &Proposed, wanted: &GroupName) -> P
     let changed: BTreeSet<&InstanceKey> = moved.chain(replaced).chain(&whole.remove).collect();
     let unchanged = whole.assign.keys().filter(|key| before.contains(*key) && !changed.contains(key)).count();
     whole.unchanged = u32::try_from(unchanged).unwrap_or(u32::MAX);
+    let vms = state.groups.iter().flat_map(|group| &group.specs).map(|spec| &spec.id);
+    let vms = vms.chain(state.placements.iter().map(|placement| &placement.instance.vm)).collect();
+    let groups = state.groups.iter().map(|group| &group.group).collect();
+    whole.notes = proposed.fleet.iter().flat_map(|fleet| fleet.unmatched(&vms, &groups)).collect();
     whole
 }
 

@@ -14,7 +14,7 @@ use super::vm::{
     read_scheduling,
 };
 use crate::canonical_json;
-use crate::diagnostic::{Diagnostics, Source, Span};
+use crate::diagnostic::{Diagnostics, Source, Span, suggest};
 use crate::id::{GroupName, NodeName, VmId, WorkerName};
 use crate::plan::Digest;
 use crate::schema::{api_version, boolean, full_text, integer, object};
@@ -213,6 +213,22 @@ impl FleetFile {
     /// Whether nothing of `vm` may be replaced, moved or scaled.
     pub fn is_suspended(&self, vm: &VmId) -> bool {
         self.suspend.all || self.suspend.vms.contains(vm)
+    }
+
+    /// Returns what it says of VMs and groups that are not there, each in a sentence with the nearest name. It is no error:
+    /// they may come later.
+    pub fn unmatched(&self, vms: &BTreeSet<&VmId>, groups: &BTreeSet<&GroupName>) -> Vec<String> {
+        let unknown = self.suspend.vms.iter().filter(|id| !vms.contains(id));
+        let of_vms = unknown.map(|id| {
+            let near = suggest(id.as_str(), vms.iter().map(|id| id.as_str()));
+            format!("`suspend.vms` names `{id}`, and there is no such VM; {near}")
+        });
+        let said = self.groups.iter().filter(|(_, entry)| !entry.removed);
+        let of_groups = said.filter(|(name, _)| !groups.contains(name)).map(|(name, _)| {
+            let near = suggest(name.as_str(), groups.iter().map(|name| name.as_str()));
+            format!("`groups` names `{name}`, and there is no such group; {near}")
+        });
+        of_vms.chain(of_groups).collect()
     }
 
     /// Returns the canonical JSON of what is not in the specs of VMs.

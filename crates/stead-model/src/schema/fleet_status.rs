@@ -136,7 +136,7 @@ fn group() -> Value {
             ("suspended", yes_or_no()),
             ("why", text()),
         ],
-        &[("held", held)],
+        &[("held", held), ("notes", json!({"type": "array", "items": text()}))],
     )
 }
 

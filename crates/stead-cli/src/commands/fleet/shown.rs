@@ -120,6 +120,9 @@ fn group_lines(group: &Value, paint: Paint) -> String {
         }
         lines.push('\n');
     }
+    for note in list(group, "notes").filter_map(Value::as_str) {
+        lines.push_str(&format!("{} fleet.yaml: {note}\n", paint.apply(Style::Warn, "note:")));
+    }
     if group.get("suspended").and_then(Value::as_bool) == Some(true) {
         lines.push_str(&format!(
             "{} new generations of {name} wait\n",

@@ -174,12 +174,12 @@ impl Cluster {
         specs.map(|spec| spec.resources).reduce(Resources::larger).unwrap_or_default()
     }
 
-    /// Returns what everything that is placed takes at most, by worker.
-    pub fn may_use(&self) -> BTreeMap<&WorkerName, Resources> {
-        let mut used: BTreeMap<&WorkerName, Resources> = BTreeMap::new();
+    /// Returns what everything that is placed, and every copy that leaves, takes at most, by worker.
+    pub fn may_use(&self) -> BTreeMap<WorkerName, Resources> {
+        let mut used = self.leaving_load(&self.copies());
         for (key, placement) in &self.durable.placements {
-            if let Some(worker) = &placement.worker {
-                let entry = used.entry(worker).or_default();
+            if let Some(worker) = placement.worker.as_ref().filter(|_| !self.is_unclaimed(&key.vm)) {
+                let entry = used.entry(worker.clone()).or_default();
                 *entry = entry.plus(self.may_take(key, placement, worker));
             }
         }
@@ -332,13 +332,21 @@ impl Cluster {
             placement.leaving.insert(from.clone());
         }
         placement.leaving.extend(ghosts);
-        // A copy that was leaving is where it belongs again.
-        placement.leaving.remove(&change.to);
+        // A copy that was leaving is where it belongs again. If it works it keeps what it runs until its rollout has its turn:
+        // what was released meanwhile was so because it seemed lost.
+        let is_back = placement.leaving.remove(&change.to);
+        let sighting = self.ears.get(&change.to).and_then(|ear| ear.seen.get(key));
+        let works = sighting.filter(|sighting| is_back && sighting.seen.ready);
+        let runs =
+            works.and_then(|sighting| sighting.seen.vm_hash).filter(|hash| *hash != placement.released);
+        let runs = runs.filter(|hash| self.durable.specs.contains_key(&(key.vm.clone(), *hash)));
+        placement.released = runs.unwrap_or(placement.released);
         placement.worker = Some(change.to.clone());
         placement.since = now;
         placement.generation = generation;
         placement.reason = change.reason;
-        if is_bound {
+        let kept = runs.and_then(|hash| self.durable.specs.get(&(key.vm.clone(), hash)));
+        if is_bound || kept.is_some_and(|spec| spec.is_bound()) {
             placement.volumes_on = Some(change.to.clone());
             self.scheduler.set_home(key, &change.to);
         }
@@ -352,6 +360,11 @@ impl Cluster {
         let event = Event::of_instance(kind, key, Some(&change.to), &reason.unwrap_or_default());
         let event = self.mark_move(event, &key.vm);
         self.events.push(event);
+        if let Some(runs) = runs {
+            let event = Event::of_instance(EventKind::Released, key, Some(&change.to), &runs.to_string());
+            let event = self.mark(event, &key.vm, None);
+            self.events.push(event);
+        }
     }
 
     /// Returns the active generation of what `fleet.yaml` says, which is published before the VMs of the same commit.

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::Value;
 use stead_model::fleet::state::{
     HoldTarget, Homeless, Placement, Snapshot, SnapshotGroup, SnapshotNow, SnapshotPlacement,
 };
 use stead_model::fleet::vm::Resources;
 use stead_model::fleet::{InstanceKey, Millis};
 use stead_model::plan::Digest;
-use stead_model::{GroupName, WorkerName};
+use stead_model::{GroupName, VmId, WorkerName};
 
 use super::super::schedule::Copies;
 use super::Cluster;
@@ -76,6 +77,7 @@ impl Cluster {
                 volumes: self.durable.volumes.clone().into_iter().chain(volumes).collect(),
                 homeless: homeless.collect(),
                 runs: runs.chain(removed).collect(),
+                specs: self.specs_of_before(),
                 own_labels: own_labels.map(|(name, facts)| (name.clone(), facts.labels.clone())).collect(),
             },
         }
@@ -92,6 +94,21 @@ impl Cluster {
             }
         }
         load
+    }
+
+    /// Returns specs that instances may run and that are not active any more.
+    fn specs_of_before(&self) -> BTreeMap<VmId, BTreeMap<Digest, Value>> {
+        let mut found: BTreeMap<VmId, BTreeMap<Digest, Value>> = BTreeMap::new();
+        for (key, placement) in &self.durable.placements {
+            let target = self.target(&key.vm);
+            if target.is_some_and(|target| target != placement.released)
+                && let Some(spec) = self.released_spec(key, placement)
+            {
+                let specs = found.entry(key.vm.clone()).or_default();
+                specs.entry(placement.released).or_insert_with(|| spec.to_json());
+            }
+        }
+        found
     }
 
     fn held_groups(&self, now: Millis) -> BTreeSet<GroupName> {

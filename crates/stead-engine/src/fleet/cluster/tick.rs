@@ -173,7 +173,7 @@ impl Cluster {
         let takes = |key: &InstanceKey, hash: Digest| {
             self.durable.specs.get(&(key.vm.clone(), hash)).map(|spec| spec.resources).unwrap_or_default()
         };
-        let mut used: Option<BTreeMap<&WorkerName, Resources>> = None;
+        let mut used: Option<BTreeMap<WorkerName, Resources>> = None;
         let mut granted = Vec::new();
         for (key, target) in releases {
             let placement = self.durable.placements.get(&key);
@@ -183,7 +183,7 @@ impl Cluster {
                 && let after = before.larger(takes(&key, target))
                 && after != before
             {
-                let here = used.get_or_insert_with(|| self.may_use()).entry(worker).or_default();
+                let here = used.get_or_insert_with(|| self.may_use()).entry(worker.clone()).or_default();
                 let others = here.minus(before);
                 let view = self.worker_view(worker, WorkerState::Ready);
                 if view.is_some_and(|view| short_of(&view.allocatable, others, after).is_some()) {

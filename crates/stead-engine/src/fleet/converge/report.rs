@@ -69,6 +69,9 @@ pub struct GroupStatus {
     pub held: Option<HeldStatus>,
     /// Whether new generations wait.
     pub suspended: bool,
+    /// What `fleet.yaml` says of VMs and groups that are not there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// What is active of a group.

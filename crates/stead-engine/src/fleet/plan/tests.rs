@@ -332,6 +332,31 @@ fn a_publication_does_what_was_planned() {
     assert!(seen.len() == 12 && seen.values().all(|count| *count > 5), "{seen:?}");
 }
 
+/// Section 14: a replacement that only waited for a freeze has the fields in which it differs from what runs.
+#[test]
+fn what_only_waited_says_what_differs() {
+    let (old, mut new) = (vm("a", 1, 100, 64), vm("a", 1, 100, 128));
+    new.runtime.argv = vec!["new".to_owned()];
+    let mut cluster = crate::fleet::cluster::tests::cluster_with(&[old.clone()], &[("w1", "ssd")]);
+    crate::fleet::cluster::tests::obey(&mut cluster, "w1", 1000);
+    let mut fleet = FleetFile::default();
+    fleet.suspend.vms.insert(old.id.clone());
+    let message = fleet_yaml(&mut cluster, 2, fleet);
+    cluster.publish(&message, 2000);
+    let message = publication(&mut cluster, 3, &[new.clone()]);
+    cluster.publish(&message, 3000);
+    cluster.tick(3000);
+    let mut snapshot = cluster.snapshot(3000);
+    // As it travels.
+    snapshot = Snapshot::read("snapshot", &snapshot.to_json().to_string()).unwrap();
+    snapshot.fleet.suspend.vms.clear();
+    let specs = [Arc::new(new)];
+    let proposal = Proposal { commit: &commit(), group: &GroupName::default_group(), specs: &specs };
+    let found = plan(&snapshot, &proposal);
+    assert_eq!((found.replace.len(), found.replace[0].from), (1, vm_hash(&old)));
+    assert_eq!(found.replace[0].fields, ["resources.memMiB", "runtime.argv"]);
+}
+
 /// Sections 3, 14, case 16: what a master would refuse of a commit is known before: one name in two groups of it, in a group
 /// that runs, and a VM of another group. What is not built, and a VM that changes its group, are none of it.
 #[test]

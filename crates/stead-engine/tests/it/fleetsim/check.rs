@@ -164,7 +164,7 @@ impl World {
         let Some(lead) = &self.masters[index].lead else { return };
         for (worker, used) in lead.cluster.may_use() {
             let fits = used.cpu_milli <= CAPACITY.0 && used.mem_mib <= CAPACITY.1;
-            let had = before.get(worker).copied().unwrap_or_default();
+            let had = before.get(&worker).copied().unwrap_or_default();
             assert!(fits || had.larger(used) == had, "capacity: {worker} has {used:?} after {had:?}");
         }
     }
@@ -219,11 +219,7 @@ impl World {
         let clock = self.masters[index].clock(self.now);
         let Some(master) = self.masters[index].lead.as_ref().map(|lead| &lead.cluster) else { return };
         // What was scaled away and comes back is new.
-        // And what was on a worker that is given up is away by that, whatever it finds when it comes back there.
-        let given_up = &master.given_up.given_up;
-        self.taken.retain(|key, (worker, _)| {
-            master.durable.placements.contains_key(key) && !given_up.contains(worker)
-        });
+        self.taken.retain(|key, _| master.durable.placements.contains_key(key));
         for (key, placement) in &master.durable.placements {
             let Some(spec) = master.desired_spec(&key.vm) else { continue };
             let ear = placement.worker.as_ref().and_then(|worker| master.ears.get(worker));

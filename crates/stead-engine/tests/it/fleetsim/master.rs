@@ -218,8 +218,7 @@ impl World {
             if self.plant == Some(Plant::ReleaseAll) {
                 lead.planted = release_all(&mut lead.cluster);
             }
-            let used = lead.cluster.may_use();
-            let before = used.into_iter().map(|(worker, used)| (worker.clone(), used)).collect();
+            let before = lead.cluster.may_use();
             lead.cluster.tick(clock);
             self.check_tick(index, &before);
         }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use stead_engine::fleet::canon::vm_hash;
 use stead_engine::fleet::cluster::{Durable, EventKind};
 use stead_engine::fleet::converge::{State, status};
 use stead_model::GroupName;
@@ -150,6 +151,44 @@ fn f4_f5_a_worker_is_lost_and_returns() {
     world.settle(120);
     assert_eq!(world.moved, moved, "nothing moves back");
     assert!(world.workers[index].stops >= stopped && world.workers[index].here.machines.is_empty());
+}
+
+/// Section 8: `b/1` has no place while its worker is lost, and may run the new spec then: it has nothing to lose. Its worker
+/// comes back with it at work while `b/0` is still away: it keeps what it runs until the rollout has its turn.
+#[test]
+fn what_comes_back_at_work_waits_for_its_turn() {
+    let mut world = World::new(7, (1, 2), None);
+    let spec = |version: &str| {
+        let mut spec = vm("b", 2, version);
+        spec.spread.max_per_worker = 1;
+        spec
+    };
+    world.commit(vec![spec("v1")]);
+    world.settle(120);
+    world.pass(30);
+    let (first, second) = (place(&world, "b/0"), place(&world, "b/1"));
+    world.workers[first].here.is_disk_low = true;
+    world.commit(vec![spec("v2")]);
+    world.pass(10);
+    let runs = |world: &World, at: usize, key: &str| {
+        world.workers[at].here.machines[&InstanceKey::parse(key).unwrap()].vm_hash
+    };
+    let (old, new) = (vm_hash(&spec("v1")), vm_hash(&spec("v2")));
+    let released = |world: &World, key: &str| {
+        world.master().durable.placements[&InstanceKey::parse(key).unwrap()].released
+    };
+    assert_eq!((released(&world, "b/0"), released(&world, "b/1")), (new, old), "one at a time");
+    world.workers[second].is_mute = true;
+    world.workers[second].is_deaf = true;
+    world.pass(330);
+    assert_eq!(released(&world, "b/1"), new, "it is lost, and has no place");
+    world.workers[second].is_mute = false;
+    world.workers[second].is_deaf = false;
+    world.pass(60);
+    assert_eq!((runs(&world, second, "b/1"), released(&world, "b/1")), (old, old), "`b/0` is away");
+    world.workers[first].here.is_disk_low = false;
+    world.settle(120);
+    assert_eq!((runs(&world, first, "b/0"), runs(&world, second, "b/1")), (new, new));
 }
 
 /// F6: three of five silent: nothing is placed elsewhere, and the status says so.

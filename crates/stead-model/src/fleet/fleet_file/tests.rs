@@ -82,3 +82,21 @@ fn labels_of_stead_are_not_given_to_workers() {
     assert_eq!(told, ["fleet/conflict fleet.yaml:2:36 labels of `stead/` are set by Stead"]);
     assert_eq!(file.workers.len(), 1);
 }
+
+/// Section 2, idea 5 of the design: what names nothing is said so, with the nearest name; what is meant to be gone is not.
+#[test]
+fn names_that_are_nobodys_are_told() {
+    let text = "api_version: v1\nsuspend: {vms: [wbe, db]}\ngroups: {egde: {suspend: true}, old: {removed: true}, edge: {}}\n";
+    let mut problems = Diagnostics::default();
+    let file = FleetFile::read(&Source { name: "fleet.yaml".into(), text: text.into() }, &mut problems);
+    assert!(!problems.has_errors(), "{problems}");
+    let (web, db) = (VmId::parse("web").unwrap(), VmId::parse("db").unwrap());
+    let (default, edge) = (GroupName::default_group(), GroupName::parse("edge").unwrap());
+    assert_eq!(
+        file.unmatched(&[&web, &db].into(), &[&default, &edge].into()),
+        [
+            "`suspend.vms` names `wbe`, and there is no such VM; did you mean `web`?",
+            "`groups` names `egde`, and there is no such group; did you mean `edge`?",
+        ]
+    );
+}

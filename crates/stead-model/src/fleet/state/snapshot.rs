@@ -41,6 +41,9 @@ pub struct SnapshotNow {
     /// VMs whose rollout stopped, with the spec that it stopped at.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub held_rollouts: BTreeMap<VmId, Digest>,
+    /// Specs that still run and are not active any more, by VM and hash.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub specs: BTreeMap<VmId, BTreeMap<Digest, Value>>,
     /// Whether so many workers are silent that nothing goes elsewhere.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub brake: bool,
