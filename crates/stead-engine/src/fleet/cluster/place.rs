@@ -218,7 +218,7 @@ impl Cluster {
     }
 
     /// Returns what copies that leave take on their workers, those included that were to go and are still seen.
-    pub(super) fn copies(&self) -> Copies {
+    pub fn copies(&self) -> Copies {
         let mut copies = Copies::new();
         for (key, placement) in &self.durable.placements {
             for worker in &placement.leaving {

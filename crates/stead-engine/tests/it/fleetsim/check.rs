@@ -1,6 +1,6 @@
 //! What always holds, and what holds at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stead_engine::fleet::canon::{specs_hash, vm_hash};
 use stead_engine::fleet::cluster::{Durable, Event, EventKind};
@@ -157,12 +157,29 @@ impl World {
         }
     }
 
-    /// Looks at what a leader has just decided, `before` being what everything took before that: it puts nothing where there is
-    /// no room by all it knows. What it learns later, of a worker that had not heard of its last decision yet, is no fault
+    /// Looks at what a leader has just decided, `before` being what everything took before that, copies that leave included,
+    /// and `known` what had a place or a copy: it puts nothing where there is no room by all it knows. What it learns later, of a worker that had not heard of its last decision yet, is no fault
     /// of its, and nothing comes on top of it.
-    pub(super) fn check_tick(&self, index: usize, before: &BTreeMap<WorkerName, Resources>) {
+    pub(super) fn check_tick(
+        &self,
+        index: usize,
+        before: &BTreeMap<WorkerName, Resources>,
+        known: &BTreeSet<InstanceKey>,
+    ) {
         let Some(lead) = &self.masters[index].lead else { return };
-        for (worker, used) in lead.cluster.may_use() {
+        let cluster = &lead.cluster;
+        let mut after = cluster.may_use();
+        // What was removed and comes back has left copies that were nobody's before; what a copy takes that was never seen is
+        // only believed, and believed to be more than it is.
+        for (key, copies) in cluster.copies() {
+            for (worker, takes) in copies {
+                let is_seen = cluster.ears.get(&worker).is_some_and(|ear| ear.seen.contains_key(&key));
+                if !known.contains(&key) || !is_seen {
+                    after.entry(worker).and_modify(|used| *used = used.minus(takes));
+                }
+            }
+        }
+        for (worker, used) in after {
             let fits = used.cpu_milli <= CAPACITY.0 && used.mem_mib <= CAPACITY.1;
             let had = before.get(&worker).copied().unwrap_or_default();
             assert!(fits || had.larger(used) == had, "capacity: {worker} has {used:?} after {had:?}");

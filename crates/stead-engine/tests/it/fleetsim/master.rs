@@ -219,8 +219,9 @@ impl World {
                 lead.planted = release_all(&mut lead.cluster);
             }
             let before = lead.cluster.may_use();
+            let known = lead.cluster.durable.placements.keys().cloned().collect();
             lead.cluster.tick(clock);
-            self.check_tick(index, &before);
+            self.check_tick(index, &before, &known);
         }
         self.save(index);
     }
