@@ -9,6 +9,7 @@
 //! ```
 
 mod console;
+pub mod fence;
 mod home;
 mod local;
 mod process;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stead_drivers::config::{ApplyOptions, apply};
-use stead_drivers::machine::{FIRST_BOOT, StepWatch, sandbox};
+use stead_drivers::machine::{FIRST_BOOT, StepWatch, fence, sandbox};
 use stead_model::fleet::vm::{Driver, Retain, Volume};
 use stead_model::fleet::{InstanceKey, VmSpec};
 use stead_model::machine::{Machine, MachineId, PlantedFile};
@@ -132,6 +132,8 @@ impl Hands {
         let spec = spec.machine()?;
         let ensured = driver.ensure_created(&spec).await?;
         self.step("start: made");
+        self.fence(&order.key, record.driver, order.spec.singleton)
+            .map_err(|error| MachineError::failed(error.to_string()))?;
         if ensured.machine.pid.is_none() {
             if let Some(config) = config.filter(|_| record.driver == Driver::Sandbox) {
                 self.configure(order, config, &id).await?;
@@ -143,6 +145,15 @@ impl Hands {
         driver.start(&id).await?;
         self.step("start: started");
         driver.inspect(&id).await?.ok_or(MachineError::NotFound(id))
+    }
+
+    /// Has what keeps the machine of an instance end it with the lease, or not.
+    pub(super) fn fence(&self, key: &InstanceKey, driver: Driver, is_singleton: bool) -> io::Result<()> {
+        let (Some(root_dir), Ok(id)) = (self.machines.root_dir(driver), self.machines.id(key)) else {
+            return Ok(());
+        };
+        let lease = self.files.lease_file();
+        fence::set(root_dir, &id, is_singleton.then_some(lease.as_path()))
     }
 
     /// Returns the resolved spec that the instance is configured from, if there is one.

@@ -46,6 +46,8 @@ pub(super) struct Agent {
     seq: u64,
     applied: Option<Assignment>,
     lease_until: Millis,
+    /// Until when by what is written down.
+    kept_lease: Millis,
     work: JoinSet<Done>,
     /// What is under way for instances.
     busy: BTreeMap<InstanceKey, Busy>,
@@ -158,6 +160,7 @@ impl Agent {
             session: files.next_session().map_err(about)?,
             applied,
             lease_until: files.lease(&boot_id),
+            kept_lease: files.lease(&boot_id),
             abilities: Abilities::at_first(&hands.machines),
             fetcher: Arc::new(fetcher),
             master,

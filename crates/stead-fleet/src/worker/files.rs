@@ -229,9 +229,17 @@ impl Files {
         if boot == boot_id { until.parse().unwrap_or_default() } else { 0 }
     }
 
-    /// Keeps until when singletons may run.
+    /// Keeps until when singletons may run. Where there is no room for another file the one that is there is written over: it
+    /// is what machines end by.
     pub(super) fn set_lease(&self, until: Millis, boot_id: &str) -> io::Result<()> {
-        replace(&self.place(LEASE), format!("{until} {boot_id}\n").as_bytes())
+        let (path, text) = (self.place(LEASE), format!("{until} {boot_id}\n"));
+        replace(&path, text.as_bytes())
+            .or_else(|_| File::options().write(true).open(&path)?.write_all(text.as_bytes()))
+    }
+
+    /// Returns the file that says until when singletons may run.
+    pub(super) fn lease_file(&self) -> PathBuf {
+        self.place(LEASE)
     }
 
     /// Returns the assignment that was applied last; none: there was none, or it cannot be understood.

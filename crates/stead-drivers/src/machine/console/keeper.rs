@@ -17,9 +17,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, mknodat};
 use rustix::io::Errno;
+use rustix::process::Signal;
 use tokio::process::Command;
 
 use super::{Console, PIECE};
+use crate::machine::fence;
 use crate::machine::home::{Home, Kind};
 use crate::machine::local::{LOOK_AGAIN, SYSTEM_PATH};
 use crate::machine::tree;
@@ -123,7 +125,14 @@ pub(in crate::machine) fn drain(home: &Home) -> io::Result<bool> {
 pub fn keep(directory: &Path) -> io::Result<()> {
     // Started as anybody's child it leads no group; where this does not work, a lost terminal may end it.
     rustix::process::setsid().ok();
-    let console = Console::new(Home::at(&KIND, directory.to_owned()));
+    let home = Home::at(&KIND, directory.to_owned());
+    let console = Console::new(home.clone());
+    fence::watch(directory.to_owned(), move || {
+        if let Some(process) = run::live(&home) {
+            Console::new(home.clone()).say("its lease is over");
+            process.signal(Signal::KILL);
+        }
+    });
     let mut pipe = File::from(rustix::io::dup(rustix::stdio::stdin())?);
     let lock = rustix::stdio::stdout();
     loop {

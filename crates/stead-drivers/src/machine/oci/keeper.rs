@@ -20,7 +20,8 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fcntl_setfl, openat, stat
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid,
+    waitpid,
 };
 use serde::{Deserialize, Serialize};
 use stead_model::machine::{MachineExit, MachineSpec};
@@ -36,6 +37,7 @@ use super::runtime::{CONSOLE_SOCKET, HALF_PID_FILE, PID_FILE, Runtime};
 use super::storage::Storage;
 use super::{KIND, container_id, init, mounts, network, networks};
 use crate::machine::console::Console;
+use crate::machine::fence;
 use crate::machine::home::{self, Found, Home, read, write, write_text};
 use crate::machine::local::LOOK_AGAIN;
 use crate::machine::process::{ProcessMark, Stat};
@@ -212,6 +214,13 @@ fn live_once(
             return Err(error);
         }
     };
+    let (own, marked) = (home.clone(), ProcessMark::of(init));
+    fence::watch(home.directory().to_owned(), move || {
+        if let Some(process) = marked.as_ref().and_then(ProcessMark::open) {
+            Console::new(own.clone()).say("its lease is over");
+            process.signal(Signal::KILL);
+        }
+    });
     let ended = watch(console, init, output).map_err(failed);
     drop(plugged);
     ended

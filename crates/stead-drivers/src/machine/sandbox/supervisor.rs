@@ -29,6 +29,7 @@ use super::program::Program;
 use super::quota::Quota;
 use super::tree;
 use crate::machine::console::Console;
+use crate::machine::fence;
 use crate::transport::ssh::server::{ServerKey, SshHost, SshServer};
 
 /// How long what runs may take when the machine restarts.
@@ -118,6 +119,8 @@ enum End {
     Stop,
     Restart,
     Orphaned,
+    /// Its lease is over.
+    Fenced,
     /// Its program ended.
     Ended(MachineExit),
 }
@@ -180,7 +183,8 @@ impl<'a> House<'a> {
                 None => std::future::pending().await,
             }
         };
-        tokio::pin!(orphaned);
+        let over = fenced(self.home.directory());
+        tokio::pin!(orphaned, over);
         // Kept over restarts: nobody else gets the port meanwhile.
         let mut listener = None;
         loop {
@@ -190,6 +194,7 @@ impl<'a> House<'a> {
             let end = tokio::select! {
                 end = self.boot(&mut listener) => end,
                 () = &mut orphaned => Ok(End::Orphaned),
+                () = &mut over => Ok(End::Fenced),
             };
             self.quota.iter().for_each(Quota::leave);
             let end = end?;
@@ -200,6 +205,7 @@ impl<'a> House<'a> {
                     tokio::select! {
                         () = self.ask_all_to_go(None) => return Ok(well("stopped")),
                         () = &mut orphaned => {}
+                        () = &mut over => {}
                     }
                     self.ask_all_to_go(Some(Duration::ZERO)).await;
                     return Ok(well("the sandbox it ran in ended"));
@@ -211,6 +217,11 @@ impl<'a> House<'a> {
                 End::Orphaned => {
                     self.ask_all_to_go(Some(Duration::ZERO)).await;
                     return Ok(well("the sandbox it ran in ended"));
+                }
+                End::Fenced => {
+                    self.ask_all_to_go(Some(Duration::ZERO)).await;
+                    let reason = "its lease is over".to_owned();
+                    return Ok(MachineExit { code: None, signal: Some(9), at: Some(clock::now()), reason });
                 }
                 End::Ended(exit) => {
                     self.ask_all_to_go(Some(GRACE)).await;
@@ -362,6 +373,13 @@ impl<'a> House<'a> {
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
+    }
+}
+
+/// Waits until the lease of the machine is over.
+async fn fenced(directory: &Path) {
+    while !fence::is_over(directory) {
+        tokio::time::sleep(fence::LOOK).await;
     }
 }
 

@@ -59,6 +59,7 @@ impl Agent {
             }
             if self.has_singletons {
                 self.wake(now + LEASE_LOOK);
+                self.keep_lease();
             }
             if !self.progress.is_empty() {
                 self.wake(now + FETCH_LOOK);
@@ -85,8 +86,9 @@ impl Agent {
     fn refresh_records(&self, applied: &Assignment, sight: &Sight) {
         for (key, found) in &sight.instances {
             let spec = spec_now(applied, found);
+            // Whoever looks next tries again.
+            self.hands.fence(key, found.record.driver, spec.singleton).ok();
             if *spec != *found.record.spec {
-                // Whoever looks next tries again.
                 self.hands.files.update_record(key, |record| record.spec = spec).ok();
             }
         }

@@ -189,12 +189,19 @@ impl Agent {
             if until > self.lease_until {
                 self.lease_until = until;
                 if self.has_singletons {
-                    // Only the next agent would miss it.
-                    self.hands.files.set_lease(until, &self.boot_id).ok();
+                    self.keep_lease();
                 }
             }
         }
         Ok(())
+    }
+
+    /// Writes the lease down, for the next agent and for what keeps machines; what cannot be written now is soon.
+    pub(super) fn keep_lease(&mut self) {
+        let until = self.lease_until;
+        if self.kept_lease != until && self.hands.files.set_lease(until, &self.boot_id).is_ok() {
+            self.kept_lease = until;
+        }
     }
 
     pub(super) fn next_beat(&self) -> Millis {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stead_fleet::api::{Master as _, PipelineReport, WatcherReport};
 use stead_fleet::master::Observe;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -72,13 +73,24 @@ async fn a_master_shows_itself() {
         ] {
             assert!(body.lines().any(|found| found == line), "{line}\n{body}");
         }
+        let watcher = WatcherReport { last_poll: 1_700_000_000_000, ..WatcherReport::default() };
+        let report = PipelineReport { watcher, groups: Vec::new() };
+        running.handle().report_pipeline(report).await.unwrap();
+        let (_, body) = ask(port, "GET /metrics").await;
         for name in [
+            "last_poll_age_seconds",
             "heartbeats_total",
             "heartbeat_rejected_total",
             "assignment_seconds_count",
             "store_txn_seconds_sum",
         ] {
             assert!(body.contains(&format!("\nstead_fleet_{name} ")), "{name}");
+        }
+        // Section 15: labels are bounded, and none is an instance.
+        for line in body.lines().filter(|line| !line.starts_with('#')) {
+            let label =
+                line.split_once('{').and_then(|(_, rest)| rest.split_once('=')).map(|(label, _)| label);
+            assert!(label.is_none_or(|label| ["group", "state", "le"].contains(&label)), "{line}");
         }
         for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
             let (head, _) = ask(port, &format!("{method} /status.json")).await;

@@ -27,8 +27,44 @@ async fn without_lease(yard: &Yard) -> u32 {
     yard.until_ready("one/0", &one).await;
     agent.end().await.unwrap();
     yard.stage.change(|state| state.is_away = true);
+    // What keeps the machine would end it too.
+    for machine in fs::read_dir(yard.path("state/fleet/machines")).unwrap().flatten() {
+        fs::remove_file(machine.path().join("fence")).unwrap();
+    }
     fs::remove_file(yard.path("state/fleet/worker.lease")).unwrap();
     yard.pid("one/0")
+}
+
+/// Section 9, F5: an agent that is dead fences nobody; what keeps the machine of a singleton does. Others run on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_singleton_ends_with_its_lease_though_its_agent_is_dead() {
+    let yard = Yard::new();
+    let one = vm("one", json!({"runtime": yard.sleeper("one", "x"), "singleton": true}));
+    let web = vm("web", json!({"runtime": yard.sleeper("web", "x")}));
+    // It becomes one while it runs.
+    let late =
+        |singleton: bool| vm("late", json!({"runtime": yard.sleeper("late", "x"), "singleton": singleton}));
+    yard.stage.change(|state| state.lease = Some(600_000));
+    let agent = yard.begin();
+    yard.assign(1, &[("one/0", &one), ("web/0", &web), ("late/0", &late(false))]);
+    for (key, spec) in [("one/0", &one), ("web/0", &web), ("late/0", &late(false))] {
+        yard.until_ready(key, spec).await;
+    }
+    yard.assign(2, &[("one/0", &one), ("web/0", &web), ("late/0", &late(true))]);
+    let begun = Instant::now();
+    while yard.record("late/0").unwrap()["spec"]["singleton"] != true {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", yard.record("late/0"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    agent.end().await.unwrap();
+    let pids = ["one/0", "late/0", "web/0"].map(|key| yard.pid(key));
+    assert!(pids.iter().all(|pid| is_alive(*pid)), "nothing ends with the agent");
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(yard.path("state/fleet/worker.lease"), format!("1 {boot}")).unwrap();
+    until_dead(pids[0]).await;
+    until_dead(pids[1]).await;
+    assert!(is_alive(pids[2]), "what may run twice runs on");
+    worker::stop_all(yard.settings()).await.unwrap();
 }
 
 /// Section 9: an agent that died in a start left a machine that its record does not know.

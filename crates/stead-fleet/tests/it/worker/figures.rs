@@ -92,6 +92,7 @@ async fn a_worker_shows_its_figures() {
         assert!(text.starts_with("HTTP/1.1 200"), "{text}");
         let beats = text.lines().find_map(|line| line.strip_prefix("stead_fleet_heartbeats_total ")).unwrap();
         assert!(beats.parse::<u64>().unwrap() > 0, "{text}");
+        assert!(text.contains("\nstead_fleet_heartbeat_rejected_total "), "{text}");
         for (head, host, wanted) in [
             ("GET /metrics", "evil.example", "403"),
             ("GET /", "localhost", "404"),
