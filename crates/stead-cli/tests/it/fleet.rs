@@ -9,6 +9,7 @@ mod looking;
 mod planned;
 mod rebuilt;
 mod rollouts;
+mod several;
 mod silent;
 
 use std::io::{BufRead as _, BufReader};

@@ -245,6 +245,12 @@ pub(super) const REFUSALS: &[Explanation] = &[
         "Use programs of one version.",
     ),
     said(
+        "fleet/moves-together",
+        "A VM changes its group, and the other group waits",
+        "Groups between which a commit moves VMs become active together or not at all.",
+        "Look at the other group: it is suspended, held or refused.",
+    ),
+    said(
         "fleet/no-masters",
         "No master is known",
         "Neither the identity nor `--masters` names one.",

@@ -145,6 +145,9 @@ fn to_text(plan: &Plan) -> String {
     if let Some(held) = &plan.held {
         text.push_str(&format!("it would be held: {} ({})\n", held.message, held.code));
     }
+    for note in &plan.notes {
+        text.push_str(&format!("note: fleet.yaml: {note}\n"));
+    }
     text.push_str(&format!("{} unchanged\n", plan.unchanged));
     text
 }

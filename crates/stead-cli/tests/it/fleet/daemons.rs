@@ -36,7 +36,8 @@ impl Daemons {
         daemons
     }
 
-    fn nobody(workers: &[&'static str]) -> Self {
+    /// Starts nobody.
+    pub(super) fn nobody(workers: &[&'static str]) -> Self {
         Self {
             lab: Lab::new(""),
             master: String::new(),
@@ -180,7 +181,7 @@ impl Daemons {
     }
 
     /// Starts a daemon and returns the first line that it prints.
-    fn begin(&mut self, words: &[&str], flag: &str, value: &str) -> Value {
+    pub(super) fn begin(&mut self, words: &[&str], flag: &str, value: &str) -> Value {
         let mut command = self.command(words);
         let mut child = command.args([flag, value]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -198,6 +199,12 @@ impl Daemons {
         let mut command = self.command(&[name, "fleet"]);
         command.args(words).args(["--masters", master, "--join-file", &token]);
         self.running.push((name.to_owned(), command.stdout(Stdio::null()).spawn().unwrap()));
+    }
+
+    /// Starts a daemon with these words of `stead fleet`.
+    pub(super) fn launch(&mut self, name: &str, words: &[&str]) {
+        let mut command = self.command(&[name, "fleet"]);
+        self.running.push((name.to_owned(), command.args(words).stdout(Stdio::null()).spawn().unwrap()));
     }
 
     /// Sends a signal to a daemon.

@@ -25,8 +25,19 @@ fn a_hold_freezes_shows_and_ends() {
     );
     assert_eq!(held["state"], "degraded");
     fleet.until("free", |status| status["holds"].as_array().is_some_and(Vec::is_empty));
-    let id = fleet.stead(&["hold", "vm/web", "--for", "1h", "--reason", "looking"]).exits(0).stdout;
-    fleet.stead(&["release", id.trim()]).exits(0);
+    // Section 14: one document, with what the status has of it.
+    let words = ["hold", "vm/web", "--for", "1h", "--reason", "looking", "--json"];
+    let hold = fleet.stead(&words).exits(0).document();
+    let shown = fleet.status()["holds"][0].clone();
+    assert_eq!(
+        (&hold["schema"], &hold["active"], &hold["target"]),
+        (&1.into(), &true.into(), &"vm/web".into())
+    );
+    for key in ["id", "target", "until", "by", "reason"] {
+        assert!(!hold[key].is_null() && hold[key] == shown[key], "{key}: {hold} {shown}");
+    }
+    let released = fleet.stead(&["release", hold["id"].as_str().unwrap(), "--json"]).exits(0).document();
+    assert_eq!((&released["id"], &released["active"]), (&hold["id"], &false.into()));
     fleet.until("free", |status| status["holds"].as_array().is_some_and(Vec::is_empty));
 }
 

@@ -167,11 +167,10 @@ fn a_lost_worker_is_moved_away_from_and_gets_nothing_back() {
     }
 }
 
-/// Section 9: an agent that is killed fences nothing, and what it ran goes on. What must not run twice is started elsewhere only
-/// once its worker is lost, long after the last lease; the agent that comes back ends it before anything else, and
-/// takes up the rest as it is.
+/// Section 9, F5: an agent that is killed fences nobody, and what it ran goes on; but what keeps the machine of a singleton
+/// ends it with its lease, long before it is started elsewhere. The agent comes back: it tells how that ended.
 #[test]
-fn an_agent_that_was_killed_ends_its_singleton_when_it_is_back() {
+fn a_singleton_ends_with_its_lease_though_its_agent_was_killed() {
     if !has_nix() {
         return;
     }
@@ -190,7 +189,8 @@ fn an_agent_that_was_killed_ends_its_singleton_when_it_is_back() {
         place != lost
             && all.iter().any(|one| one["key"] == "one/0" && one["worker"] != lost && one["ready"] == true)
     });
-    assert!(is_alive(guest), "nobody was there to end it");
+    assert!(!is_alive(guest), "what keeps it ended it");
+    assert_eq!(daemons.lab.read("twice"), "", "never two of them");
     let new_place = places(&moved)["one/0"].clone();
     let new_guest = pid(&daemons, &new_place, "one/0").unwrap();
     daemons.work_again(lost, "{sandbox: {}}");
@@ -199,7 +199,10 @@ fn an_agent_that_was_killed_ends_its_singleton_when_it_is_back() {
     });
     assert!(!is_alive(guest), "{back}");
     assert_eq!((&places(&back)["one/0"], pid(&daemons, &new_place, "one/0")), (&new_place, Some(new_guest)));
-    assert!(told(&daemons, "fenced", "one/0", lost).is_some(), "it is told why");
+    let ended = daemons.events().into_iter().find(|line| {
+        (&line["ev"], &line["instance"], &line["worker"]) == (&"exited".into(), &"one/0".into(), &lost.into())
+    });
+    assert_eq!(ended.expect("it is told why")["reason"], "its lease is over");
     // What only waits for its worker was never touched.
     for (key, worker) in places_before.iter().filter(|(key, _)| key.starts_with("stay/")) {
         assert_eq!(

@@ -97,11 +97,8 @@ impl Cluster {
     fn keep(&mut self, message: &Publication, verdict: &Verdict) {
         let mut specs = message.specs.clone();
         specs.sort_by(|a, b| a.id.cmp(&b.id));
-        let waits = match verdict.outcome {
-            Outcome::Held => Outcome::Held,
-            // Whether it is active now is decided with all the others.
-            _ => Outcome::Suspended,
-        };
+        // Whether it is active now is decided with all the others.
+        let waits = if verdict.outcome == Outcome::Held { Outcome::Held } else { Outcome::Suspended };
         let generation = Generation {
             number: message.generation,
             commit: message.commit.clone(),

@@ -337,13 +337,14 @@ fn a_publication_does_what_was_planned() {
 fn what_only_waited_says_what_differs() {
     let (old, mut new) = (vm("a", 1, 100, 64), vm("a", 1, 100, 128));
     new.runtime.argv = vec!["new".to_owned()];
-    let mut cluster = crate::fleet::cluster::tests::cluster_with(&[old.clone()], &[("w1", "ssd")]);
+    let mut cluster =
+        crate::fleet::cluster::tests::cluster_with(std::slice::from_ref(&old), &[("w1", "ssd")]);
     crate::fleet::cluster::tests::obey(&mut cluster, "w1", 1000);
     let mut fleet = FleetFile::default();
     fleet.suspend.vms.insert(old.id.clone());
     let message = fleet_yaml(&mut cluster, 2, fleet);
     cluster.publish(&message, 2000);
-    let message = publication(&mut cluster, 3, &[new.clone()]);
+    let message = publication(&mut cluster, 3, std::slice::from_ref(&new));
     cluster.publish(&message, 3000);
     cluster.tick(3000);
     let mut snapshot = cluster.snapshot(3000);

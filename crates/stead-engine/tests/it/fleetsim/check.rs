@@ -235,8 +235,14 @@ impl World {
         let Some(index) = self.leader() else { return };
         let clock = self.masters[index].clock(self.now);
         let Some(master) = self.masters[index].lead.as_ref().map(|lead| &lead.cluster) else { return };
-        // What was scaled away and comes back is new.
-        self.taken.retain(|key, _| master.durable.placements.contains_key(key));
+        // What was scaled away and comes back is new. What was on a worker that is given up is away by that, unless it is at work
+        // when that comes back.
+        let given_up = &master.given_up.given_up;
+        self.taken.retain(|key, (worker, old)| {
+            let seen = master.ears.get(worker).and_then(|ear| ear.seen.get(key));
+            let works = seen.is_some_and(|seen| seen.seen.vm_hash == Some(*old) && seen.seen.ready);
+            master.durable.placements.contains_key(key) && (works || !given_up.contains(worker))
+        });
         for (key, placement) in &master.durable.placements {
             let Some(spec) = master.desired_spec(&key.vm) else { continue };
             let ear = placement.worker.as_ref().and_then(|worker| master.ears.get(worker));
