@@ -598,6 +598,10 @@ fn groups(cluster: &Cluster) -> Vec<GroupStatus> {
 
 /// Returns what `fleet.yaml` says of VMs and groups that are not there. What runs is, though nobody wants it any more.
 fn notes(cluster: &Cluster, fleet: &FleetFile) -> Vec<String> {
+    // Most name nothing, and a fleet may be large.
+    if fleet.suspend.vms.is_empty() && fleet.groups.is_empty() {
+        return Vec::new();
+    }
     let groups = cluster.durable.groups.iter().filter(|(name, _)| **name != GroupName::fleet());
     let wanted = groups.clone().flat_map(|(_, group)| [group.active(), group.highest()]).flatten();
     let wanted = wanted.flat_map(|generation| &generation.specs).map(|spec| &spec.id);
