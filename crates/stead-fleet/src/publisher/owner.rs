@@ -181,8 +181,12 @@ impl Owner {
             reporters.spawn(door.serve());
         }
         if let Some(work) = self.kept.work.as_mut().filter(|work| !work.is_done) {
-            // What failed is tried once more: VMs may move between it and what has not ended.
-            work.groups.retain(|_, row| row.failure.is_none());
+            let ended = work.ended();
+            let is_open = |group: &GroupName| *group != GroupName::fleet() && !ended.contains(group);
+            if work.groups.keys().any(is_open) {
+                // What failed is tried once more: VMs may move between it and what has not ended.
+                work.groups.retain(|_, row| row.failure.is_none());
+            }
             self.start();
         }
         loop {

@@ -284,14 +284,19 @@ impl Cluster {
         }
     }
 
-    /// Settles where everything goes, and writes it down.
-    pub(super) fn place(&mut self, now: Millis) {
+    /// Tells the scheduler what may be moved now.
+    pub(super) fn load_policy(&mut self, now: Millis) {
         let policy = self.policy_now(now);
         if policy != self.schedule_policy {
             self.schedule_policy = policy.clone();
             self.scheduler.set_policy(policy);
             self.is_dirty = true;
         }
+    }
+
+    /// Settles where everything goes, and writes it down.
+    pub(super) fn place(&mut self, now: Millis) {
+        self.load_policy(now);
         let workers = self.worker_views(now);
         self.load_holds(&workers);
         for view in workers {
@@ -360,11 +365,6 @@ impl Cluster {
         let event = Event::of_instance(kind, key, Some(&change.to), &reason.unwrap_or_default());
         let event = self.mark_move(event, &key.vm);
         self.events.push(event);
-        if let Some(runs) = runs {
-            let event = Event::of_instance(EventKind::Released, key, Some(&change.to), &runs.to_string());
-            let event = self.mark(event, &key.vm, None);
-            self.events.push(event);
-        }
     }
 
     /// Returns the active generation of what `fleet.yaml` says, which is published before the VMs of the same commit.

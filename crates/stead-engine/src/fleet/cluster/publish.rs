@@ -263,6 +263,8 @@ impl Cluster {
             let hash = self.target(&spec.id).unwrap_or_else(|| vm_hash(&spec));
             self.durable.specs.insert((spec.id.clone(), hash), spec);
         }
+        // What is frozen from now on is so before anything of it goes.
+        self.load_policy(now);
         self.load_desired();
         for name in due.keys() {
             self.claim(name, now);

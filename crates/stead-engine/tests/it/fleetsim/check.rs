@@ -75,8 +75,9 @@ impl World {
                 self.check_place(after, key, worker);
             }
             if old.is_some_and(|old| old.released != placement.released) {
-                let is_told = is_told(key, &[EventKind::Released], None);
-                assert!(is_told, "no-act-without-event: {key} has another spec");
+                // What gets its place back has the spec that it runs there.
+                let kinds = [EventKind::Released, EventKind::Placed, EventKind::Moved];
+                assert!(is_told(key, &kinds, None), "no-act-without-event: {key} has another spec");
             }
             for worker in old.iter().flat_map(|old| &old.leaving).filter(|worker| {
                 !placement.leaving.contains(*worker) && placement.worker.as_ref() != Some(*worker)
@@ -235,13 +236,18 @@ impl World {
         let Some(index) = self.leader() else { return };
         let clock = self.masters[index].clock(self.now);
         let Some(master) = self.masters[index].lead.as_ref().map(|lead| &lead.cluster) else { return };
-        // What was scaled away and comes back is new. What was on a worker that is given up is away by that, unless it is at work
-        // when that comes back.
+        // What was scaled away and comes back is new. What has no place, or is on a worker that is given up, is away by that,
+        // unless it is at work when that comes back.
         let given_up = &master.given_up.given_up;
         self.taken.retain(|key, (worker, old)| {
             let seen = master.ears.get(worker).and_then(|ear| ear.seen.get(key));
-            let works = seen.is_some_and(|seen| seen.seen.vm_hash == Some(*old) && seen.seen.ready);
-            master.durable.placements.contains_key(key) && (works || !given_up.contains(worker))
+            // A spec that nobody knows any more cannot be gone back to.
+            let is_known = master.durable.specs.contains_key(&(key.vm.clone(), *old));
+            let works =
+                seen.is_some_and(|seen| seen.seen.vm_hash == Some(*old) && seen.seen.ready) && is_known;
+            let placement = master.durable.placements.get(key);
+            let is_lost = given_up.contains(worker) || placement.is_some_and(|one| one.worker.is_none());
+            placement.is_some() && (works || !is_lost)
         });
         for (key, placement) in &master.durable.placements {
             let Some(spec) = master.desired_spec(&key.vm) else { continue };
