@@ -330,7 +330,8 @@ impl Run {
                 self.kept.insert(task, rows);
             }
         }
-        for name in resumed.rerun.iter().chain(&resumed.assumed_done) {
+        // What is assumed done is so once it is written down: until then it stays something to ask about.
+        for name in &resumed.rerun {
             if let Some(task) = self.graph.index_of(name.as_str()) {
                 for row in self.kept.entry(task).or_default() {
                     row.interrupted = false;
@@ -365,6 +366,10 @@ impl Run {
         self.undecided[section_slot(section)] += 1;
         let replaced = matches!(&event.kind, EventKind::RunResumed(resumed) if resumed.replaced.contains(&self.plan.task(task).name));
         let mut rows = finished.rows().into_owned();
+        if rows.is_empty() {
+            // It was not started again since it was interrupted: what was known of it then holds.
+            rows = self.kept.remove(&task).unwrap_or_default();
+        }
         let used = rows.iter().map(|row| row.attempt).max().unwrap_or(0);
         let base = self.attempt_base.entry(task).or_default();
         *base = used.max(*base);

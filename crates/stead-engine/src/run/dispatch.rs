@@ -247,7 +247,7 @@ impl Run {
     }
 
     /// A row whose attempt was interrupted fails, or counts as done if a person said so.
-    fn settle_interrupted(
+    pub(super) fn settle_interrupted(
         &mut self,
         task: TaskIndex,
         row: u32,
@@ -265,6 +265,12 @@ impl Run {
             }
         };
         self.row_decided(task, row, result, now, turn);
+    }
+
+    /// Returns why a task that did not start again is not only left out: a person has to decide about it.
+    pub(super) fn awaited_decision(&self, task: TaskIndex) -> Option<String> {
+        let row = self.kept.get(&task)?.iter().find(|row| row.interrupted)?;
+        (!self.assumed_done.contains(&task)).then(|| self.interrupted_message(task, row.host.as_ref()))
     }
 
     fn interrupted_message(&self, task: TaskIndex, host: Option<&stead_model::HostName>) -> String {

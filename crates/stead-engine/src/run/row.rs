@@ -107,7 +107,9 @@ impl Row {
         if let EventKind::HostResult { attempt, result, .. } = &event.kind {
             self.attempt = self.attempt.max(*attempt);
             self.changed |= result.changed;
-            self.interrupted = result.class == Some(ErrorClass::Interrupted);
+            // What did not run again is as interrupted as it was.
+            self.interrupted = result.class == Some(ErrorClass::Interrupted)
+                || self.interrupted && result.status == Status::NotRun;
             for inverse in [&result.inverse, &result.unrecorded_inverse] {
                 if !inverse.is_empty() {
                     self.inverse.clone_from(inverse);

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use stead_model::event::{EventKind, RunFinished, RunKind};
+use stead_model::event::{EventKind, RunFinished, RunKind, TaskResult};
 use stead_model::plan::{OnFailure, Section, TaskIndex};
-use stead_model::{ExitCode, RunStatus, Status};
+use stead_model::{ErrorClass, ExitCode, RunStatus, Status};
 
 use crate::task_state::TaskState;
 
@@ -53,7 +53,8 @@ impl Run {
         }
     }
 
-    /// Decides every task of a section that did not start as `not_run`.
+    /// Decides every task of a section that did not start as `not_run`. Those that were interrupted fail, so that a person
+    /// hears of all of them at once.
     fn leave_out(&mut self, section: Section, now: Now, turn: &mut Turn) {
         if self.undecided[section_slot(section)] == 0 {
             return;
@@ -62,7 +63,14 @@ impl Run {
         for i in 0..self.plan.tasks.len() {
             let task = TaskIndex(u32::try_from(i).expect("at most 1,000,000 tasks"));
             if self.plan.task(task).section == section && self.states[i].decision().is_none() {
-                let kind = EventKind::TaskNotRun { task: self.name(task), reason: reason.clone() };
+                let kind = match self.awaited_decision(task) {
+                    Some(error) => {
+                        let (class, error) = (Some(ErrorClass::Interrupted), Some(error));
+                        let result = TaskResult { class, error, ..TaskResult::new(Status::Failed) };
+                        EventKind::TaskFinished { task: self.name(task), result: Box::new(result) }
+                    }
+                    None => EventKind::TaskNotRun { task: self.name(task), reason: reason.clone() },
+                };
                 self.emit(Some(task), None, kind, now, turn);
             }
         }

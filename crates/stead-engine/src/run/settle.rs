@@ -286,6 +286,12 @@ impl Run {
                 RowState::Backoff => {
                     RowResult { error: Some(reason.to_owned()), ..RowResult::new(Status::Cancelled) }
                 }
+                RowState::Pending if state.interrupted => {
+                    if let Some(host) = state.host.clone() {
+                        self.settle_interrupted(task, row, &host, now, turn);
+                    }
+                    continue;
+                }
                 RowState::Pending => {
                     RowResult { reason: Some(reason.to_owned()), ..RowResult::new(Status::NotRun) }
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stead_engine::run::ResumeChoice;
 use stead_model::event::EventKind;
 use stead_model::plan::{Backoff, HostFailure, Mutex, MutexScope, Retry, Settings, Size};
-use stead_model::{Event, Status};
+use stead_model::{ErrorClass, Event, Status};
 
 use super::simulate::{World, assert_ordered, compile, on_hosts, simulate, task};
 
@@ -227,4 +227,56 @@ fn a_resume_keeps_what_is_done_and_runs_nothing_ahead_of_what_starts_over() {
     let mut replayed = World::new(&plan, &fine);
     replayed.run.replay(&resumed.events).unwrap();
     assert_eq!(replayed.run.report(), report);
+}
+
+/// Section 11: attempts that were interrupted together are all told of, and each stays so until a person decides about it.
+#[test]
+fn every_interrupted_attempt_waits_for_a_decision_of_its_own() {
+    let tasks = ["a", "b"].map(|name| on_hosts(name, &[], 2, Settings::default()));
+    let plan = compile(|_| {}, tasks.to_vec());
+    let mut world = World::new(&plan, &fine);
+    world.begin();
+    let mut events = world.events;
+    assert_eq!(attempts_of("b", &events), [1, 1], "both are under way when the driver dies");
+
+    let mut resume = |rerun: &[&str], assume_done: &[&str]| {
+        let names = |names: &[&str]| {
+            names.iter().map(|name| stead_model::TaskName::parse(name).unwrap()).collect::<Vec<_>>()
+        };
+        let choice =
+            ResumeChoice { rerun: names(rerun), assume_done: names(assume_done), ..ResumeChoice::default() };
+        let mut resumed = World::new(&plan, &fine);
+        resumed.run.replay(&events).unwrap();
+        resumed.events = std::mem::take(&mut events);
+        resumed.resume(choice);
+        let report = resumed.finish(&[0]);
+        let mut replayed = World::new(&plan, &fine);
+        replayed.run.replay(&resumed.events).unwrap();
+        assert_eq!(replayed.run.report(), report);
+        events = resumed.events;
+        let interrupted = report.tasks.iter().map(|task| task.class == Some(ErrorClass::Interrupted));
+        (interrupted.collect::<Vec<_>>(), attempts_of("a", &events), attempts_of("b", &events))
+    };
+    assert_eq!(resume(&[], &[]), (vec![true, true], vec![1, 1], vec![1, 1]), "both are told of");
+    // One decision is none about the other, which fails and stops what was begun.
+    let (interrupted, _, b) = resume(&["a"], &[]);
+    assert_eq!((interrupted[1], b), (true, vec![1, 1]));
+    let (interrupted, a, b) = resume(&[], &["b"]);
+    assert_eq!(
+        (interrupted, b),
+        (vec![false, false], vec![1, 1]),
+        "`b` was assumed done and never ran again"
+    );
+    assert!(
+        a.iter().any(|attempt| *attempt > 1) && !a[2..].contains(&1),
+        "numbers go on, and so do logs: {a:?}"
+    );
+}
+
+fn attempts_of(name: &str, events: &[Event]) -> Vec<u32> {
+    let started = events.iter().filter_map(|event| match &event.kind {
+        EventKind::AttemptStarted { task, attempt, .. } if task.as_str() == name => Some(*attempt),
+        _ => None,
+    });
+    started.collect()
 }

@@ -65,6 +65,40 @@ fn an_interrupted_command_can_be_assumed_done() {
     lab.verify("r1");
 }
 
+/// Case 20: commands that are interrupted together are all told of; deciding about one says nothing about the other.
+#[test]
+fn each_interrupted_command_is_asked_for_by_itself() {
+    let blocks = |name: &str| {
+        format!(
+            "  - {{name: {name}, shell: \"echo {name}; echo {name} >> out-{name}; touch {name}.started; \
+             while ! test -e go; do sleep 0.02; done; echo done\"}}\n"
+        )
+    };
+    let lab = Lab::new(&format!(
+        "api_version: v1\nname: two\ngrace: 1s\ntasks:\n{}{}",
+        blocks("left"),
+        blocks("right")
+    ));
+    let running = lab.start_plan("r1", &[]);
+    lab.wait_for_file("left.started");
+    lab.wait_for_file("right.started");
+    running.kill_hard();
+    lab.write("go", "");
+    let report = lab.run(["resume", "r1", "--json"]).exits(1).document();
+    for name in ["left", "right"] {
+        assert_eq!(task(&report, name)["class"], "interrupted", "{name}");
+    }
+    lab.run(["resume", "r1"]).exits(1).says("stead resume r1 --rerun left --rerun right");
+    // What is begun meanwhile is stopped by the failure of the other.
+    let report = lab.run(["resume", "r1", "--rerun", "left", "--json"]).exits(1).document();
+    assert_eq!(task(&report, "right")["class"], "interrupted");
+    assert_eq!(lab.read("out-right"), "right\n");
+    let report = lab.run(["resume", "r1", "--assume-done", "right", "--json"]).exits(0).document();
+    assert_eq!(statuses(&report), ["left:changed", "right:changed"]);
+    assert_eq!(lab.read("out-right"), "right\n");
+    lab.verify("r1");
+}
+
 /// Section 11: `interrupted: retry` and `idempotent: true` run again without being asked, and use up no retry.
 #[test]
 fn an_interrupted_task_that_may_run_again_does() {
