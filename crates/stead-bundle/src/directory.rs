@@ -207,17 +207,14 @@ impl RunDirectory {
     }
 
     /// Returns the log of `stream` of an attempt on `host`, none for a functional task's own output.
-    ///
-    /// `announced` is how many of its bytes the event log already points to: 0, unless a run goes on.
     pub fn log_file(
         &self,
         task: &TaskName,
         host: Option<&HostName>,
         attempt: u32,
         stream: Stream,
-        announced: u64,
     ) -> LogFile {
-        LogFile::new(Arc::clone(&self.path), task, host, attempt, stream, announced)
+        LogFile::new(Arc::clone(&self.path), task, host, attempt, stream)
     }
 
     /// Writes data that is too long for the event log; returns its path within the bundle, for `data_file`.

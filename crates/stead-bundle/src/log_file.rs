@@ -1,4 +1,4 @@
-//! The log of one attempt's stream: made at the first byte, announced in the event log now and then.
+//! The log of one attempt's stream: made at the first byte, never shortened.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -20,26 +20,22 @@ pub struct LogFile {
     relative: String,
     file: Option<File>,
     len: u64,
-    announced: u64,
 }
 
 impl LogFile {
     /// Returns the log of `stream` of an attempt on `host`, none for a functional task's own output.
-    ///
-    /// `announced` is how many of its bytes the event log already points to: 0, unless a run goes on.
     pub(crate) fn new(
         bundle: Arc<Path>,
         task: &TaskName,
         host: Option<&HostName>,
         attempt: u32,
         stream: Stream,
-        announced: u64,
     ) -> Self {
         // No host is called `_`.
         let host = host.map_or("_", HostName::as_str);
         let file = file_name(host, &format!(".{attempt}.{}", stream.as_str()));
         let relative = format!("{LOGS}/{}/{file}", file_name(task.as_str(), ""));
-        Self { bundle, relative, file: None, len: announced, announced }
+        Self { bundle, relative, file: None, len: 0 }
     }
 
     /// Returns the path within the bundle, as `log` events name it.
@@ -47,15 +43,14 @@ impl LogFile {
         &self.relative
     }
 
-    /// Appends `bytes`. On an error some of them may be in the file; they count.
-    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), RecordError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
+    /// Appends `bytes` and returns where in the file they begin: after whatever was there, at the first call too. On an
+    /// error some of them may be in the file; they count.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<u64, RecordError> {
         if self.file.is_none() {
             self.open()?;
         }
-        let Some(file) = &mut self.file else { return Ok(()) };
+        let start = self.len;
+        let Some(file) = &mut self.file else { return Ok(start) };
         while !bytes.is_empty() {
             match file.write(bytes) {
                 Ok(0) => return Err(self.failed("write")(io::ErrorKind::WriteZero.into())),
@@ -67,14 +62,7 @@ impl LogFile {
                 Err(error) => return Err(self.failed("write")(error)),
             }
         }
-        Ok(())
-    }
-
-    /// Returns offset and length of the bytes not announced yet, and counts them as announced from now on.
-    pub fn take_announcement(&mut self) -> Option<(u64, u64)> {
-        let (offset, len) = (self.announced, self.len - self.announced);
-        self.announced = self.len;
-        (len > 0).then_some((offset, len))
+        Ok(start)
     }
 
     fn open(&mut self) -> Result<(), RecordError> {
@@ -90,10 +78,7 @@ impl LogFile {
             other => other,
         };
         let file = file.map_err(self.failed("open"))?;
-        // What a dead driver wrote and did not announce is announced with what comes now.
-        let found = file.metadata().map_err(self.failed("open"))?.len();
-        self.announced = self.announced.min(found);
-        self.len = found;
+        self.len = file.metadata().map_err(self.failed("open"))?.len();
         self.file = Some(file);
         Ok(())
     }

@@ -44,6 +44,7 @@ use crate::remote::{self, HostPool, Lost, Sending};
 
 use operate::Ran;
 use output::AttemptOutput;
+pub(crate) use output::OpenStreams;
 use render::{RenderError, render};
 use row::{failed, is_failed_check, join, not_checkable, predicted, timed_out};
 
@@ -104,6 +105,8 @@ pub(crate) struct Executor {
     pub(crate) parents: Arc<[RunId]>,
     pub(crate) grace: Duration,
     pub(crate) wants_output: bool,
+    /// What operations of closures write to.
+    pub(crate) open_streams: OpenStreams,
     /// Where copies for `undo: auto` go; of a run that is not recorded there are none.
     pub(crate) undo: UndoStore,
     /// The run's locks, while it goes on; dangling if it takes none. Work that outlives the run must not keep them.
@@ -623,7 +626,7 @@ impl Executor {
         let attempt =
             Attempt { task: cx.task, row: 0, host: Some(host.clone()), attempt: cx.attempt, from_part: 0 };
         let scope = self.host_scope(self.guard_scope(cx.task, cx.run_status), &host, 0);
-        let output = AttemptOutput::new(&self, &attempt);
+        let output = AttemptOutput::shared(&self, &attempt, &host);
         let context = self.op_context(&attempt, &host, cx.cancel.clone(), output.sink(), scope.clone());
         let result = self.run_part(&part, &context, &scope, false).await;
         output.finish().await;

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use stead_bundle::{CreateError, KnownHashes, NewRun, RecordError, RunDirectory};
 use stead_model::bundle::{EndedBy, PlanMeta, RunMeta, Versions};
-use stead_model::event::RunKind;
+use stead_model::event::{EventKind, RunKind};
 use stead_model::plan::{Digest, Plan};
 use stead_model::report::Report;
 use stead_model::steps::StepsMeta;
 use stead_model::time::Timestamp;
-use stead_model::{RunId, RunStatus, Status};
+use stead_model::{Event, RunId, RunStatus, Status};
 
 /// The commit this program was built from, if that was known.
 pub const GIT_COMMIT: Option<&str> = option_env!("STEAD_GIT_COMMIT");
@@ -22,6 +23,8 @@ pub(crate) struct Recording {
     meta: RunMeta,
     /// Hashes that need not be computed again when the bundle is sealed.
     known: KnownHashes,
+    /// For a run that goes on: how much of each log the journal points to, and none for logs that were written to since.
+    announced: Option<Mutex<BTreeMap<String, Option<u64>>>>,
 }
 
 /// Adds what a front door knows to the metadata of a run that ended.
@@ -92,11 +95,31 @@ impl Recording {
             Place::State(state) => RunDirectory::create(state, &new)?,
             Place::Below(runs) => RunDirectory::create_below(runs, &new)?,
         };
-        Ok(Self { directory, meta, known: KnownHashes::default() })
+        Ok(Self { directory, meta, known: KnownHashes::default(), announced: None })
     }
 
-    pub(crate) fn reopened(directory: RunDirectory, meta: RunMeta) -> Self {
-        Self { directory, meta, known: KnownHashes::default() }
+    /// Returns the recording of a run that goes on after `events`.
+    pub(crate) fn reopened(directory: RunDirectory, meta: RunMeta, events: &[Event]) -> Self {
+        let mut announced = BTreeMap::new();
+        for event in events {
+            if let EventKind::Log { file, offset, len, .. } = &event.kind {
+                announced.insert(file.clone(), Some(offset + len));
+            }
+        }
+        Self { directory, meta, known: KnownHashes::default(), announced: Some(Mutex::new(announced)) }
+    }
+
+    /// Returns how much of a log the journal of the run that goes on here points to, the first time it is asked for this
+    /// log: whoever wrote to it since has announced it.
+    pub(crate) fn announced_before(&self, file: &str) -> Option<u64> {
+        let mut announced = self.announced.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        match announced.get_mut(file) {
+            Some(end) => end.take(),
+            None => {
+                announced.insert(file.to_owned(), None);
+                Some(0)
+            }
+        }
     }
 
     /// Returns this recording with hashes that need not be computed again.

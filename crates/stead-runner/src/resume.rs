@@ -245,7 +245,7 @@ impl Runner {
         if found.dropped_bytes > 0 {
             journal::repair(&events_path, found.good_len).map_err(ResumeError::Repair)?;
         }
-        let mut recording = Recording::reopened(directory, meta).knowing(self.known_hashes());
+        let mut recording = Recording::reopened(directory, meta, &found.events).knowing(self.known_hashes());
         let steps = self.provenance.steps.clone();
         recording.begin_segment(segment, plan.compiled.hash, steps).map_err(ResumeError::Record)?;
         // A driver that died right after it made the directory has left no journal.
@@ -296,7 +296,7 @@ impl Runner {
         if found.dropped_bytes > 0 {
             journal::repair(&directory.events_path(), found.good_len).map_err(ResumeError::Repair)?;
         }
-        let recording = Recording::reopened(directory, meta).knowing(self.known_hashes());
+        let recording = Recording::reopened(directory, meta, &found.events).knowing(self.known_hashes());
         for failure in recording.finish(&report, None) {
             let text = format!("the recording is incomplete: {failure}");
             report.warnings.push(Warning::new("record/incomplete", text));

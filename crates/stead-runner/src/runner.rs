@@ -30,7 +30,7 @@ use crate::cancel::Canceller;
 use crate::clock;
 use crate::dispatcher::{Answer, CHANNEL, Dispatcher, Durability};
 use crate::executor::facts::Facts;
-use crate::executor::{Executor, HostTable};
+use crate::executor::{Executor, HostTable, OpenStreams};
 use crate::hosts::InventoryHosts;
 use crate::journal::Journal;
 use crate::lock::{self, HostLockError, HostLocks, Lockable, RunLocks};
@@ -687,6 +687,7 @@ impl Runner {
             run_id: run.run_id().cloned(),
             grace: plan.plan().grace,
             wants_output: self.observers.iter().any(|observer| observer.wants_output()),
+            open_streams: OpenStreams::default(),
             recording: recording.clone(),
             undo: match (&recording, run.run_id()) {
                 (Some(_), Some(run_id)) => UndoStore::new(self.undo_places(), run_id.clone()),

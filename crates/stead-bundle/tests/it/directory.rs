@@ -41,7 +41,7 @@ fn a_new_run_directory_has_its_files_and_modes() {
 
     let task = TaskName::parse("p[eu]").unwrap();
     let host = HostName::parse("web@10.0.0.1:22").unwrap();
-    let mut log = run.log_file(&task, Some(&host), 2, Stream::Stderr, 0);
+    let mut log = run.log_file(&task, Some(&host), 2, Stream::Stderr);
     assert!(!path.join("logs").exists(), "nothing before the first byte");
     log.write(b"hello").unwrap();
     let log_path = path.join("logs/p[eu]/web@10.0.0.1:22.2.stderr");
@@ -60,24 +60,18 @@ fn a_new_run_directory_has_its_files_and_modes() {
 }
 
 #[test]
-fn logs_announce_every_byte_once_and_go_on_where_a_dead_driver_stopped() {
+fn logs_say_where_their_bytes_are_and_go_on_where_a_dead_driver_stopped() {
     let state = tempfile::tempdir().unwrap();
     let run = create(state.path(), "r1");
     let task = TaskName::parse("t").unwrap();
-    let mut log = run.log_file(&task, None, 1, Stream::Stdout, 0);
-    assert_eq!(log.take_announcement(), None);
-    log.write(b"abc").unwrap();
-    log.write(b"de").unwrap();
-    assert_eq!(log.take_announcement(), Some((0, 5)));
-    assert_eq!(log.take_announcement(), None);
-    log.write(b"fgh").unwrap();
+    let mut log = run.log_file(&task, None, 1, Stream::Stdout);
+    assert_eq!(log.write(b"abc").unwrap(), 0);
+    assert_eq!(log.write(b"de").unwrap(), 3);
     drop(log);
 
-    let mut log = run.log_file(&task, None, 1, Stream::Stdout, 5);
-    assert_eq!(log.take_announcement(), None);
-    log.write(b"i").unwrap();
-    assert_eq!(log.take_announcement(), Some((5, 4)));
-    assert_eq!(fs::read(run.path().join("logs/t/_.1.stdout")).unwrap(), b"abcdefghi");
+    let mut log = run.log_file(&task, None, 1, Stream::Stdout);
+    assert_eq!(log.write(b"f").unwrap(), 5);
+    assert_eq!(fs::read(run.path().join("logs/t/_.1.stdout")).unwrap(), b"abcdef");
 }
 
 #[test]
@@ -86,7 +80,7 @@ fn long_names_fit_the_file_system() {
     let run = create(state.path(), "r1");
     let task = TaskName::parse(&format!("{}[{}]", "t".repeat(128), "k".repeat(128))).unwrap();
     let host = HostName::parse(&"h".repeat(253)).unwrap();
-    let mut log = run.log_file(&task, Some(&host), 1000, Stream::Stdout, 0);
+    let mut log = run.log_file(&task, Some(&host), 1000, Stream::Stdout);
     log.write(b"x").unwrap();
     assert_eq!(fs::read(run.path().join(log.relative_path())).unwrap(), b"x");
 }

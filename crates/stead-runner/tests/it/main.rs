@@ -4,4 +4,5 @@
 
 mod functions;
 mod locking;
+mod logs;
 mod secrecy;
