@@ -352,6 +352,27 @@ fn three_levels_by_push(runtime: &str) {
     assert_eq!(statuses(&gone), all("destroyed", &["c", "b", "a"]));
 }
 
+/// Section 7: each level has a network that none of those above is, although a level has no way to one further above.
+#[test]
+fn every_level_of_containers_has_a_network_of_its_own() {
+    if is_skipped("runc") {
+        return;
+    }
+    let [a, b, c] = three("runc");
+    let c = format!("{c}, hosting: {{runtime: runc}}");
+    let harbour = Harbour::new("runc", &[a.as_str(), b.as_str(), c.as_str(), "name: d, parent: c"], "");
+    let made = harbour.make(&[]);
+    let networks: std::collections::BTreeSet<String> = made["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["ip"].as_str().unwrap().rsplit_once('.').unwrap().0.to_owned())
+        .collect();
+    assert_eq!(networks.len(), 4, "{made}");
+    assert_eq!(harbour.on("d", &["hostname"]), "d");
+    harbour.clear();
+}
+
 /// ST-4, push, with runc.
 #[test]
 fn three_levels_of_containers_are_pushed_with_runc() {

@@ -423,7 +423,12 @@ impl Plugged {
             return Self::rootless(home, program, &cards, init);
         }
         let subnet = Cidr::parse(&order.subnet).map_err(|error| MachineError::Invalid(error.to_string()))?;
-        let addresses = network::plug(home, &cards, subnet, init)?;
+        let found = network::plug(home, &cards, subnet, init)?;
+        let (addresses, bridges): (Vec<Ipv4Addr>, Vec<Cidr>) = found.into_iter().unzip();
+        if spec.hosts {
+            network::tell_above(&home.file("volume"), &bridges)
+                .map_err(|error| home.failed("start", &error))?;
+        }
         let passing = Passing::open(&cards, &addresses)?;
         Ok(Self { addresses, _passing: passing, ..Self::default() })
     }

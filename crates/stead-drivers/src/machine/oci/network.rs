@@ -1,7 +1,8 @@
 //! Networks of containers: a bridge per level, a pair of virtual cards per machine, addresses that are free.
 //!
-//! A level is a /24 of the host's subnet that nothing on this machine has a way to yet, so that a machine in a machine
-//! gets another one. Cards go with the network namespace of their machine, and the bridge with the last card on it.
+//! A level is a /24 of the host's subnet that nothing on this machine has a way to yet and none of the levels above it is, so
+//! that a machine in a machine gets another one at any depth: a machine that makes machines is told which those are. Cards
+//! go with the network namespace of their machine, and the bridge with the last card on it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use stead_model::site::address::Cidr;
 use stead_runner::machine::MachineError;
 
+use super::bundle::VOLUME;
 use crate::machine::home::{Home, read, write};
 use crate::machine::local::LOOK_AGAIN;
 use crate::machine::vm::device::{
@@ -25,6 +27,8 @@ use crate::machine::vm::network::{Addressed, Card, Wire, addresses_of, free_addr
 
 /// What of a machine is plugged in where.
 const FILE: &str = "network.json";
+/// The networks of the levels around a machine that makes machines, its own too; in its volume.
+const ABOVE: &str = "networks.json";
 /// How long a device may take to go.
 const GOING: Duration = Duration::from_secs(5);
 /// The size of a level.
@@ -85,13 +89,27 @@ pub(super) fn raise_loopback(pid: u32) -> Result<(), MachineError> {
     within(pid, || ip(&["link", "set", "dev", "lo", "up"]).map(drop))
 }
 
-/// Plugs a machine in, whose first process is `pid`, and returns its addresses. Blocks.
+/// Tells a machine that makes machines which networks the levels around it are: its own bridges', and those above.
+pub(super) fn tell_above(volume: &Path, bridges: &[Cidr]) -> io::Result<()> {
+    let mut networks = above(Path::new(VOLUME));
+    networks.extend(bridges);
+    let texts: Vec<String> = networks.iter().map(ToString::to_string).collect();
+    write(&volume.join(ABOVE), &texts)
+}
+
+/// Returns the networks of the levels around the machine with this volume.
+fn above(volume: &Path) -> Vec<Cidr> {
+    let texts: Vec<String> = read(&volume.join(ABOVE)).unwrap_or_default();
+    texts.iter().filter_map(|text| Cidr::parse(text).ok()).collect()
+}
+
+/// Plugs a machine in, whose first process is `pid`, and returns its addresses, each with its bridge's. Blocks.
 pub(super) fn plug(
     home: &Home,
     cards: &[Card],
     subnet: Cidr,
     pid: u32,
-) -> Result<Vec<Ipv4Addr>, MachineError> {
+) -> Result<Vec<(Ipv4Addr, Cidr)>, MachineError> {
     let failed = |error: io::Error| home.failed("plug in", &error);
     let _one_at_a_time = device::hold()?;
     let Plugged { addresses: last, making: half_made, .. } = Plugged::of(home.directory());
@@ -115,7 +133,7 @@ pub(super) fn plug(
     write(&home.file(FILE), &plugged).map_err(failed)?;
     plugged.addresses.clear();
     plugged.making.clear();
-    let mut taken = beside(home);
+    let (mut taken, mut found) = (beside(home), Vec::new());
     for (index, (card, bridge)) in cards.iter().zip(&bridges).enumerate() {
         let gateway = ensure_bridge(bridge, &aside_name(home, index), subnet)?;
         for (address, holder) in device::on_bridge(home, bridge) {
@@ -152,12 +170,13 @@ pub(super) fn plug(
         let way_out = way_out(card, address, gateway.address)?;
         within(pid, || set_up(&inside, &card.mac, address, way_out, index == 0))?;
         plugged.addresses.push(own);
+        found.push((own, gateway));
     }
     if bridges.is_empty() {
         raise_loopback(pid)?;
     }
     write(&home.file(FILE), &plugged).map_err(failed)?;
-    Ok(plugged.addresses)
+    Ok(found)
 }
 
 /// Returns where what a card cannot reach goes: where it was told, else to its bridge.
@@ -316,7 +335,8 @@ fn ensure_bridge(bridge: &str, aside: &str, subnet: Cidr) -> Result<Cidr, Machin
     let routes = routes.iter().filter_map(|route| {
         Cidr::parse(&route.dst).or_else(|_| Cidr::parse(&format!("{}/32", route.dst))).ok()
     });
-    let taken: Vec<Cidr> = devices.iter().flat_map(Addressed::addresses).chain(routes).collect();
+    let devices = devices.iter().flat_map(Addressed::addresses);
+    let taken: Vec<Cidr> = devices.chain(routes).chain(above(Path::new(VOLUME))).collect();
     let level = free_level(subnet, &taken).ok_or_else(|| {
         MachineError::failed(format!("{subnet} has no network that this machine has no way to yet"))
     })?;
@@ -375,6 +395,21 @@ mod tests {
         );
         assert_eq!(free_level(subnet, &[cidr("10.0.0.0/8")]), None);
         assert_eq!(free_level(cidr("10.9.8.0/28"), &[]), Some(cidr("10.9.8.1/28")));
+    }
+
+    /// Nodes, section 7: each level has a free network, also where the way to one further above is that to everywhere.
+    #[test]
+    fn a_machine_knows_the_networks_of_the_levels_above() {
+        let volume = tempfile::tempdir().unwrap();
+        assert_eq!(above(volume.path()), []);
+        tell_above(volume.path(), &[cidr("10.44.0.1/24"), cidr("10.44.1.1/24")]).unwrap();
+        let told = above(volume.path());
+        assert_eq!(free_level(cidr("10.44.0.0/16"), &told), Some(cidr("10.44.2.1/24")));
+        // Whatever the machine makes of it.
+        fs::write(volume.path().join(ABOVE), "[\"nowhere\", \"10.44.0.7/32\"]").unwrap();
+        assert_eq!(above(volume.path()), [cidr("10.44.0.7/32")]);
+        fs::write(volume.path().join(ABOVE), "{").unwrap();
+        assert_eq!(above(volume.path()), []);
     }
 
     #[test]
