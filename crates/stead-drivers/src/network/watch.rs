@@ -243,9 +243,20 @@ impl Watch {
     }
 }
 
+/// Makes the place of all. Who changes networks of machines removes the empty one above it, perhaps just now.
+fn make_place() -> io::Result<()> {
+    let mut tries = 1..100;
+    loop {
+        match DirBuilder::new().recursive(true).mode(0o700).create(PLACE) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries.next().is_some() => {}
+            made => return made,
+        }
+    }
+}
+
 /// Makes a directory that nobody else has.
 fn make_directory() -> io::Result<PathBuf> {
-    DirBuilder::new().recursive(true).mode(0o700).create(PLACE)?;
+    make_place()?;
     for number in 1..10_000 {
         let directory = Path::new(PLACE).join(number.to_string());
         match DirBuilder::new().mode(0o700).create(&directory) {

@@ -10,7 +10,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 use stead_runner::machine::MachineError;
 
 use super::network::{ip, is_device};
-use crate::machine::home::{Found, Home};
+use crate::machine::home::{Found, Home, is_same};
 use crate::machine::local::LOOK_AGAIN;
 
 /// Network devices of this machine.
@@ -174,28 +174,64 @@ pub(crate) fn refuse_twin(home: &Home, bridge: &str, mac: &str) -> Result<(), Ma
     }
 }
 
-/// Waits until nobody else changes networks of this machine. Dropping it lets go. Blocks.
-pub(crate) fn hold() -> Result<File, MachineError> {
-    let failed = |error: io::Error| MachineError::failed(format!("{LOCK} cannot be held: {error}"));
-    let place = Path::new(LOCK).parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(0o755).create(place).map_err(failed)?;
-    let file =
-        File::options().create(true).truncate(false).write(true).mode(0o600).open(LOCK).map_err(failed)?;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                std::thread::sleep(LOOK_AGAIN)
-            }
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                return Err(MachineError::Timeout(format!(
-                    "others have changed networks of this machine for {} s ({LOCK})",
-                    PATIENCE.as_secs()
-                )));
-            }
-            Err(errno) => return Err(failed(errno.into())),
+/// The right to change networks of this machine. Dropping it lets go, and leaves no file.
+pub(crate) struct NetworkLock {
+    _file: File,
+    path: PathBuf,
+}
+
+impl Drop for NetworkLock {
+    fn drop(&mut self) {
+        // Before it is let go: who has opened it meanwhile sees that it is not the one any more, and makes another.
+        fs::remove_file(&self.path).ok();
+        if let Some(place) = self.path.parent() {
+            // Something else may be in it.
+            fs::remove_dir(place).ok();
         }
+    }
+}
+
+/// Waits until nobody else changes networks of this machine. Blocks.
+pub(crate) fn hold() -> Result<NetworkLock, MachineError> {
+    hold_at(Path::new(LOCK), PATIENCE)
+}
+
+fn hold_at(path: &Path, patience: Duration) -> Result<NetworkLock, MachineError> {
+    let failed =
+        |error: io::Error| MachineError::failed(format!("{} cannot be held: {error}", path.display()));
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(file) = try_hold(path).map_err(failed)? {
+            return Ok(NetworkLock { _file: file, path: path.to_owned() });
+        }
+        if Instant::now() > deadline {
+            return Err(MachineError::Timeout(format!(
+                "others have changed networks of this machine for {} s ({})",
+                patience.as_secs(),
+                path.display()
+            )));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Takes the lock if it is free, and still the one that others look at.
+fn try_hold(path: &Path) -> io::Result<Option<File>> {
+    let place = path.parent().unwrap_or(Path::new("/"));
+    match DirBuilder::new().recursive(true).mode(0o755).create(place) {
+        // It was there, and went before it was seen what it is; what is no directory is told below.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    let file = match File::options().create(true).truncate(false).write(true).mode(0o600).open(path) {
+        // Who held it last has just removed the place.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(is_same(&file, path).then_some(file)),
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -218,5 +254,35 @@ mod tests {
         let without = Label { address: None, ..label };
         assert_eq!(Label::parse(&without.to_string()), Some(without));
         assert_eq!(Label::parse("uplink of the office"), None);
+    }
+
+    /// Section 9: who changes networks leaves neither a lock nor its place, and two never hold it at once.
+    #[test]
+    fn a_lock_keeps_others_out_and_leaves_nothing() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("stead/network.lock");
+        let (held, most) = (AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let lock = hold_at(&path, PATIENCE).unwrap();
+                        most.fetch_max(held.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        std::thread::yield_now();
+                        held.fetch_sub(1, Ordering::SeqCst);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 1);
+        assert!(!dir.path().join("stead").exists());
+        let lock = hold_at(&path, PATIENCE).unwrap();
+        let late = hold_at(&path, Duration::ZERO);
+        assert!(matches!(late, Err(MachineError::Timeout(_))));
+        fs::write(dir.path().join("stead/other"), "").unwrap();
+        drop(lock);
+        assert!(!path.exists() && dir.path().join("stead/other").exists());
     }
 }
