@@ -78,7 +78,8 @@ pub struct MachineSpec {
     /// The crypt hash of its root's password; none: what its image or template has.
     #[serde(skip)]
     pub root_password: Option<Secret>,
-    /// Who it asks for names, where its address is fixed; none: what its network or its template says.
+    /// Who it asks for names, where its address is fixed or its driver chooses it; none: what its network or its template
+    /// says.
     #[serde(skip)]
     pub name_servers: Vec<IpAddr>,
     /// Files that are there before it starts for the first time.

@@ -22,7 +22,9 @@ impl NodesSurroundings {
         let mut unapplied: Vec<&str> = Vec::new();
         if able.networks {
             spec.nics.extend(self.card_of(node));
-            if fixed_address(node.written, preset).is_some() {
+            // A virtual machine on a bridge may be given an address of the host's subnet, which no network told it. One that
+            // is told its address, as containers are unless theirs is fixed, has who it was told to ask.
+            if fixed_address(node.written, preset).is_some() || spec.kind == MachineKind::Vm {
                 spec.name_servers.clone_from(&self.parts.site.settings.value.defaults.dns_servers);
             }
         } else {

@@ -110,6 +110,8 @@ fn ip(args: &[&str]) {
 #[test]
 fn a_node_on_cloud_hypervisor_is_made_found_again_and_goes() {
     let Some(world) = World::new("") else { return };
+    let defaults = "defaults: {domain: lab.example, packages: [ca-certificates], dns_servers: [9.9.9.9]}\n";
+    write(&world.lab, "site.yaml", defaults);
     let more = World::regardless();
     if !more.is_empty() {
         let missing = world.verb("create", &[]).exits(1).document();
@@ -118,6 +120,9 @@ fn a_node_on_cloud_hypervisor_is_made_found_again_and_goes() {
     let creating = world.command("create", more).stdout(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("its program runs", || world.process().is_some());
     let seed = fs::read(world.machine().unwrap().join("seed.iso")).unwrap();
+    // Section 2: no network tells it an address that was chosen for it, nor who to ask for names.
+    let names = br#""nameservers":{"addresses":["9.9.9.9"]}"#;
+    assert!(seed.windows(names.len()).any(|part| part == names), "{}", String::from_utf8_lossy(&seed));
     let address = world.guests.boot(GUEST, &seed).unwrap();
     let made = Ended::from(creating.wait_with_output().unwrap()).exits(0).document();
     let node = &made["nodes"][0];
