@@ -6,18 +6,17 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stead_model::machine::ShapeChange;
+use stead_model::machine::{MachineSpec, ShapeChange};
 use stead_runner::machine::{Changed, MachineError};
 use tokio::process::Child;
 
 use super::api::{self, Answer};
-use super::config::{DISK, config};
+use super::config::{DISK, config, extra_disk, layer};
 use super::{CloudHypervisorDriver, events};
 use crate::machine::console;
 use crate::machine::home::{Held, Home, Record};
 use crate::machine::local::{LOOK_AGAIN, blocking, end_all, made};
-use crate::machine::vm::network;
-use crate::machine::vm::run;
+use crate::machine::vm::{network, run, seed};
 
 /// How long it may take until the guest runs.
 const BIRTH: Duration = Duration::from_secs(60);
@@ -172,8 +171,7 @@ fn state(home: &Home, info: &Answer) -> Result<State, MachineError> {
 /// Returns the error of an order that was refused.
 fn refusal(home: &Home, record: &Record, answer: &Answer) -> MachineError {
     let said = answer.messages();
-    let is_locked = said.to_ascii_lowercase().contains("lock");
-    if is_locked && let Some(path) = locked_path(home, &said) {
+    if let Some(path) = locked_path(home, &record.spec, &said) {
         let change = ShapeChange { field: path, old: json!("locked by another process"), new: json!("free") };
         let machine = format!("the virtual machine {}", record.spec.owner);
         return MachineError::Conflict { machine, changes: vec![change] };
@@ -184,9 +182,59 @@ fn refusal(home: &Home, record: &Record, answer: &Answer) -> MachineError {
     }
 }
 
-/// Returns the disk that a message names, with its whole path.
-fn locked_path(home: &Home, said: &str) -> Option<String> {
-    let mut words = said.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ':' | ','));
-    let is_disk = |word: &&str| word.ends_with(".raw") || word.ends_with(".iso");
-    words.find(is_disk).map(|word| home.directory().join(word).display().to_string())
+/// Returns the disk of the machine that a message says is locked, with its whole path: whatever it is called, and of several
+/// that are named alike the one with the longest name.
+fn locked_path(home: &Home, spec: &MachineSpec, said: &str) -> Option<String> {
+    let words = said.to_ascii_lowercase();
+    // A block device is no lock.
+    let is_locked = words.match_indices("lock").any(|(at, _)| !words[..at].ends_with('b'));
+    if !is_locked {
+        return None;
+    }
+    let layers = (0..spec.drives.len()).map(layer);
+    let own = [DISK.to_owned(), seed::FILE.to_owned()].into_iter().chain(layers);
+    let own = own.chain(spec.disks.iter().map(|disk| extra_disk(&disk.name)));
+    let given = spec.drives.iter().map(|drive| drive.path.clone());
+    let named = own.chain(given).filter(|disk| said.contains(disk.as_str()));
+    let longest = named.max_by_key(String::len)?;
+    Some(home.directory().join(longest).display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::machine::{Drive, DriveAccess, DriveFormat, ExtraDisk, MachineKind, Owner};
+
+    use super::*;
+    use crate::machine::cloud_hypervisor::KIND;
+
+    /// Section 10: a locked disk is named by its path, also one that was there before the machine and has any name.
+    #[test]
+    fn every_disk_of_a_machine_may_be_the_locked_one() {
+        let home = Home::at(&KIND, "/machines/quay".into());
+        let drive = |path: &str, access| Drive { path: path.to_owned(), format: DriveFormat::Qcow2, access };
+        let spec = MachineSpec {
+            disks: vec![ExtraDisk { name: "data".to_owned(), size_gb: 1 }],
+            drives: vec![
+                drive("/store/root.qcow2", DriveAccess::Private),
+                drive("/store/my disk.qcow2", DriveAccess::Shared),
+                drive("/dev/vg/data", DriveAccess::Shared),
+            ],
+            ..MachineSpec::new(Owner::new("lab/harbour/local", "quay").unwrap(), MachineKind::Vm)
+        };
+        for (named, path) in [
+            ("disk.raw", "/machines/quay/disk.raw"),
+            ("\"/machines/quay/disk.raw\"", "/machines/quay/disk.raw"),
+            ("disk-data.raw", "/machines/quay/disk-data.raw"),
+            ("layer-0.raw", "/machines/quay/layer-0.raw"),
+            ("seed.iso", "/machines/quay/seed.iso"),
+            ("/store/my disk.qcow2", "/store/my disk.qcow2"),
+            ("`/dev/vg/data`", "/dev/vg/data"),
+        ] {
+            let said = format!("Cannot boot: The disk {named} is locked by another process");
+            assert_eq!(locked_path(&home, &spec, &said).as_deref(), Some(path), "{said}");
+        }
+        assert_eq!(locked_path(&home, &spec, "VM state is locked"), None);
+        let missing = "Cannot create the block device disk.raw: No such file or directory";
+        assert_eq!(locked_path(&home, &spec, missing), None);
+    }
 }
