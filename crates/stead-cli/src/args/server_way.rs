@@ -22,9 +22,9 @@ pub struct TrustArgs {
 #[derive(Clone, Debug, Default, Args)]
 pub struct OperatorArgs {
     /// A server elsewhere [default: the one of this site that runs here]
-    #[arg(long, value_name = "URL", requires = "token_file")]
+    #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// The file with an operator's token; `-` reads standard input
+    /// The file with an operator's token for that server; `-` reads standard input [default: $STEAD_TOKEN]
     #[arg(long, value_name = "FILE", requires = "server")]
     pub token_file: Option<PathBuf>,
     /// Whom to trust.

@@ -96,9 +96,16 @@ pub(super) async fn operator(
     settings: &Settings,
     output: &Output,
 ) -> Result<ServerClient, Failure> {
-    if let (Some(url), Some(file)) = (&args.server, &args.token_file) {
+    if let Some(url) = &args.server {
+        let token = match &args.token_file {
+            Some(file) => token(file, settings)?,
+            None => settings.server_token().map(Secret::new).ok_or_else(|| {
+                Failure::new(FailureKind::Usage, format!("no token for {url}"))
+                    .hint("give it with --token-file, or in STEAD_TOKEN")
+            })?,
+        };
         let pins = settings.server_pin().as_deref().map(pin);
-        return Ok(trusted(url, &args.trust, pins, settings, output)?.with_token(token(file, settings)?));
+        return Ok(trusted(url, &args.trust, pins, settings, output)?.with_token(token));
     }
     let directory = site::find(&args.site, settings)?;
     let state_dir = settings.state_dir.from(&directory.path).path;

@@ -27,7 +27,10 @@ impl Asked<'_> {
     pub(super) async fn submit_plan(&mut self) -> Result<Answer, Refused> {
         let by = self.operator()?;
         let most = self.body_bytes(SUBMISSION_BYTES);
-        let submission = PlanSubmission::parse(&self.read_body(most).await?)?;
+        let submission = match PlanSubmission::parse(&self.read_body(most).await?) {
+            Ok(submission) => submission,
+            Err(error) => return Ok(unfit(&error)),
+        };
         let (plan, hash) = (submission.plan.name.clone(), submission.plan_hash);
         match self.server.plans.submit(submission, &by).await {
             Ok(run) => {
@@ -36,6 +39,7 @@ impl Asked<'_> {
                 Ok(answer::json(StatusCode::ACCEPTED, &SubmittedRun::new(run)))
             }
             Err(NotTaken::Invalid(problems)) => Ok(invalid(&problems)),
+            Err(NotTaken::Refused(error)) if error.code == WireCode::E400 => Ok(unfit(&error)),
             Err(NotTaken::Refused(error)) => Err(error.into()),
         }
     }
@@ -110,6 +114,14 @@ impl Asked<'_> {
         let message = format!("`{name}` is there once, with at most {LONGEST_DELIVERY} visible characters");
         delivery.map(Some).ok_or_else(|| WireError::new(WireCode::E100, message))
     }
+}
+
+/// Returns the answer to a submission that is none: the only problem, in the shape of those of a plan.
+fn unfit(error: &WireError) -> Answer {
+    let row = json!({
+        "code": error.code, "severity": "error", "path": "", "message": error.message, "help": "",
+    });
+    answer::json(StatusCode::UNPROCESSABLE_ENTITY, &json!({"error": error, "diagnostics": [row]}))
 }
 
 /// Returns the answer to a plan with problems: all of them.

@@ -82,7 +82,8 @@ fn refused(problems: &[Value], json: bool, output: &Output) -> ExitCode {
     }
     for problem in problems {
         let text = |key: &str| problem[key].as_str().unwrap_or_default();
-        let place = problem["path"].as_str().map(|path| format!("{path}: ")).unwrap_or_default();
+        let place = problem["path"].as_str().filter(|path| !path.is_empty());
+        let place = place.map(|path| format!("{path}: ")).unwrap_or_default();
         output.err.print_line(&format!("error[{}]: {place}{}", text("code"), text("message")));
     }
     code

@@ -64,6 +64,16 @@ pub(super) fn ask(pulled: &Pulled, request: &[u8]) -> (u16, Value) {
     (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
 }
 
+/// Submits a plan over the server's socket; returns the status and the document.
+fn post(pulled: &Pulled, submission: &PlanSubmission) -> (u16, Value) {
+    let body = serde_json::to_string(submission).unwrap();
+    let head = format!(
+        "POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    ask(pulled, [head.as_bytes(), body.as_bytes()].concat().as_slice())
+}
+
 /// Returns name, status and changed of every task of a report.
 fn rows(report: &Value) -> Vec<Value> {
     let tasks = report["tasks"].as_array().unwrap_or_else(|| panic!("{report}"));
@@ -105,6 +115,9 @@ fn one_key_is_one_run() {
     };
     let run = take(&first);
     assert_eq!(take(&first), run);
+    let (status, answer) = post(&pulled, &first);
+    let url = format!("/v1/plans/{run}");
+    assert_eq!((status, answer), (202, json!({"run_id": run, "url": url})));
     let other = submission(&pulled, &CHAIN.replace("hello", "bye"), "k1");
     let refused = block_on(client.submit_plan(&other)).unwrap_err();
     assert!(matches!(refused, ClientError::Refused { status: 409, .. }), "{refused}");
@@ -112,6 +125,13 @@ fn one_key_is_one_run() {
     let bent = PlanSubmission { plan_hash: other.plan_hash, idempotency_key: "k2".to_owned(), ..first };
     let Submitted::Invalid(problems) = block_on(client.submit_plan(&bent)).unwrap() else { panic!("taken") };
     assert!(problems[0]["message"].as_str().unwrap().contains("hash"), "{problems:?}");
+    let (status, answer) = post(&pulled, &bent);
+    assert_eq!((status, &answer["error"]["code"]), (422, &json!("E400")), "{answer}");
+    assert_eq!(
+        answer["diagnostics"],
+        json!(problems),
+        "every invalid submission says what is wrong in one shape"
+    );
 
     // What this program can compile and that server cannot run.
     let mut unknown = submission(&pulled, CHAIN, "k3");
@@ -131,6 +151,16 @@ fn one_key_is_one_run() {
     submit(&pulled, CHAIN, &["--server", "https://127.0.0.1:1", "--insecure", "--token-file", "token"])
         .exits(7);
     assert_eq!(runs(&pulled).len(), 1);
+
+    // Section 13: `--token-file` may be left out; then the token is in the environment.
+    let server = ["--server", pulled.url(), "--fingerprint", pulled.fingerprint()];
+    submit(&pulled, CHAIN, &server).exits(2).says("--token-file").says("STEAD_TOKEN");
+    let minted = ["token", "mint", "--node", "ann", "--aud", "operator", "--site", "site-config"];
+    let token = pulled.lab.run(minted).exits(0).stdout;
+    let words = ["plan", "submit", "plan.yaml", "--json"].into_iter().chain(server);
+    let taken: Ended = pulled.lab.stead(words).env("STEAD_TOKEN", token.trim()).output().unwrap().into();
+    taken.exits(0);
+    assert_eq!(runs(&pulled).len(), 2);
 }
 
 /// Contract, section 13: what a server finds wrong with a plan that is good here ends the command with 3, and is shown in
@@ -142,12 +172,7 @@ fn a_plan_that_only_the_server_refuses_is_invalid() {
     let text = serde_json::to_string(&unknown.plan).unwrap().replace("command.exec", "no.such");
     unknown.plan = serde_json::from_str(&text).unwrap();
     unknown.plan_hash = unknown.plan.seal();
-    let body = serde_json::to_string(&unknown).unwrap();
-    let head = format!(
-        "POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    let (status, answer) = ask(&pulled, [head.as_bytes(), body.as_bytes()].concat().as_slice());
+    let (status, answer) = post(&pulled, &unknown);
     assert_eq!((status, &answer["error"]["code"]), (422, &json!("E400")), "{answer}");
 
     let refusing = Canned::start(&pulled.lab, &[("422 Unprocessable Entity", "", &answer.to_string())]);
