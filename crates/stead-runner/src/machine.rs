@@ -281,6 +281,14 @@ mod tests {
         );
         assert_eq!(MachineError::Unavailable("x".to_owned()).class(), ErrorClass::Unreachable);
         assert_eq!(MachineError::Timeout("x".to_owned()).class(), ErrorClass::Timeout);
-        assert_eq!(MachineError::NotFound(MachineId::new("x")).class(), ErrorClass::Permanent);
+        for permanent in [
+            MachineError::NotFound(MachineId::new("x")),
+            MachineError::Foreign { what: "x".to_owned(), owner: "y".to_owned() },
+            MachineError::Conflict { machine: "x".to_owned(), changes: Vec::new() },
+            MachineError::Unsupported("x".to_owned()),
+            MachineError::Invalid("x".to_owned()),
+        ] {
+            assert_eq!(permanent.class(), ErrorClass::Permanent, "{permanent}");
+        }
     }
 }

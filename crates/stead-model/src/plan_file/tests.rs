@@ -230,6 +230,20 @@ fn triggers_are_checked() {
     insta::assert_snapshot!(problems(bad).join("\n"));
 }
 
+/// Section 13: what a trigger does not say.
+#[test]
+fn a_trigger_that_says_nothing_else_is_queued_in_utc_and_makes_up_for_nothing() {
+    use crate::plan::{CatchUp, Overlap, TriggerKind};
+    let text = "api_version: v1\nname: p\ntasks: []\ntriggers:\n- schedule: {cron: '0 3 * * *'}\n- agent_online: {match: a}\n";
+    let (file, diagnostics) = read(text);
+    assert!(diagnostics.0.is_empty(), "{}", diagnostics.summary());
+    let plain = |on| Trigger { on, overlap: Overlap::Queue, min_interval: None, vars: BTreeMap::new() };
+    let cron = "0 3 * * *".to_owned();
+    let schedule = TriggerKind::Schedule { cron, tz: "UTC".to_owned(), catch_up: CatchUp::None };
+    let online = TriggerKind::AgentOnline { r#match: "a".to_owned() };
+    assert_eq!(file.unwrap().triggers, [plain(schedule), plain(online)]);
+}
+
 #[test]
 fn a_faulty_task_is_still_read_as_far_as_possible() {
     let mut diagnostics = Diagnostics::default();

@@ -427,6 +427,13 @@ fn a_test_verifies_every_level() {
     for row in report["nodes"].as_array().unwrap() {
         let checks = row["checks"].as_array().unwrap();
         assert!(!checks.is_empty() && checks.iter().all(|check| check["status"] != "failed"), "{row}");
+        // Section 13: what is looked at, on a hosting node whether it can host too.
+        let passed =
+            |name: &str| checks.iter().any(|check| check["check"] == name && check["status"] == "passed");
+        for name in ["address", "ssh", "hostname", "marker", "packages", "users", "services", "security"] {
+            assert!(passed(name), "{name}: {row}");
+        }
+        assert_eq!(passed("hosting"), row["name"] == "host", "{row}");
     }
 }
 

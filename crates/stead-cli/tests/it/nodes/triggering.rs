@@ -124,7 +124,8 @@ fn a_schedule_fires_on_time() {
     pulled.lab.write("hook-secret", "open sesame\n");
     let before = clock::now();
     let armed = Timestamp::parse("2020-01-01T00:00:00Z").unwrap();
-    submit(&pulled, &triggered(&pulled, "  - {schedule: {cron: '* * * * *'}}\n"), &["--wait"]).exits(0);
+    let every = "  - {schedule: {cron: '* * * * *'}, vars: {tag: '{{ trigger.kind }} {{ trigger.time }}'}}\n";
+    submit(&pulled, &triggered(&pulled, every), &["--wait"]).exits(0);
     pulled.kill_server();
     let mut known: Value = serde_json::from_str(&fs::read_to_string(marks(&pulled)).unwrap()).unwrap();
     let name = known["seen"].as_object().unwrap().keys().next().unwrap().clone();
@@ -135,6 +136,7 @@ fn a_schedule_fires_on_time() {
     wait_for("a run", || finished(&pulled) >= 2);
     let id = runs(&pulled)[1].trigger.as_ref().unwrap()["id"].as_str().unwrap().to_owned();
     let time = id.strip_prefix(&format!("schedule:triggered:{name}:")).unwrap();
+    assert_eq!(pulled.lab.read("noted").lines().nth(1), Some(format!("schedule {time}").as_str()), "{id}");
     let time = Timestamp::parse(time).unwrap().as_micros();
     assert_eq!(time % MINUTE, 0, "{id}");
     assert!(before.as_micros() - MINUTE < time && time <= clock::now().as_micros(), "{id} after {before}");

@@ -275,6 +275,13 @@ mod tests {
         assert!(!may_mount(&plain) && may_mount(&hosting));
         assert!(!destinations(&plain).contains(&LOWER) && destinations(&hosting).contains(&LOWER));
         assert!(!may_mount(&config(true, !(1 << 21))), "nothing is handed on that is not held");
+        let options = |place: &str| {
+            let mounts = hosting["mounts"].as_array().unwrap();
+            mounts.iter().find(|mount| mount["destination"] == place).unwrap()["options"].clone()
+        };
+        assert_eq!(options(LOWER), json!(["bind", "ro"]), "what it stands on is not its own");
+        assert_eq!(options(VOLUME), json!(["bind", "rw"]));
+        assert_eq!(options("/var/lib/stead/bin/ab/stead"), json!(["bind", "ro"]));
     }
 
     #[test]

@@ -405,6 +405,44 @@ mod tests {
         );
     }
 
+    /// Reach, section 10: what the API answers, by its status; 501 and 500 have their text in the status line.
+    #[test]
+    fn answers_mean_what_their_status_says() {
+        let api = Api::new(
+            Way::Socket("/nowhere".into()),
+            "lab",
+            &Secret::new("root@pam!stead=hush"),
+            Pace::default(),
+        );
+        let judged = |status: u16, reason: &str, body: Value| {
+            let (reason, body) = (Some(reason.to_owned()), body.to_string().into());
+            let answer = Answer { status, reason, headers: Vec::new(), body };
+            api.judge("GET x", &answer)
+        };
+        assert_eq!(judged(200, "OK", json!({"data": 7})), Ok(json!(7)));
+        for status in 595..=599 {
+            let lost = judged(status, "Connection timed out", json!({"data": null})).unwrap_err();
+            assert!(matches!(lost, ApiError::Lost(_)), "{status}: {lost}");
+            assert!(matches!(lost.while_doing("x"), MachineError::Unavailable(_)), "{status}");
+        }
+        for status in [500, 501, 594] {
+            let refused =
+                judged(status, "Method 'GET x' not implemented", json!({"data": null})).unwrap_err();
+            assert!(
+                matches!(&refused, ApiError::Refused(said) if said.starts_with("Method 'GET x'")),
+                "{refused}"
+            );
+        }
+        for status in [401, 403] {
+            let denied = judged(status, "permission denied (/vms/9000, VM.Clone)", json!({})).unwrap_err();
+            let said = denied.to_string();
+            assert!(said.contains("`lab` (root@pam!stead)") && said.contains("VM.Clone"), "{said}");
+            assert!(!said.contains("hush") && matches!(denied, ApiError::Denied(_)), "{said}");
+        }
+        let locked = judged(500, "VM is locked (backup)", json!({})).unwrap_err();
+        assert!(matches!(locked, ApiError::Busy(_)) && locked.may_pass(), "{locked}");
+    }
+
     #[test]
     fn pauses_grow_to_their_end() {
         let first = Pace::default().first_look;

@@ -200,7 +200,8 @@ mod tests {
     async fn what_does_not_work_is_emulated() {
         let (dir, device, binary) = place("exit 1");
         let found = probe(Accel::Auto, &binary, &device).await;
-        assert!(!found.kvm && found.why.is_some_and(|why| why.contains("ended with")));
+        // On a machine that is busy it may take longer than it is given.
+        assert!(!found.kvm && found.why.is_some_and(|why| why.contains("a guest run by")));
         let found = probe(Accel::Auto, &binary, &dir.path().join("none")).await;
         assert!(!found.kvm && found.why.is_some_and(|why| why.contains("none cannot be opened")));
         for (chosen, kvm) in [(Accel::Kvm, true), (Accel::Tcg, false)] {
@@ -231,10 +232,11 @@ mod tests {
         assert_eq!(std::fs::read_to_string(dir.path().join("tries")).unwrap(), "tried\n");
     }
 
-    /// A guest that hangs is given up, and killed.
+    /// Reach, section 10: a guest that hangs is given up after two seconds, and killed.
     #[cfg(target_arch = "x86_64")]
     #[tokio::test]
     async fn a_guest_that_hangs_is_given_up() {
+        assert_eq!(PROBE, Duration::from_secs(2));
         let (dir, device, binary) = place("echo $$ >\"${0%/*}/pid\"; exec sleep 600");
         let said = kvm_works_within(Duration::from_millis(50), &binary, &device).await.unwrap_err();
         assert!(said.contains("did not get anywhere in 0.05 s"), "{said}");

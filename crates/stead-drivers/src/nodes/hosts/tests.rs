@@ -99,6 +99,8 @@ fn containers_are_told_everything() {
         ..OciSettings::new(state.join("machines"), program)
     };
     assert_eq!(plain, usual);
+    assert_eq!((plain.bridge.as_str(), plain.subnet), ("stead0", network("10.44.0.0/16")));
+    assert_eq!((plain.runtime, plain.storage), (RuntimeChoice::Auto, StorageChoice::Auto));
     let text =
         "driver: oci\nruntime: crun\nstorage: copy\nimage_dir: trees\nbridge: br7\nsubnet: 10.7.0.0/20\n";
     let told = oci_settings("h", &host(text), state, program).unwrap();
@@ -126,6 +128,7 @@ fn qemu_is_told_everything() {
         ..QemuSettings::new(state.join("machines"), program)
     };
     assert_eq!(plain, usual);
+    assert_eq!((plain.machine, plain.accel, plain.bridge), (Emulated::Auto, Accel::Auto, None));
     let text = "driver: qemu
 binary: /opt/qemu
 machine: microvm
@@ -153,7 +156,7 @@ subnet: 10.7.0.0/20
         assert_eq!(told, QemuSettings { machine, ..usual.clone() });
     }
     let tap = qemu_settings(&host("driver: qemu\nnetwork: tap\n"), state, program);
-    assert_eq!(tap, QemuSettings { bridge: Some(BRIDGE.to_owned()), ..usual });
+    assert_eq!(tap, QemuSettings { bridge: Some("vmbr0".to_owned()), ..usual });
 }
 
 #[test]
@@ -162,7 +165,7 @@ fn cloud_hypervisor_is_told_everything() {
     let plain = cloud_hypervisor_settings(&host("driver: cloud-hypervisor\n"), state, program);
     let usual = CloudHypervisorSettings {
         boot: BootSettings { image_dir: Some(state.join("images")), ..BootSettings::default() },
-        bridge: Some(BRIDGE.to_owned()),
+        bridge: Some("vmbr0".to_owned()),
         ..CloudHypervisorSettings::new(state.join("machines"), program)
     };
     assert_eq!(plain, usual);
@@ -202,7 +205,7 @@ fn proxmox_is_told_everything() {
         method: Method::Clone,
         images: BTreeMap::new(),
         vmids: 100..=999_999_999,
-        bridge: BRIDGE.to_owned(),
+        bridge: "vmbr0".to_owned(),
         lock_dir: state.join("locks"),
         pace: Pace { busy: Duration::from_secs(300), ..Pace::default() },
     };
@@ -244,5 +247,28 @@ timeouts: {create: 30, destroy: 40}
     ] {
         let refused = proxmox_settings("h", &read(text).value, &secrets, state);
         assert!(refused.is_err_and(|error| error.to_string().contains(key)), "{text}");
+    }
+}
+
+/// Reach, section 9: what each driver says that it can do.
+#[test]
+fn every_driver_says_what_it_can_do() {
+    use stead_model::machine::MachineKind::{Ct, Vm};
+    let able = |text: &str| {
+        let driver = machine_driver("h", &host(text), &secrets(), Path::new(STATE), Path::new(PROGRAM), None);
+        let able = driver.unwrap().capabilities();
+        let said = [able.hosts, able.console, able.seed, able.kernel_boot, able.disk_resize, able.networks];
+        (able.kinds, said)
+    };
+    let proxmox = "driver: proxmox\nip: 10.0.0.5\ndatastore: fast\n";
+    for (text, kinds, said) in [
+        ("driver: sandbox\n", vec![Vm, Ct], [true, true, false, false, false, false]),
+        ("driver: oci\n", vec![Ct], [!is_rootless(), true, false, false, false, true]),
+        ("driver: qemu\n", vec![Vm], [true; 6]),
+        ("driver: cloud-hypervisor\n", vec![Vm], [true; 6]),
+        // The API keeps nothing of what consoles say, and boots no kernels.
+        (proxmox, vec![Vm, Ct], [true, false, true, false, true, true]),
+    ] {
+        assert_eq!(able(text), (kinds, said), "{text}");
     }
 }
