@@ -23,7 +23,7 @@ pub mod single;
 pub mod steps;
 mod vars;
 
-pub use check::{Explicit, WHOLE_PLAN, check};
+pub use check::{Explicit, Guarded, WHOLE_PLAN, check};
 pub use plans::plan_file;
 pub use vars::{Inputs, InvalidVar, VarFlag, VarValue, is_usage};
 

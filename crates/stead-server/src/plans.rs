@@ -162,7 +162,13 @@ pub(crate) enum Events {
 fn check(plan: Plan, catalogue: &Catalogue) -> Result<CompiledPlan, Diagnostics> {
     let idempotent = plan.indexed().map(|(index, task)| (index, task.settings.idempotent)).collect();
     let whole = |_: TaskIndex, path: &str| Place::Named(path.to_owned());
-    stead_engine::compile::check(plan, &Explicit { idempotent }, catalogue, &whole, Diagnostics::default())
+    stead_engine::compile::check(
+        plan,
+        &Explicit { idempotent, ..Explicit::default() },
+        catalogue,
+        &whole,
+        Diagnostics::default(),
+    )
 }
 
 /// Returns what of the environment is text.

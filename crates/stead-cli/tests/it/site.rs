@@ -55,6 +55,21 @@ while (my $client = $server->accept) {
 }
 "#;
 
+/// What is shipped can be shown as it stands, with nothing given that has a default.
+#[test]
+fn the_shipped_plan_needs_nothing_that_it_does_not_ask_for() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/site/web.yaml");
+    let directory = tempfile::tempdir().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_stead"))
+        .args(["plan", "show", "--json"])
+        .arg(shipped)
+        .current_dir(directory.path())
+        .env("HOME", directory.path())
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
+
 /// Starts a machine; returns it with the lines of `ssh_config` and `known_hosts` by which it is reached.
 fn machine(name: &str, key: &Path) -> Option<(Container, String, String)> {
     let container = Container::start()?;

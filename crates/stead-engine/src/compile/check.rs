@@ -37,6 +37,19 @@ const CHANGED_WHEN: &str = "changed_when";
 pub struct Explicit {
     /// What tasks say of `idempotent`; where they say nothing their operations decide.
     pub idempotent: BTreeMap<TaskIndex, bool>,
+    /// Parameters of parts under a condition whose templates could be rendered already, as they are written.
+    pub guarded: BTreeMap<TaskIndex, Vec<Guarded>>,
+}
+
+/// A parameter that is a template, of a part that a condition may leave out.
+#[derive(Clone, Debug)]
+pub struct Guarded {
+    /// Which part of the task.
+    pub part: usize,
+    /// The parameter's name.
+    pub param: String,
+    /// What it says before it is rendered.
+    pub written: Param,
 }
 
 /// Returns the compiled plan, or every problem, those in `diagnostics` included.
@@ -54,6 +67,9 @@ pub fn check(
     for (i, task) in plan.tasks.iter_mut().enumerate() {
         let index = TaskIndex(u32::try_from(i).expect("a plan has at most 1,000,000 tasks"));
         lift_conditions(task, catalogue);
+        if let Some(guarded) = explicit.guarded.get(&index) {
+            operations::judge_when_it_runs(task, guarded, catalogue);
+        }
         fill_defaults(index, task, explicit, catalogue);
         task.settings = interner.intern(&task.settings);
     }

@@ -19,7 +19,7 @@ use stead_model::plan_file::{
 };
 use stead_model::yaml::{Codes, Node, NodeId};
 
-use super::{Catalogue, CompiledPlan, Explicit, Inputs, check};
+use super::{Catalogue, CompiledPlan, Explicit, Guarded, Inputs, check};
 
 mod places;
 #[cfg(test)]
@@ -175,13 +175,17 @@ impl Compiler<'_, '_> {
             // It has been reported; a function is what no check of operations looks at.
             None => Action::Function(Function::default()),
         };
+        let index = u32::try_from(self.draft.plan.tasks.len()).expect("at most 1,000,000 tasks");
+        let guarded = guarded(form, &action);
+        if !guarded.is_empty() {
+            self.draft.explicit.guarded.insert(TaskIndex(index), guarded);
+        }
         let settings = self.settings(form, texts);
         let dependencies: Vec<(TaskName, NodeId)> =
             form.depends_on.iter().filter_map(|node| Some((texts.task_name(*node)?, node.id()))).collect();
         self.depends_on.push(dependencies.into());
         self.draft.places.add(form.node.id());
         if let Some(idempotent) = form.idempotent {
-            let index = u32::try_from(self.draft.plan.tasks.len()).expect("at most 1,000,000 tasks");
             self.draft.explicit.idempotent.insert(TaskIndex(index), idempotent);
         }
         self.draft.plan.tasks.push(Task {
@@ -270,6 +274,28 @@ impl Compiler<'_, '_> {
                 kept.into_iter().map(|(name, _)| name.clone()).collect();
         }
     }
+}
+
+/// Returns the parameters of a task's parts that were rendered although a condition may leave the part out.
+fn guarded(form: &TaskForm<'_>, action: &Action) -> Vec<Guarded> {
+    let forms: Vec<&PartForm<'_>> = match &form.action {
+        Some(ActionForm::Op(part)) => vec![part],
+        Some(ActionForm::Sequence(parts)) => parts.iter().collect(),
+        None => Vec::new(),
+    };
+    let whole = !form.when.is_empty() || !form.when_host.is_empty();
+    let mut found = Vec::new();
+    for (number, (form, part)) in forms.into_iter().zip(action.parts()).enumerate() {
+        let params = form.op.params.filter(|_| whole || !form.when_host.is_empty());
+        for (key, value) in params.and_then(Node::as_map).into_iter().flatten() {
+            let param = key.as_text().unwrap_or_default();
+            let is_known = part.op.params.get(param).is_some_and(|param| param.as_value().is_some());
+            if let Some(written) = Texts::unrendered(value).filter(|_| is_known) {
+                found.push(Guarded { part: number, param: param.to_owned(), written });
+            }
+        }
+    }
+    found
 }
 
 /// Returns what stands for an element that is not known.

@@ -43,7 +43,7 @@ pub(crate) fn compile(change: impl FnOnce(&mut Plan), tasks: Vec<Task>) -> Compi
     plan.tasks = tasks;
     change(&mut plan);
     let locate = |task: TaskIndex, path: &str| Place::Named(format!("task {} {path}", task.0));
-    let explicit = Explicit { idempotent };
+    let explicit = Explicit { idempotent, ..Explicit::default() };
     check(plan, &explicit, &Catalogue::new([&NOTHING]), &locate, Default::default()).unwrap()
 }
 

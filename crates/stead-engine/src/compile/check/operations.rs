@@ -1,15 +1,16 @@
 //! Whether tasks use operations as their descriptors say.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use stead_model::diagnostic::suggest;
 use stead_model::operation::{ParamKind, ParamSpec};
-use stead_model::plan::{Action, Op, Param, TaskIndex};
+use stead_model::plan::{Action, Op, Param, Part, TaskIndex};
 use stead_model::{Descriptor, Task};
 
 use super::names::Spot;
-use super::{CHANGED_WHEN, Checker};
+use super::{CHANGED_WHEN, Catalogue, Checker, Guarded};
 
 impl<'a> Checker<'a> {
     pub(super) fn action(&mut self, index: TaskIndex, task: &'a Task) {
@@ -114,16 +115,7 @@ impl<'a> Checker<'a> {
             self.error(index, &path(), "plan/empty-command", message, "say what is to run");
             return;
         }
-        let mut problems = refuse(spec.kind, value);
-        // What a judge says of a value of another kind would mean nothing; templates are judged when they are rendered.
-        if let (true, Some(judge), Some(value)) = (problems.is_empty(), spec.judge, value.as_value())
-            && let Some(problem) = judge(value)
-        {
-            let bare = problem.strip_prefix(&format!("`{param}`"));
-            let bare = bare.and_then(|rest| rest.strip_prefix(", ").or_else(|| rest.strip_prefix(": ")));
-            problems.push((String::new(), bare.unwrap_or(&problem).to_owned()));
-        }
-        for (inner, problem) in problems {
+        for (inner, problem) in problems(spec, value) {
             let message = format!("parameter `{param}` of `{operation}`: {problem}");
             self.error(index, &format!("{}{inner}", path()), "plan/bad-param", message, spec.doc);
         }
@@ -180,6 +172,44 @@ impl<'a> Checker<'a> {
             self.error(index, &path, "plan/bad-param", message, help);
         }
     }
+}
+
+/// Puts templates back that give what their operations refuse, where a condition may leave the part out: whether it is
+/// ever given is known when the condition is. It is judged when it is rendered again.
+pub(super) fn judge_when_it_runs(task: &mut Task, guarded: &[Guarded], catalogue: &Catalogue) {
+    let is_refused = |part: &Part, guarded: &Guarded| {
+        let descriptor = catalogue.get(part.op.operation.as_str());
+        let spec = descriptor.and_then(|descriptor| descriptor.param(&guarded.param));
+        let value = part.op.params.get(&guarded.param);
+        spec.zip(value).is_some_and(|(spec, value)| !problems(spec, value).is_empty())
+    };
+    for guarded in guarded {
+        let part = match &mut task.action {
+            Action::Op(part) => Arc::make_mut(part),
+            Action::Sequence(parts) => match Arc::make_mut(parts).get_mut(guarded.part) {
+                Some(part) => part,
+                None => continue,
+            },
+            Action::Function(_) => continue,
+        };
+        if is_refused(part, guarded) {
+            part.op.params.insert(guarded.param.clone(), guarded.written.clone());
+        }
+    }
+}
+
+/// Returns what is wrong with a parameter, each problem with the path inside.
+fn problems(spec: &ParamSpec, value: &Param) -> Vec<(String, String)> {
+    let mut problems = refuse(spec.kind, value);
+    // What a judge says of a value of another kind would mean nothing; templates are judged when they are rendered.
+    if let (true, Some(judge), Some(value)) = (problems.is_empty(), spec.judge, value.as_value())
+        && let Some(problem) = judge(value)
+    {
+        let bare = problem.strip_prefix(&format!("`{}`", spec.name));
+        let bare = bare.and_then(|rest| rest.strip_prefix(", ").or_else(|| rest.strip_prefix(": ")));
+        problems.push((String::new(), bare.unwrap_or(&problem).to_owned()));
+    }
+    problems
 }
 
 /// Whether `param` is what a command runs.

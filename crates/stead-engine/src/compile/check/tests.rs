@@ -193,7 +193,7 @@ fn a_good_plan_is_hashed_and_its_defaults_are_filled() {
 
 #[test]
 fn an_explicit_idempotent_is_kept() {
-    let explicit = Explicit { idempotent: BTreeMap::from([(TaskIndex(0), true)]) };
+    let explicit = Explicit { idempotent: BTreeMap::from([(TaskIndex(0), true)]), ..Explicit::default() };
     let locate = |_: TaskIndex, path: &str| Place::Named(path.to_owned());
     let compiled =
         check(plan(vec![run_true("a", &[])]), &explicit, &catalogue(), &locate, Diagnostics::default())

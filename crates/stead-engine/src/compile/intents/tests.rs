@@ -186,7 +186,7 @@ fn edit_commit_and_steps_are_one_plan() {
     Arc::make_mut(&mut steps.tasks[0].settings).idempotent = false;
     steps.tasks.push(task("intent.commit", vec![("message", json!("x"))], Some("one")).unwrap());
     steps.tasks[1].name = TaskName::parse("two").unwrap();
-    let explicit = Explicit { idempotent: [(TaskIndex(0), false)].into() };
+    let explicit = Explicit { idempotent: [(TaskIndex(0), false)].into(), ..Explicit::default() };
     let locate = |_, _: &str| Place::Named(String::new());
     let steps = check(steps, &explicit, &operations, &locate, Diagnostics::default()).unwrap();
     let both = compile(Asked { then: Some(&steps), ..asked }, &operations).unwrap();

@@ -213,6 +213,30 @@ fn defaults_are_filled_and_overridden() {
     assert_eq!(plan.plan.limits, Limits { parallel: 7, per_target: None });
 }
 
+/// Section 7 of reach: templates are excepted from what is judged before a run, where a condition may leave them out.
+#[test]
+fn what_a_condition_may_leave_out_is_judged_when_it_runs() {
+    let plan = |guard: &str, value: &str| {
+        format!(
+            "vars: {{n: '', m: 3}}\ntasks:\n- {{name: t, shell: 'true', {guard}params: {{ok_exit: ['{value}']}}}}\n"
+        )
+    };
+    let template = "{{ vars.n }}";
+    assert_eq!(problems(&plan("", template), &[]).len(), 1);
+    for guard in ["when: vars.n != '', ", "when_host: vars.n != '', "] {
+        let given = |value: &str| {
+            compiled(&plan(guard, value), &[]).plan.tasks[0].action.parts()[0].op.params["ok_exit"].clone()
+        };
+        assert_eq!(given(template), Param::List(vec![Param::Template(template.into())]), "{guard}");
+        assert_eq!(given("{{ vars.m }}"), Param::Value(json!([3])), "what is right is rendered: {guard}");
+        assert_eq!(problems(&plan(guard, "x"), &[]).len(), 1, "what is no template is judged: {guard}");
+    }
+    let part = "vars: {n: ''}\ntasks:\n- name: t\n  sequence:\n  - {name: a, op: command.shell, params: {script: x}}\n  - {name: b, op: command.shell, when_host: vars.n != '', params: {script: x, ok_exit: '{{ vars.n }}'}}\n";
+    let made = compiled(part, &[]);
+    assert_eq!(made.plan.tasks[0].action.parts()[1].op.params["ok_exit"], Param::Template(template.into()));
+    assert_eq!(problems(&part.replace(" when_host: vars.n != '',", ""), &[]).len(), 1);
+}
+
 #[test]
 fn templates_that_can_be_rendered_are_and_keep_their_type() {
     let plan = compiled(

@@ -131,6 +131,24 @@ impl<'r, 'd> Texts<'r, 'd> {
         }
     }
 
+    /// Returns a parameter as it is written, if there is a template in it.
+    pub(super) fn unrendered(node: Node<'_>) -> Option<Param> {
+        fn written(node: Node<'_>) -> Param {
+            match node.value() {
+                yaml::Value::Text(text) if expr::is_template(text) => Param::Template(text.to_owned()),
+                yaml::Value::List(items) => list(items.map(written).collect()),
+                yaml::Value::Map(entries) => {
+                    let name = |key: Node<'_>| key.as_text().unwrap_or_default().to_owned();
+                    map(entries.map(|(key, value)| (name(key), written(value))).collect())
+                }
+                yaml::Value::Null | yaml::Value::Bool(_) | yaml::Value::Number(_) | yaml::Value::Text(_) => {
+                    Param::Value(node.to_json())
+                }
+            }
+        }
+        Some(written(node)).filter(|param| param.as_value().is_none())
+    }
+
     fn template(&mut self, node: Node<'_>, text: &str) -> Param {
         let kept = || Param::Template(text.to_owned());
         match self.readiness(text) {
