@@ -18,5 +18,6 @@ pub mod proxmox;
 pub mod pty;
 pub mod sshd;
 pub mod stand_in;
+pub mod system_cases;
 pub mod transport_contract;
 pub mod tree;

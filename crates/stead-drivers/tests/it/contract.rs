@@ -95,10 +95,10 @@ pub(crate) fn make_repository(path: &Path) {
 
 fn cases() -> Vec<Case> {
     let mut cases = [PRESENT, SHAPES, EDITS, FETCHED].concat();
-    cases.extend_from_slice(crate::accounts::CASES);
-    cases.extend_from_slice(crate::packages::CASES);
+    cases.extend_from_slice(stead_testkit::system_cases::accounts::CASES);
+    cases.extend_from_slice(stead_testkit::system_cases::packages::CASES);
     cases.extend(crate::configuration::cases());
-    cases.extend_from_slice(crate::services::CASES);
+    cases.extend_from_slice(stead_testkit::system_cases::services::CASES);
     cases.extend_from_slice(crate::containers::CASES);
     cases
 }

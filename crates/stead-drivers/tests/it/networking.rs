@@ -8,9 +8,10 @@ use std::path::Path;
 use serde_json::json;
 use stead_testkit::container::inside;
 use stead_testkit::operation_contract::{Case, World};
+use stead_testkit::system_cases::configuration::{at, chmod, is_running, put, remove, says, state, text};
 use stead_testkit::tree::Depth;
 
-use crate::configuration::{at, chmod, is_running, passes, put, remove, says, state, text};
+use crate::configuration::passes;
 use crate::contract::{BASE, sh};
 
 pub(crate) const CASES: &[Case] = &[

@@ -8,9 +8,9 @@ use stead_model::{ErrorClass, RunId};
 use stead_runner::operation::OpContext;
 use stead_testkit::container::inside;
 use stead_testkit::context::context;
+use stead_testkit::system_cases::configuration::put;
 use stead_testkit::tree::{Depth, snapshot};
 
-use crate::configuration::put;
 use crate::configured::{has, said, wait_until};
 use crate::contract::sh;
 use crate::state::{check, run};

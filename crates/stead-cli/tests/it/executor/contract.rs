@@ -2,7 +2,7 @@
 //! behind a real server, in the language of the protocol.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,9 +19,11 @@ use stead_runner::files::{DriverFiles as _, LocalFiles, Needs};
 use stead_runner::operate::{Ran, from_result};
 use stead_runner::operation::{OpContext, OpError, Params, Registry};
 use stead_runner::transport::{Command, Connect as _, Running, Stdin, Transport};
+use stead_testkit::container::inside;
 use stead_testkit::file_cases::{EDITS, PRESENT, SHAPES};
 use stead_testkit::operation_contract::{Carrier, Case, Went, violations_by};
 use stead_testkit::sshd::{self, Sshd};
+use stead_testkit::system_cases::{accounts, configuration, packages, services};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::direct::stead;
@@ -34,6 +36,7 @@ struct Remote {
     base: tempfile::TempDir,
     session: RefCell<Option<Session>>,
     sshd: Sshd,
+    thorough: bool,
 }
 
 /// A conversation with the executor.
@@ -64,14 +67,15 @@ impl Session {
 }
 
 impl Remote {
-    fn new() -> Self {
+    fn new(thorough: bool) -> Self {
         let sshd = Sshd::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let transports = Transports::new(Surroundings::default(), Notices::ignored());
         let spec = TransportSpec::Ssh(Box::new(sshd.spec()));
         let transport = runtime.block_on(transports.connect(&spec)).unwrap();
         let base = tempfile::tempdir().unwrap();
-        Self { runtime, transport, registry: Drivers::standard(), base, session: RefCell::new(None), sshd }
+        let registry = Drivers::standard();
+        Self { runtime, transport, registry, base, session: RefCell::new(None), sshd, thorough }
     }
 
     async fn attach(&self, root: Option<&PathBuf>) -> Session {
@@ -213,13 +217,32 @@ impl Carrier for Remote {
         let went = Went { changed: ran.changed, diff: ran.diff, inverse: ran.inverse, data: ran.data };
         ran.failure.map_or(Ok(went), Err)
     }
+
+    fn is_thorough(&self) -> bool {
+        self.thorough
+    }
 }
 
 fn passes(cases: &[Case]) {
+    passes_by(true, cases);
+}
+
+/// As [`passes`], on a whole system of its own; what else the suite asks for is asked of the operations themselves.
+fn passes_on_a_system(cases: &[Case]) {
+    passes_by(false, cases);
+}
+
+/// Returns the first case of each operation.
+fn first_of_each(cases: &[Case]) -> Vec<Case> {
+    let mut seen = BTreeSet::new();
+    cases.iter().filter(|case| seen.insert(case.operation)).cloned().collect()
+}
+
+fn passes_by(thorough: bool, cases: &[Case]) {
     if !sshd::available() {
         return;
     }
-    let remote = Remote::new();
+    let remote = Remote::new(thorough);
     let found: Vec<String> =
         cases.iter().flat_map(|case| violations_by(&remote, &remote.registry, case)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
@@ -241,4 +264,34 @@ fn directories_links_and_absence_keep_the_contract_over_ssh() {
 #[test]
 fn edits_templates_and_copies_keep_the_contract_over_ssh() {
     passes(EDITS);
+}
+
+/// Case 17, over SSH, by the programs of a system.
+#[test]
+fn users_and_groups_keep_the_contract_over_ssh() {
+    inside(|| passes_on_a_system(&first_of_each(accounts::CASES)));
+}
+
+/// Case 17, over SSH, by the programs of a system.
+#[test]
+fn packages_keep_the_contract_over_ssh() {
+    inside(|| passes_on_a_system(&first_of_each(packages::CASES)));
+}
+
+/// Case 17, over SSH; what runs is a stand-in's.
+#[test]
+fn services_and_units_keep_the_contract_over_ssh() {
+    inside(|| passes_on_a_system(&first_of_each(services::CASES)));
+}
+
+/// Case 17, over SSH.
+#[test]
+fn access_and_identity_keep_the_contract_over_ssh() {
+    inside(|| passes_on_a_system(&first_of_each(&[configuration::ACCESS, configuration::IDENTITY].concat())));
+}
+
+/// Case 17, over SSH.
+#[test]
+fn the_running_system_keeps_the_contract_over_ssh() {
+    inside(|| passes_on_a_system(&first_of_each(configuration::RUNNING)));
 }
