@@ -169,7 +169,7 @@ pub(crate) fn predict(disk: &Disk, entries: &[Entry]) {
         for path in made {
             // An earlier entry may have said more of it.
             if disk.predicted_at(path).is_none_or(|seen| seen.kind != Kind::Directory) {
-                disk.predict(path, &entry::new_directory());
+                disk.predict(path, &entry::directory_on_the_way());
             }
         }
         disk.predict(&entry.spot.path, &entry.want.after(&entry.seen));

@@ -2,6 +2,7 @@
 //!
 //! They are reads: never `changed`, and a dry run does not wait, since what they wait for may be only predicted.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,15 +14,15 @@ use stead_runner::files::Needs;
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params, Stop};
 use tokio::time::Instant;
 
-use crate::disk::seen::{Depth, Kind};
+use crate::disk::seen::{Depth, Kind, open_file};
 use crate::disk::{Disk, Last};
 use crate::http::client::{self, Request};
 use crate::http::{CA, EXPECT_STATUS, Kept, URL, unexpected};
 
 /// One look may take this long, or the rest of the time if that is less.
 const LONGEST_LOOK: Duration = Duration::from_secs(30);
-/// Only the start of a file is searched.
-const LARGEST_FILE: u64 = 16 << 20;
+/// A file that is searched is held in memory.
+const LARGEST_FILE: u64 = 64 << 20;
 
 const TIMEOUT: ParamSpec = ParamSpec::new("timeout", ParamKind::Duration, "How long to wait; default: 5m.")
     .default(ParamDefault::Text("5m"));
@@ -80,7 +81,7 @@ static FILE: Descriptor = Descriptor {
     params: &[
         ParamSpec::new("path", ParamKind::AbsolutePath, "Absolute path on the target; links are followed.")
             .required(),
-        ParamSpec::new("regex", ParamKind::Regex, "Must match the file's content."),
+        ParamSpec::new("regex", ParamKind::Regex, "Must match the file's content, of at most 64 MiB."),
         ParamSpec::new("state", ParamKind::Enum(&["present", "absent"]), "`present` (default) or `absent`.")
             .default(ParamDefault::Text("present")),
         TIMEOUT,
@@ -254,14 +255,25 @@ fn file(cx: &OpContext, path: &str, pattern: Option<&Regex>, state: &str) -> Res
         Ok(spot) => spot,
         Err(error) => return Ok(Look { done: state == "absent", seen: error.message }),
     };
-    let depth = if pattern.is_some() { Depth::Content } else { Depth::Attributes };
-    let seen = match disk.see(&spot, depth) {
+    let seen = match disk.see(&spot, Depth::Attributes) {
         Ok(seen) => seen,
         Err(error) => return Ok(Look { done: false, seen: error.message }),
     };
-    if let (Some(pattern), Kind::File) = (pattern, seen.kind) {
-        // It may be growing while it is read: what cannot be read now is read at the next look.
-        let hit = disk.read(&spot, &seen, LARGEST_FILE).is_ok_and(|bytes| pattern.is_match(&bytes));
+    if let (Some(pattern), Kind::File, Some(directory)) = (pattern, seen.kind, &spot.directory) {
+        // As it is at this moment: somebody may be writing to it all the time.
+        let mut bytes = Vec::new();
+        let read = open_file(directory, &spot.name)
+            .map_err(std::io::Error::from)
+            .and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes));
+        if let Err(error) = read {
+            return Ok(Look { done: false, seen: format!("cannot read `{path}`: {error}") });
+        }
+        if bytes.len() as u64 > LARGEST_FILE {
+            return Err(OpError::permanent(format!(
+                "`{path}` has more than {LARGEST_FILE} bytes, which are too many to be searched"
+            )));
+        }
+        let hit = pattern.is_match(&bytes);
         let words = if hit { "file, content matches" } else { "file, content does not match" };
         return Ok(Look { done: hit == (state == "present"), seen: words.to_owned() });
     }

@@ -7,6 +7,7 @@ use stead_runner::operation::{OpContext, OpError, Params};
 use super::absent::join;
 use super::entry::{Want, expect};
 use super::params::{FOLLOW, GROUP, MODE, OWNER, PARENTS, PATH, WRITE};
+use super::write::SET_ID;
 use super::{Desire, Entry, params};
 use crate::disk::Disk;
 use crate::disk::seen::{Depth, Kind};
@@ -22,7 +23,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ParamSpec::new(
             "recurse",
             ParamKind::Bool,
-            "Mode and owner hold for everything below too (links keep their mode); default: false.",
+            "Mode and owner hold for everything below too (links keep their mode, programs that change hands lose setuid and setgid); default: false.",
         )
         .default(ParamDefault::Flag(false)),
         FOLLOW,
@@ -55,7 +56,16 @@ impl Desire for Directory {
             if seen.kind == Kind::Directory {
                 todo.extend(disk.children(&spot)?.into_iter().map(|child| (join(&label, &child), child)));
             }
-            let mode = want.mode.filter(|_| seen.kind != Kind::Symlink);
+            let gets_another =
+                want.uid.is_some_and(|uid| uid != seen.uid) || want.gid.is_some_and(|gid| gid != seen.gid);
+            let mode = match seen.kind {
+                Kind::Symlink => None,
+                // What somebody else made must not run as its new owner because it was found here.
+                Kind::File if gets_another && seen.mode & SET_ID != 0 => {
+                    want.mode.or(Some(seen.mode & !SET_ID))
+                }
+                Kind::File | Kind::Directory | Kind::Other | Kind::Absent | Kind::Unknown => want.mode,
+            };
             let want = Want { kind: seen.kind, mode, ..want.clone() };
             entries.push(Entry { label, spot, seen, want });
         }

@@ -105,9 +105,14 @@ impl Want {
     }
 }
 
-/// Returns what a directory made on the way looks like.
+/// Returns what a new directory looks like of which nothing is said.
 pub(crate) fn new_directory() -> Seen {
     Want::new(Kind::Directory).after(&Seen::default())
+}
+
+/// Returns what a directory made on the way looks like, whatever the mask of this process is.
+pub(crate) fn directory_on_the_way() -> Seen {
+    Want::new(Kind::Directory).mode(0o755).after(&Seen::default())
 }
 
 /// The process's umask. Read, not set: setting it to read it would race with every other thread.
@@ -186,4 +191,16 @@ pub(crate) fn expect(spot: &Spot, seen: &Seen, kinds: &[Kind]) -> Result<(), OpE
             OpError::permanent(format!("`{path}` is a {}, not a {}", seen.kind.as_str(), wanted.join(" or ")))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 7: what `parents` makes has this mode whatever the mask is, and a dry run knows it.
+    #[test]
+    fn a_directory_on_the_way_is_predicted_with_its_mode() {
+        assert_eq!(directory_on_the_way().mode, 0o755);
+        assert_eq!(new_directory().mode, 0o755 & !umask());
+    }
 }

@@ -98,8 +98,16 @@ fn edit(content: &[u8], params: &Params, absent: bool) -> Result<Vec<u8>, OpErro
         return Ok(lines.into_bytes());
     }
     let line = line.ok_or_else(|| OpError::invalid("`line` is needed unless `state` is absent"))?;
+    let all = params.flag("all", false);
+    if found.len() > 1 && !all && pattern.is_some_and(|pattern| !pattern.is_match(line)) {
+        return Err(OpError::permanent(format!(
+            "{} lines match `match` and `line` does not: each run would replace another one; `all: true` replaces them at \
+             once, or let `match` match `line` too",
+            found.len()
+        )));
+    }
     match found.last() {
-        Some(_) if params.flag("all", false) => found.iter().for_each(|i| lines.set(*i, line)),
+        Some(_) if all => found.iter().for_each(|i| lines.set(*i, line)),
         Some(last) => lines.set(*last, line),
         // The line may be there and yet not match its own `match`: put in once is enough.
         None if !lines.find(|text| text == line).is_empty() => {}
@@ -113,7 +121,7 @@ fn edit(content: &[u8], params: &Params, absent: bool) -> Result<Vec<u8>, OpErro
 
 /// Returns the bytes of `line` if it is one.
 fn one_line(line: &str) -> Result<&[u8], OpError> {
-    if line.contains('\n') {
+    if line.contains('\n') || line.ends_with('\r') {
         return Err(OpError::invalid("`line` holds a line end; `file.block` takes several lines"));
     }
     Ok(line.as_bytes())
@@ -159,6 +167,25 @@ mod tests {
         assert_eq!(edited("x1\nx2\ny\n", json!({"line": "new", "before": "^x"})), "x1\nnew\nx2\ny\n");
         assert_eq!(edited("new\nx\n", after("^x")), "new\nx\n");
         assert_eq!(edited("x\n", json!({"line": "new", "match": "^no"})), "x\nnew\n");
+    }
+
+    /// Rule 2: what would never be as wished is refused before anything is written.
+    #[test]
+    fn a_line_that_would_be_put_in_by_every_run_is_refused() {
+        let refused = |content: &str, values: Value| {
+            let Value::Object(values) = values else { panic!("not a map") };
+            edit(content.as_bytes(), &Params::new(values), false).unwrap_err()
+        };
+        let error = refused("b=0\nb=1\n", json!({"line": "c=2", "match": "^b="}));
+        assert!(
+            error.message.starts_with("2 lines match") && error.message.contains("`all: true`"),
+            "{error}"
+        );
+        assert_eq!(edited("b=0\nb=1\n", json!({"line": "c=2", "match": "^b=", "all": true})), "c=2\nc=2\n");
+        assert_eq!(edited("b=0\na\n", json!({"line": "c=2", "match": "^b="})), "c=2\na\n");
+        // What is read of a line has no carriage return at its end.
+        assert!(refused("a\n", json!({"line": "b\r"})).message.contains("line end"));
+        assert_eq!(edited("a\n", json!({"line": "b\rc"})), "a\nb\rc\n");
     }
 
     #[test]

@@ -71,7 +71,14 @@ impl Desire for Template {
 
 fn read(cx: &OpContext, source: &str) -> Result<String, OpError> {
     use std::io::Read;
-    let path = cx.files.content(source, &source_file(cx, source)?)?;
+    let entry = source_file(cx, source)?;
+    if entry.size > LARGEST {
+        return Err(OpError::permanent(format!(
+            "template `{source}` has {} bytes; one has at most {LARGEST}",
+            entry.size
+        )));
+    }
+    let path = cx.files.content(source, &entry)?;
     let cannot = |error: std::io::Error| {
         OpError::permanent(format!("cannot read template `{}`: {error}", path.display()))
     };

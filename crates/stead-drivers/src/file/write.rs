@@ -20,6 +20,9 @@ use crate::command::blocking::{self, Program};
 use crate::disk::seen::{Kind, Seen, open_file, unknown};
 use crate::disk::{Disk, Last, Spot, io_error};
 
+/// A program with one of these bits runs as its owner or its group.
+pub(super) const SET_ID: u32 = 0o6000;
+
 /// What writing reports.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
@@ -126,7 +129,8 @@ impl Writer<'_> {
             Kind::Directory => Ok(()),
             Kind::Symlink if is_new || want.to.is_some() && want.to != seen.to => self.link(spot, seen, want),
             Kind::File if entry.content_differs() => self.replace(entry),
-            Kind::File | Kind::Symlink => self.set_attributes(spot, want, false),
+            Kind::File => self.set_attributes(spot, &with_all_bits(seen, want), false),
+            Kind::Symlink => self.set_attributes(spot, want, false),
             Kind::Other if !is_new => self.set_attributes(spot, want, false),
             Kind::Absent | Kind::Other | Kind::Unknown => Err(unknown(&spot.path)),
         }
@@ -257,7 +261,7 @@ impl Writer<'_> {
         place.set_len(size).map_err(failed)?;
         place.flush().and_then(|()| place.sync_all()).map_err(failed)?;
         self.written.notes.push(format!("`{}` was written in place: {why}", spot.path.display()));
-        self.set_attributes(spot, &entry.want, false)
+        self.set_attributes(spot, &with_all_bits(&entry.seen, &entry.want), false)
     }
 
     fn validate(&self, spot: &Spot, want: &Want, temporary: &Temporary) -> Result<(), OpError> {
@@ -281,6 +285,13 @@ impl Writer<'_> {
             said.describe()
         )))
     }
+}
+
+/// Returns the wish with the mode that is there, where that would go by itself: whoever changes the owner of a file, or
+/// writes to it, takes the bits from it that make it run as its owner or group.
+fn with_all_bits(seen: &Seen, want: &Want) -> Want {
+    let goes = want.mode.is_none() && seen.mode & SET_ID != 0;
+    if goes { want.clone().mode(seen.mode) } else { want.clone() }
 }
 
 fn handle(spot: &Spot) -> Result<&OwnedFd, OpError> {

@@ -143,6 +143,54 @@ fn nothing_leaves_the_root_prefix() {
     }
 }
 
+/// Section 7, rule 1: a mode that is not specified is kept, also where the system takes bits away with the owner. What
+/// is found below a directory loses them, as the diff says.
+#[test]
+fn a_program_that_changes_hands_keeps_its_mode_where_it_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cx = context(dir.path());
+    let mode = |name: &str| dir.path().join(name).metadata().unwrap().mode() & 0o7777;
+    let make = |name: &str| {
+        std::fs::write(dir.path().join(name), "x").unwrap();
+        std::os::unix::fs::chown(dir.path().join(name), Some(7), Some(8)).unwrap();
+        std::fs::set_permissions(dir.path().join(name), std::fs::Permissions::from_mode(0o6755)).unwrap();
+    };
+    make("f");
+    let owner = json!({"path": path(dir.path(), "f"), "owner": 9});
+    let ran = run(&cx, "file.present", owner.clone()).unwrap();
+    assert_eq!((ran.diff.to_json()["after"].clone(), mode("f")), (json!({"owner": 9}), 0o6755));
+    assert!(!run(&cx, "file.present", owner).unwrap().changed);
+    std::fs::hard_link(dir.path().join("f"), dir.path().join("g")).unwrap();
+    let linked = json!({"path": path(dir.path(), "f"), "content": "y", "owner": 10});
+    assert!(run(&cx, "file.present", linked).unwrap().changed);
+    assert_eq!((mode("f"), dir.path().join("f").metadata().unwrap().uid()), (0o6755, 10));
+
+    std::fs::create_dir(dir.path().join("d")).unwrap();
+    make("d/program");
+    let below = json!({"path": path(dir.path(), "d"), "owner": 0, "recurse": true});
+    let predicted = check(&cx, "file.directory", below.clone()).unwrap();
+    let ran =
+        run(&OpContext { predicted: Default::default(), ..cx.clone() }, "file.directory", below).unwrap();
+    assert_eq!(ran.diff.to_json(), predicted.to_json());
+    assert_eq!(ran.diff.to_json()["after"], json!({"program: owner": 0, "program: mode": "0755"}));
+    assert_eq!(mode("d/program"), 0o755);
+}
+
+/// Section 8: a template that is longer than one can be is refused, not cut.
+#[test]
+fn a_template_is_never_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::File::create(dir.path().join("long.j2")).unwrap().set_len((16 << 20) + 1).unwrap();
+    let values = json!({"path": path(dir.path(), "f"), "source": "long.j2"});
+    let error = run(&context(dir.path()), "file.template", values).unwrap_err();
+    assert_eq!(error.class, ErrorClass::Permanent);
+    assert!(error.message.contains("16777217 bytes"), "{error}");
+    assert_eq!(names(dir.path()), ["long.j2"]);
+}
+
 #[test]
 fn a_hard_linked_file_is_written_in_place_and_this_is_said() {
     let dir = tempfile::tempdir().unwrap();

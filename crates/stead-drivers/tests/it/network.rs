@@ -215,6 +215,39 @@ async fn a_file_is_waited_for_until_it_holds_the_text() {
     assert!(run(&cx, "wait.file", gone).await.is_ok());
 }
 
+/// Section 8: a log is found to hold a text while it grows, and however long it is; one too long is said to be so.
+#[tokio::test]
+async fn what_a_growing_or_a_long_file_holds_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let cx = context(dir.path());
+    let file = dir.path().join("log");
+    std::fs::write(&file, "line\n".repeat(4 << 20) + "listening\n").unwrap();
+    let path = file.to_str().unwrap();
+    let growing = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let writer = std::thread::spawn({
+        let (growing, file) = (growing.clone(), file.clone());
+        move || {
+            let mut log = std::fs::OpenOptions::new().append(true).open(file).unwrap();
+            while growing.load(std::sync::atomic::Ordering::Relaxed) {
+                std::io::Write::write_all(&mut log, b"x\n").unwrap();
+            }
+        }
+    });
+    let there = json!({"path": path, "regex": "(?m)^listening$", "timeout": "1m", "interval": "1ms"});
+    let found = run(&cx, "wait.file", there.clone()).await;
+    growing.store(false, std::sync::atomic::Ordering::Relaxed);
+    writer.join().unwrap();
+    assert_eq!(found.unwrap().data.unwrap()["looks"], 1);
+    let gone = json!({"path": path, "regex": "(?m)^listening$", "state": "absent", "timeout": "1ms"});
+    assert!(
+        run(&cx, "wait.file", gone).await.unwrap_err().message.contains("last seen: file, content matches")
+    );
+    std::fs::File::options().append(true).open(&file).unwrap().set_len((64 << 20) + 1).unwrap();
+    let error = run(&cx, "wait.file", there).await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::Permanent);
+    assert!(error.message.contains("too many to be searched"), "{error}");
+}
+
 #[tokio::test]
 async fn a_wait_ends_soon_after_it_is_cancelled() {
     let dir = tempfile::tempdir().unwrap();
