@@ -30,8 +30,15 @@ impl Account {
     pub(super) fn find(setup: &Setup<'_>, name: &str) -> Result<Self, OpError> {
         let unknown = || unknown(name);
         input::word("user", name)?;
-        let passwd = setup.read_through("/etc/passwd".as_ref())?.unwrap_or_default();
-        if let Some(account) = Self::in_text(&String::from_utf8_lossy(&passwd), name) {
+        let found = match setup.cx.predicted.get(&format!("user:{name}")) {
+            Some(Value::Null) => return Err(unknown()),
+            Some(predicted) => Some(Self::predicted(name, &predicted)?),
+            None => {
+                let passwd = setup.read_through("/etc/passwd".as_ref())?.unwrap_or_default();
+                Self::in_text(&String::from_utf8_lossy(&passwd), name)
+            }
+        };
+        if let Some(account) = found {
             if Sandbox::of(setup.cx).is_some() {
                 // Every account of a sandbox is the one that runs it.
                 let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -45,6 +52,22 @@ impl Account {
         // A directory service may know more than the file.
         let said = settle::run(setup.cx, "getent", &["--", "passwd", name]).map_err(|_| unknown())?;
         Self::in_text(&said.stdout, name).filter(|_| said.is_ok()).ok_or_else(unknown)
+    }
+
+    /// Returns the account that a dry run would have made or changed by now, as far as that is known.
+    fn predicted(name: &str, user: &Value) -> Result<Self, OpError> {
+        let id = |field: &str| user[field].as_u64().and_then(|id| u32::try_from(id).ok());
+        match (id("uid"), id("gid"), user["home"].as_str()) {
+            (Some(uid), Some(gid), Some(home)) if home.starts_with('/') => {
+                Ok(Self { uid, gid, home: home.into() })
+            }
+            _ => Err(OpError {
+                not_known: true,
+                ..OpError::operation(format!(
+                    "an earlier task would make user `{name}`; its ids are not known yet"
+                ))
+            }),
+        }
     }
 
     fn in_text(text: &str, name: &str) -> Option<Self> {

@@ -20,6 +20,9 @@ pub(crate) struct User {
     /// A predicted `shadow` line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shadow: Option<Shadow>,
+    /// Predicted subordinate user and group ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) subordinate: Option<[Vec<String>; 2]>,
 }
 
 /// A group, as the account files have it.
@@ -107,6 +110,7 @@ fn user(line: &str) -> Option<(String, User)> {
         home: home.to_owned(),
         shell: shell.to_owned(),
         shadow: None,
+        subordinate: None,
     };
     Some((name.to_owned(), user))
 }

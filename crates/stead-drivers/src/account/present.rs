@@ -1,7 +1,7 @@
 //! `user.present`: a user with these fields.
 
 use serde_json::{Value, json};
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, judge_texts};
 use stead_model::{Descriptor, Op};
 use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Operation, Params};
 
@@ -29,10 +29,11 @@ static DESCRIPTOR: Descriptor = Descriptor {
         ),
         ParamSpec::new("groups", ParamKind::TextList, "Groups it is a member of; others are kept."),
         ParamSpec::new("exclusive_groups", ParamKind::Bool, "It is in no other groups; default: false.").default(ParamDefault::Flag(false)),
-        ParamSpec::new("home", ParamKind::AbsolutePath, "Its home directory; an existing one is not moved."),
+        ParamSpec::new("home", ParamKind::AbsolutePath, "Its home directory; an existing one is not moved.")
+            .judged(judge_field),
         ParamSpec::new("create_home", ParamKind::Bool, "Make the home of a new user; default: true.").default(ParamDefault::Flag(true)),
-        ParamSpec::new("shell", ParamKind::AbsolutePath, "Its login shell."),
-        ParamSpec::new("comment", ParamKind::Text, "Its full name or purpose."),
+        ParamSpec::new("shell", ParamKind::AbsolutePath, "Its login shell.").judged(judge_field),
+        ParamSpec::new("comment", ParamKind::Text, "Its full name or purpose.").judged(judge_field),
         ParamSpec::new(
             "password_hash",
             ParamKind::NonEmptyText,
@@ -142,10 +143,21 @@ fn restored(name: (&'static str, Value), user: &User, seen: &Seen) -> Option<Op>
     )
 }
 
+/// Whether account files can hold a text as a field.
+fn is_field(text: &str) -> bool {
+    !text.contains([':', '\n', '\0'])
+}
+
+fn judge_field(value: &Value) -> Option<String> {
+    judge_texts(value, |text| {
+        (!is_field(text)).then(|| "a `:` or a line end, which account files cannot hold".to_owned())
+    })
+}
+
 fn wish(params: &Params) -> Result<Wish, OpError> {
     let name = check_name(params.required("name")?)?.to_owned();
     let text = |field: &str| match params.text(field) {
-        Some(text) if text.contains([':', '\n', '\0']) => {
+        Some(text) if !is_field(text) => {
             Err(OpError::invalid(format!("`{field}` holds a `:` or a line end, which account files cannot")))
         }
         Some(text) => Ok(Some(text.to_owned())),

@@ -11,8 +11,8 @@ use super::database::{self, Database, Group, Shadow, User};
 use super::password::{Password, bare, is_locked};
 use super::sandbox::{Accounts, UserChange};
 use super::{is_busy, tool};
-use crate::disk::{Disk, Last};
-use crate::file::entry::new_directory;
+use crate::disk::{Disk, Last, seen};
+use crate::file::entry::directory_on_the_way;
 use crate::machine::sandbox::Sandbox;
 use crate::system::field;
 
@@ -32,7 +32,7 @@ pub(super) struct Wish {
     pub(super) comment: Option<String>,
     pub(super) password: Password,
     pub(super) aging: Option<Vec<String>>,
-    /// Subordinate user and group ids of a new one, each `FIRST-LAST`; none: as the system gives them.
+    /// Subordinate user and group ids that it has, each `FIRST-LAST`; none: as the system gives them.
     pub(super) subordinate: Option<[Vec<String>; 2]>,
     /// For a new one.
     pub(super) system: bool,
@@ -63,6 +63,9 @@ pub(super) struct Seen {
     pub(super) home_there: bool,
     /// A group of the same name is there already.
     same_group: bool,
+    /// Read only if it matters.
+    #[serde(default)]
+    subordinate: [Vec<String>; 2],
 }
 
 impl Seen {
@@ -121,7 +124,16 @@ impl Wish {
         };
         let wanted_password = if self.password.is_given() { Some(wanted(&shadow)?) } else { None };
         let home = self.home_of(disk, user.as_ref())?;
+        let subordinate = match user.as_ref().and_then(|user| user.subordinate.clone()) {
+            _ if self.subordinate.is_none() => Default::default(),
+            Some(predicted) => predicted,
+            None => [
+                database::subordinate(disk, "/etc/subuid", name)?,
+                database::subordinate(disk, "/etc/subgid", name)?,
+            ],
+        };
         Ok(Seen {
+            subordinate,
             group: user.as_ref().and_then(|user| Some(database.group_name(user.gid?)?.to_owned())),
             groups: database.groups_of(name),
             home_there: disk.exists(Path::new(&home))?,
@@ -200,7 +212,21 @@ impl Wish {
                 fields.push(field("aging", json!(has), json!(aging)));
             }
         }
+        for (name, (has, lacks)) in ["subuids", "subgids"].iter().zip(self.lacking(seen)) {
+            if !lacks.is_empty() {
+                fields.push(field(name, json!(has), json!([has.clone(), lacks].concat())));
+            }
+        }
         Diff { fields, text: None }
+    }
+
+    /// Returns the subordinate user and group ids that it has, each with those that it should have besides.
+    fn lacking<'a>(&self, seen: &'a Seen) -> [(&'a Vec<String>, Vec<String>); 2] {
+        let wanted = self.subordinate.clone().unwrap_or_default();
+        [0, 1].map(|i| {
+            let has = &seen.subordinate[i];
+            (has, wanted[i].iter().filter(|ids| !has.contains(ids)).cloned().collect())
+        })
     }
 
     /// Returns the groups it should be in, if that differs from those it is in.
@@ -263,10 +289,12 @@ impl Wish {
         if changes {
             change.args(["--", &self.name]).must_when_free(is_busy)?;
         }
-        if let Some([uids, gids]) = self.subordinate.as_ref().filter(|_| is_new) {
-            let ranges = uids.iter().map(|ids| ("-v", ids)).chain(gids.iter().map(|ids| ("-w", ids)));
-            for (option, ids) in ranges {
-                tool(cx, "usermod")?.args([option, ids, "--", &self.name]).must_when_free(is_busy)?;
+        // Also of one that is there: a run may have been cut off before this.
+        for (option, (_, lacks)) in ["-v", "-w"].iter().zip(self.lacking(&seen)) {
+            for ids in &lacks {
+                tool(cx, "usermod")?
+                    .args([option, ids.as_str(), "--", &self.name])
+                    .must_when_free(is_busy)?;
             }
         }
         if let Some(wanted) = &seen.wanted_password
@@ -330,6 +358,10 @@ impl Wish {
             shadow.aging = self.aging.clone().unwrap_or(shadow.aging);
             user.shadow = Some(shadow);
         }
+        if self.subordinate.is_some() {
+            let [uids, gids] = self.lacking(&seen).map(|(has, lacks)| [has.clone(), lacks].concat());
+            user.subordinate = Some([uids, gids]);
+        }
         let set = |name: &str, group: &Group| {
             cx.predicted.set(format!("group:{name}"), serde_json::to_value(group).unwrap_or_default());
         };
@@ -353,9 +385,12 @@ impl Wish {
         }
         if is_new && self.create_home && !seen.home_there {
             let spot = disk.locate(Path::new(&home), Last::Follow)?;
-            for path in spot.missing.iter().chain([&spot.path]) {
-                disk.predict(path, &new_directory());
+            for path in &spot.missing {
+                disk.predict(path, &directory_on_the_way());
             }
+            let made = directory_on_the_way();
+            let (uid, gid) = (user.uid.unwrap_or(made.uid), user.gid.unwrap_or(made.gid));
+            disk.predict(&spot.path, &seen::Seen { mode: home_mode(disk)?, uid, gid, ..made });
         }
         Ok(())
     }
@@ -363,7 +398,24 @@ impl Wish {
 
 /// Whether a new user gets a group of its own.
 fn private_groups(disk: &Disk) -> Result<bool, OpError> {
+    Ok(definition(disk, "USERGROUPS_ENAB")?.is_some_and(|value| value == "yes"))
+}
+
+/// Returns the permission bits that the home of a new user gets.
+fn home_mode(disk: &Disk) -> Result<u32, OpError> {
+    let octal = |text: String| u32::from_str_radix(&text, 8).ok();
+    if let Some(mode) = definition(disk, "HOME_MODE")?.and_then(octal) {
+        return Ok(mode & 0o7777);
+    }
+    Ok(0o777 & !definition(disk, "UMASK")?.and_then(octal).unwrap_or(0o022))
+}
+
+/// Returns what the system's definitions for new accounts say of `name`.
+fn definition(disk: &Disk, name: &str) -> Result<Option<String>, OpError> {
     let definitions = database::text(disk, "/etc/login.defs")?.unwrap_or_default();
-    let value = definitions.lines().find_map(|line| line.trim().strip_prefix("USERGROUPS_ENAB"));
-    Ok(value.is_some_and(|value| value.trim() == "yes"))
+    let words = |line: &str| {
+        let (word, value) = line.trim().split_once(char::is_whitespace)?;
+        (word == name).then(|| value.trim().to_owned())
+    };
+    Ok(definitions.lines().find_map(words))
 }
