@@ -15,10 +15,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use stead_model::operation::{ParamKind, ParamSpec};
+use serde_json::Value;
+use stead_model::operation::{ParamKind, ParamSpec, judge_texts};
 use stead_runner::operation::{OpContext, OpError, Params, Registry};
 
 use crate::machine::sandbox::Sandbox;
+use crate::setup::input;
 use crate::system::has;
 
 pub(crate) use state::{Wish, overlay, wait};
@@ -35,8 +37,10 @@ const NAME: ParamSpec = ParamSpec::new(
     "name",
     ParamKind::NonEmptyText,
     "The service; systemd: a unit, `.service` if it has no suffix.",
-);
-const NAMES: ParamSpec = ParamSpec::new("names", ParamKind::NonEmptyTextList, "Several services.");
+)
+.judged(judge_name);
+const NAMES: ParamSpec =
+    ParamSpec::new("names", ParamKind::NonEmptyTextList, "Several services.").judged(judge_name);
 
 /// One service, as its manager sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +57,9 @@ pub(crate) struct Unit {
     pub(crate) boot: Boot,
     /// It can take a new configuration without being restarted.
     pub(crate) can_reload: bool,
+    /// Its files have changed since the manager read them.
+    #[serde(default)]
+    pub(crate) stale: bool,
 }
 
 /// Whether a service runs.
@@ -166,6 +173,11 @@ fn boot_manager<'a>(cx: &'a OpContext) -> Result<Box<dyn ServiceManager + 'a>, O
 fn names(manager: &dyn ServiceManager, params: &Params) -> Result<Vec<String>, OpError> {
     let given = if params.get("name").is_some() { params.texts("name") } else { params.texts("names") };
     given.iter().map(|name| check_name(name).map(|()| manager.full_name(name))).collect()
+}
+
+/// Returns why the texts are not names of services.
+pub(crate) fn judge_name(value: &Value) -> Option<String> {
+    judge_texts(value, |text| input::problem(check_name(text)))
 }
 
 /// Refuses what is an option, a path or a pattern.

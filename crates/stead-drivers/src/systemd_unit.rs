@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec, RootSupport, judge_texts};
+use stead_model::operation::{Needed, ParamDefault, ParamKind, ParamSpec, RootSupport};
 use stead_model::{Descriptor, Effect, Op};
 use stead_runner::operation::{
     Applied, Diff, FieldDiff, Observed, OpContext, OpError, Operation, Params, Registry,
@@ -19,13 +19,14 @@ use crate::file::present::source_file;
 use crate::file::{self, Filed};
 use crate::service::systemd::Systemd;
 use crate::service::{
-    Activity, Boot, ServiceManager, Unit, Wish as Service, check_name, manager, overlay, wait,
+    Activity, Boot, ServiceManager, Unit, Wish as Service, check_name, judge_name, manager, overlay, wait,
 };
-use crate::setup::input;
 use crate::system::{Tool, field, has, need_root, op};
 
 /// Where an administrator's units are.
 const DIRECTORY: &str = "/etc/systemd/system";
+/// What a diff calls whether systemd has read the files as they are.
+const READ: &str = "read by systemd";
 /// A unit file is short; a longer one is not read to be checked.
 const LARGEST: usize = 1 << 20;
 
@@ -46,7 +47,7 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "The unit, with its suffix; `.service` if it has none.",
         )
         .required()
-        .judged(|value| judge_texts(value, |text| input::problem(check_name(text)))),
+        .judged(judge_name),
         ParamSpec::new(
             "content",
             ParamKind::Text,
@@ -59,7 +60,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "drop_in",
             ParamKind::NonEmptyText,
             "The file is the drop-in of this name, `NAME.d/DROP_IN.conf`, and not the unit itself.",
-        ),
+        )
+        .judged(judge_name),
         ParamSpec::new("enabled", ParamKind::Bool, "Whether it starts at boot; default: kept."),
         ParamSpec::new("active", ParamKind::Bool, "Whether it runs; default: kept."),
         ParamSpec::new(
@@ -161,7 +163,7 @@ impl Wish {
                 return Err(OpError::unsupported("systemd does not run here"));
             }
         }
-        if self.enabled.is_none() && self.active.is_none() {
+        if cx.root.is_some() && self.enabled.is_none() {
             return Ok(Unit { name: self.unit.clone(), ..Unit::default() });
         }
         if cx.root.is_some() && !has("systemctl") {
@@ -171,7 +173,13 @@ impl Wish {
         }
         let mut unit = Systemd { cx }.see(std::slice::from_ref(&self.unit))?.pop().unwrap_or_default();
         overlay(cx, &mut unit);
+        unit.stale &= cx.predicted.get(&self.read_anew()).is_none();
         Ok(unit)
+    }
+
+    /// Returns under which key a dry run remembers that systemd would have read the unit's files.
+    fn read_anew(&self) -> String {
+        format!("service:{}:read", self.unit)
     }
 
     /// Returns the differences of the unit itself.
@@ -184,6 +192,10 @@ impl Wish {
         }
         if let Some(active) = self.active.filter(|active| *active != is_active) {
             fields.push(field("active", is_active, active));
+        }
+        // The file is as it should be, and yet not what systemd goes by: a run was cut off between the two.
+        if unit.stale {
+            fields.push(field(READ, false, true));
         }
         fields
     }
@@ -302,9 +314,9 @@ impl Operation for SystemdUnit {
         if !diff.is_empty() {
             wish.verify(cx)?;
             notes = files.apply(cx, &wish.file.1, &diff)?.notes;
-            if cx.root.is_none() {
-                systemd.reload_units()?;
-            }
+        }
+        if cx.root.is_none() && (unit.stale || !diff.is_empty()) {
+            systemd.reload_units()?;
         }
         if !wish.absent {
             match wish.enabled.filter(|_| differs("enabled")) {
@@ -336,6 +348,7 @@ impl Operation for SystemdUnit {
                 ("enabled", Some(false)) => Service::Disabled.predict(cx, &wish.unit),
                 ("active", Some(true)) => Service::Started.predict(cx, &wish.unit),
                 ("active", Some(false)) => Service::Stopped.predict(cx, &wish.unit),
+                (READ, _) => cx.predicted.set(wish.read_anew(), true.into()),
                 _ => {}
             }
         }
@@ -358,7 +371,9 @@ impl Operation for SystemdUnit {
         for differing in before.0["fields"].as_array().into_iter().flatten() {
             let name = match differing[0].as_str()? {
                 "enabled" => "enabled",
-                _ => "active",
+                "active" => "active",
+                // That nobody wants back.
+                _ => continue,
             };
             values.push((name, differing[1].clone()));
         }

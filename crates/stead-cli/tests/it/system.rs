@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use stead_testkit::container::Container;
+use stead_testkit::stand_in;
 
 const STEAD: &str = env!("CARGO_BIN_EXE_stead");
 
@@ -158,15 +159,22 @@ tasks:
 #[test]
 fn services_are_skipped_where_none_can_run() {
     let Some(container) = Container::start() else { return };
-    let plan =
-        "api_version: v1\nname: p\ntasks:\n  - {name: web, op: service.started, params: {name: web}}\n";
-    let (code, report) = run(&container, plan, &[]);
-    let web = task(&report, "web");
-    assert_eq!(
-        (code, web["status"].as_str(), web["cause"].as_str()),
-        (0, Some("skipped"), Some("unsupported")),
-        "{web:#}"
-    );
+    let nobody: &[&str] = &["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    for operation in ["service.started", "service.restarted"] {
+        let plan = format!(
+            "api_version: v1\nname: p\ntasks:\n  - {{name: web, op: {operation}, params: {{name: web}}}}\n"
+        );
+        // What is not there needs no privilege.
+        for (account, more) in [(&[][..], &[][..]), (nobody, &[]), (nobody, &["--dry-run"])] {
+            let (code, report) = run_with(&container, &plan, account, more);
+            let web = task(&report, "web");
+            assert_eq!(
+                (code, web["status"].as_str(), web["cause"].as_str()),
+                (0, Some("skipped"), Some("unsupported")),
+                "{operation} {more:?}: {web:#}"
+            );
+        }
+    }
 }
 
 /// Case 24 of reach: `reboot` on `local` fails and says why; nothing restarts.
@@ -215,6 +223,30 @@ tasks:
         );
         assert!(failed.to_string().contains("become"), "{failed:#}");
     }
+}
+
+/// Section 7, rules 3 and 6: a restart that is not allowed fails a dry run as it fails the run.
+#[test]
+fn a_dry_run_sees_that_a_restart_is_not_allowed() {
+    let Some(container) = Container::start() else { return };
+    container.sh(&stand_in::systemd_script());
+    container.sh("printf '[Service]\\nExecStart=/bin/true\\n' >/etc/systemd/system/web.service
+        chmod 777 /run/stand-in; touch /run/stand-in/calls; chmod 666 /run/stand-in/calls");
+    let nobody: &[&str] = &["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let plan =
+        "api_version: v1\nname: p\ntasks:\n  - {name: web, op: service.restarted, params: {name: web}}\n";
+    for more in [&["--dry-run"][..], &[]] {
+        let (code, report) = run_with(&container, plan, nobody, more);
+        let web = task(&report, "web");
+        assert_eq!(
+            (code, web["status"].as_str(), web["class"].as_str()),
+            (1, Some("failed"), Some("permanent")),
+            "{more:?}: {web:#}"
+        );
+        assert!(web["error"].as_str().unwrap().contains("become"), "{more:?}: {web:#}");
+    }
+    let (code, report) = run_with(&container, plan, &[], &["--dry-run"]);
+    assert_eq!((code, task(&report, "web")["status"].as_str()), (0, Some("changed")), "{report:#}");
 }
 
 /// Section 7, rule 3: what cannot be written fails a dry run as it fails the run; what an earlier task makes can be.

@@ -83,11 +83,13 @@ fn look(cx: &OpContext, params: &Params) -> Result<(Unit, Outcome), OpError> {
     {
         outcome = Outcome { reason: Some(format!("`{}` does not run", unit.name)), ..Outcome::default() };
     }
+    if outcome.changed {
+        need_root_in(cx, DESCRIPTOR.name)?;
+    }
     Ok((unit, outcome))
 }
 
 fn restart(cx: &OpContext, params: &Params) -> Result<Outcome, OpError> {
-    need_root_in(cx, DESCRIPTOR.name)?;
     let (unit, outcome) = look(cx, params)?;
     if !outcome.changed {
         return Ok(outcome);

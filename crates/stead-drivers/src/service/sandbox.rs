@@ -39,6 +39,7 @@ impl ServiceManager for SandboxServices {
                 masked: false,
                 active: if service.active { Activity::Active } else { Activity::Inactive },
                 boot: if service.enabled { Boot::Enabled } else { Boot::Disabled },
+                stale: false,
                 can_reload: true,
             }
         };

@@ -77,11 +77,20 @@ impl ServiceManager for Systemd<'_> {
         if self.cx.root.is_some() {
             return names.iter().map(|name| self.see_files(name)).collect();
         }
-        let properties = "--property=LoadState,ActiveState,UnitFileState,CanReload,Job";
+        let properties = "--property=LoadState,ActiveState,UnitFileState,CanReload,NeedDaemonReload,Job";
         // One at a time: an alias is answered under its own name, and nothing else tells the answers apart.
         names
             .iter()
-            .map(|name| Ok(unit(name, &self.tool().args(["show", properties, "--", name]).must()?)))
+            .map(|name| {
+                let text = self.tool().args(["show", properties, "--", name]).must()?;
+                let mut unit = unit(name, &text);
+                if text.lines().any(|line| line == "UnitFileState=generated") {
+                    // Made of a script of the old kind, or of a table: of the first only what starts those knows more.
+                    let said = self.tool().args(["is-enabled", "--", name]).run()?;
+                    unit.boot = boot(said.stdout.trim());
+                }
+                Ok(unit)
+            })
             .collect()
     }
 
@@ -146,6 +155,7 @@ fn unit(name: &str, text: &str) -> Unit {
         active,
         boot: boot(value("UnitFileState")),
         can_reload: value("CanReload") == "yes",
+        stale: value("NeedDaemonReload") == "yes",
     }
 }
 
@@ -173,8 +183,10 @@ mod tests {
             active: Activity::Active,
             boot: Boot::Enabled,
             can_reload: true,
+            stale: false,
         };
         assert_eq!(unit("a.service", text), expected);
+        assert!(unit("a.service", &format!("{text}NeedDaemonReload=yes\n")).stale);
         assert_eq!(unit("a.service", &format!("{text}Job=77\n")).active, Activity::Activating);
         assert!(!unit("b.service", "LoadState=not-found\nActiveState=inactive\nUnitFileState=\n").known);
         assert!(unit("c.service", "LoadState=masked\nActiveState=inactive\nUnitFileState=masked\n").masked);

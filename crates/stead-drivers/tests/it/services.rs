@@ -1,7 +1,6 @@
 //! Services and units, inside a container. systemd cannot be init there, so a stand-in for `systemctl` answers for
 //! what runs; what is enabled is the real program's, on files.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,153 +8,11 @@ use serde_json::json;
 use stead_model::ErrorClass;
 use stead_testkit::container::{inside, inside_with_systemd};
 use stead_testkit::context::context;
-use stead_testkit::operation_contract::{Case, World};
 use stead_testkit::stand_in::{self, Call};
-use stead_testkit::tree::{Depth, snapshot};
+use stead_testkit::system_cases::services::{CASES, fresh, set};
 
-use crate::contract::{BASE, in_tmp, passes, sh, write};
+use crate::contract::{in_tmp, passes, sh, write};
 use crate::state::{act, check, run};
-
-/// Units of the test, by what they do.
-fn fresh(root: &Path) {
-    let units = root.join("etc/systemd/system");
-    if units.exists() {
-        std::fs::remove_dir_all(&units).unwrap();
-    }
-    std::fs::create_dir_all(&units).unwrap();
-    let unit = |name: &str, does: &str, install: &str| {
-        let text = format!("# stand-in: {does}\n[Service]\nExecStart=/bin/true\n{install}");
-        write(units.join(name), &text);
-    };
-    let install = "[Install]\nWantedBy=multi-user.target\n";
-    unit("web.service", "reloads", install);
-    unit("database.service", "slow", install);
-    unit("broken.service", "dies", install);
-    unit("stuck.service", "stuck", install);
-    unit("deaf.service", "reloads hangs", install);
-    unit("static.service", "plain", "");
-    std::os::unix::fs::symlink("/dev/null", units.join("masked.service")).unwrap();
-    if root == Path::new("/") {
-        stand_in::systemd();
-        sh(root, "rm -f run/stand-in/*.active run/stand-in/*.log");
-    }
-}
-
-/// The unit files with their links, and on the whole machine what runs.
-fn services(root: &Path, depth: Depth) -> BTreeMap<String, String> {
-    let mut state = snapshot(&root.join("etc/systemd/system"), depth);
-    if root == Path::new("/") {
-        for entry in std::fs::read_dir("/run/stand-in").unwrap().flatten() {
-            let name = entry.file_name().into_string().unwrap();
-            let word = std::fs::read_to_string(entry.path()).unwrap();
-            // One that does not run is the same whether it ever did or not.
-            if name.ends_with(".active") && word.trim() != "inactive" {
-                state.insert(name, word);
-            }
-        }
-    }
-    state
-}
-
-fn set(unit: &str, word: &str) {
-    write(format!("/run/stand-in/{unit}.active"), &format!("{word}\n"));
-}
-
-fn enable(root: &Path, verb: &str, unit: &str) {
-    sh(root, &format!("/usr/bin/systemctl -q --root=$PWD {verb} {unit}"));
-}
-
-const SYSTEM: Case = Case { world: World::System(services), fresh, ..BASE };
-
-pub(crate) const CASES: &[Case] = &[
-    Case {
-        operation: "service.started",
-        name: "two, one of them slow",
-        params: || json!({"names": ["web", "database.service"]}),
-        half: |_| set("web.service", "active"),
-        drifts: &[
-            ("stopped", |_| set("web.service", "inactive")),
-            ("failed", |_| set("database.service", "failed")),
-        ],
-        ..SYSTEM
-    },
-    Case {
-        operation: "service.stopped",
-        name: "two, one of them unknown",
-        params: || json!({"names": ["web", "nobody-knows"]}),
-        fresh: |root| {
-            fresh(root);
-            set("web.service", "active");
-        },
-        half: |_| set("database.service", "active"),
-        drifts: &[("started", |_| set("web.service", "active"))],
-        ..SYSTEM
-    },
-    Case {
-        operation: "service.enabled",
-        name: "two",
-        params: || json!({"names": ["web", "database"]}),
-        half: |root| enable(root, "enable", "database.service"),
-        drifts: &[("disabled", |root| enable(root, "disable", "web.service"))],
-        ..SYSTEM
-    },
-    Case {
-        operation: "service.disabled",
-        name: "two, one of them unknown",
-        params: || json!({"names": ["web", "nobody-knows"]}),
-        fresh: |root| {
-            fresh(root);
-            enable(root, "enable", "web.service");
-        },
-        half: |root| enable(root, "enable", "database.service"),
-        drifts: &[("enabled", |root| enable(root, "enable", "web.service"))],
-        ..SYSTEM
-    },
-    Case {
-        operation: "systemd.unit",
-        name: "a unit, enabled and running",
-        params: || {
-            json!({"name": "new", "content": "[Service]\nExecStart=/bin/true\n[Install]\nWantedBy=multi-user.target\n",
-                "enabled": true, "active": true})
-        },
-        half: |root| {
-            write(root.join("etc/systemd/system/new.service"), "[Service]\nExecStart=/bin/false\n");
-        },
-        drifts: &[
-            ("content", |root| {
-                let text = "[Service]\nExecStart=/bin/false\n[Install]\nWantedBy=multi-user.target\n";
-                write(root.join("etc/systemd/system/new.service"), text);
-            }),
-            ("enabled", |root| enable(root, "disable", "new.service")),
-        ],
-        ..SYSTEM
-    },
-    Case {
-        operation: "systemd.unit",
-        name: "a drop-in",
-        params: || json!({"name": "web.service", "drop_in": "nice", "content": "[Service]\nNice=5\n", "enabled": true}),
-        half: |root| {
-            std::fs::create_dir(root.join("etc/systemd/system/web.service.d")).unwrap();
-            write(root.join("etc/systemd/system/web.service.d/nice.conf"), "[Service]\nNice=4\n");
-        },
-        drifts: &[("existence", |root| {
-            std::fs::remove_dir_all(root.join("etc/systemd/system/web.service.d")).unwrap();
-        })],
-        kept: |root| std::fs::read_to_string(root.join("etc/systemd/system/web.service")).unwrap(),
-        ..SYSTEM
-    },
-    Case {
-        operation: "systemd.unit",
-        name: "absent",
-        params: || json!({"name": "web", "state": "absent"}),
-        fresh: |root| {
-            fresh(root);
-            enable(root, "enable", "web.service");
-        },
-        half: |root| enable(root, "disable", "web.service"),
-        ..SYSTEM
-    },
-];
 
 /// Case 17. What runs is the stand-in's; enabling is the real `systemctl --root`.
 #[test]
@@ -327,6 +184,37 @@ fn a_real_systemd_starts_stops_enables_and_shows_its_journal() {
         assert!(changed("systemd.unit", json!({"name": "web", "state": "absent"})));
         assert!(!Path::new("/etc/systemd/system/web.service").exists());
         assert_eq!(word("is-active"), "inactive");
+        // A file that is as it should be and that systemd has not read: a run was cut off between the two.
+        let content = unit("ExecStart=/bin/sleep 601");
+        let stale = json!({"name": "stale", "content": content.clone()});
+        sh(
+            Path::new("/"),
+            "printf '[Service]\nExecStart=/bin/sleep 602\n' >/etc/systemd/system/stale.service",
+        );
+        sh(Path::new("/"), "systemctl daemon-reload; systemctl start stale");
+        write("/etc/systemd/system/stale.service", &content);
+        let predicted = check(&cx, "systemd.unit", stale.clone()).unwrap();
+        assert!(predicted.to_json().to_string().contains("read by systemd"), "{}", predicted.to_json());
+        assert!(
+            check(&cx, "systemd.unit", stale.clone()).unwrap().is_empty(),
+            "it sees what it has predicted"
+        );
+        let cx = context(Path::new("/"));
+        assert!(run(&cx, "systemd.unit", stale.clone()).unwrap().changed);
+        assert!(!run(&cx, "systemd.unit", stale).unwrap().changed);
+        let out = std::process::Command::new("systemctl").args(["show", "-p", "ExecStart", "stale"]).output();
+        assert!(String::from_utf8(out.unwrap().stdout).unwrap().contains("sleep 601"));
+        // A script of the old kind, which is enabled by links of its own.
+        sh(
+            Path::new("/"),
+            "printf '#!/bin/sh\n### BEGIN INIT INFO\n# Provides: elder\n# Required-Start:\n# Required-Stop:\n\
+             # Default-Start: 2 3 4 5\n# Default-Stop: 0 1 6\n### END INIT INFO\n' >/etc/init.d/elder
+             chmod 755 /etc/init.d/elder; systemctl daemon-reload",
+        );
+        for name in ["service.enabled", "service.disabled", "service.enabled"] {
+            assert!(changed(name, json!({"name": "elder"})), "{name}");
+            assert!(!changed(name, json!({"name": "elder"})), "{name}, again");
+        }
     });
 }
 
