@@ -37,6 +37,9 @@ use crate::network::watch::{self, Watch};
 use live::Live;
 use settle::Settle;
 
+/// What a diff calls whether the running system has taken notice of the files.
+const TAKEN_UP: &str = "taken up by the running system";
+
 /// What the descriptors of these operations share.
 pub(crate) const CONFIGURE: Descriptor = Descriptor {
     root: RootSupport::Files,
@@ -181,18 +184,26 @@ impl<'a> Setup<'a> {
         made.sort();
         made.dedup();
         let files = self.entries.iter().map(Entry::record).collect();
-        let seen = State { files, made, wishes: self.wishes.clone(), settle: self.settle.clone() };
+        let due = self.is_due();
+        let seen = State { files, made, wishes: self.wishes.clone(), settle: self.settle.clone(), due };
         let value = serde_json::to_value(seen);
         value.map(Observed).map_err(|error| OpError::permanent(format!("a path is not text: {error}")))
     }
 
+    /// Whether the running system has not taken notice of files that are as they should be.
+    fn is_due(&self) -> bool {
+        self.settle.iter().any(|step| step.is_due(self.cx))
+    }
+
     /// Makes everything as it should be: parts that go away first, while their files still say what they are.
     fn bring_about(self, params: &Params) -> Result<Applied, OpError> {
+        let is_due = self.is_due();
         let Self { cx, disk, entries, wishes, settle, mut notes } = self;
         let written: Vec<String> =
             entries.iter().filter(|entry| entry.differs()).map(|entry| entry.label.clone()).collect();
         let differing: Vec<&Wish> = wishes.iter().filter(|wish| wish.differs).collect();
-        let must_settle = !written.is_empty() || differing.iter().any(|wish| wish.part.is_derived());
+        let must_settle =
+            is_due || !written.is_empty() || differing.iter().any(|wish| wish.part.is_derived());
         let steps: &[Settle] = if must_settle { &settle } else { &[] };
         for step in steps {
             step.prepare()?;
@@ -217,6 +228,9 @@ impl<'a> Setup<'a> {
                 Ok(())
             };
             set(&gone)?;
+            for step in steps {
+                step.begin(cx)?;
+            }
             notes.extend(file::apply(cx, disk, params, entries)?.notes);
             set(&come)?;
             if !gone.is_empty() {
@@ -232,6 +246,7 @@ impl<'a> Setup<'a> {
             changed |= !written.is_empty();
             for step in steps {
                 notes.extend(step.run(cx, disk)?);
+                step.end(cx);
             }
             if watch.is_some() { watch::verify(cx, &wishes) } else { Ok(()) }
         };
@@ -256,6 +271,9 @@ struct State {
     made: Vec<PathBuf>,
     wishes: Vec<Wish>,
     settle: Vec<Settle>,
+    /// Files are as they should be, but a run was cut off before the running system took notice of them.
+    #[serde(default)]
+    due: bool,
 }
 
 impl State {
@@ -293,6 +311,13 @@ impl<T: Configure> Operation for Configured<T> {
     fn diff(&self, _params: &Params, seen: &Observed) -> Diff {
         let state = State::of(seen);
         let mut diff = file::diff(&state.files);
+        if state.due {
+            diff.fields.push(FieldDiff {
+                name: TAKEN_UP.to_owned(),
+                before: false.into(),
+                after: true.into(),
+            });
+        }
         let wishes = state.wishes.into_iter().filter(|wish| wish.differs);
         diff.fields.extend(wishes.map(|wish| FieldDiff {
             name: wish.part.to_string(),
@@ -327,6 +352,9 @@ impl<T: Configure> Operation for Configured<T> {
             file::predict(setup.disk, &setup.entries);
             for wish in setup.wishes.iter().filter(|wish| wish.differs) {
                 wish.part.predict(cx, &wish.want);
+            }
+            for step in setup.settle.iter().filter(|step| step.is_due(cx)) {
+                step.predict(cx);
             }
             Ok(())
         });

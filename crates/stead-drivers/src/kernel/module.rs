@@ -6,7 +6,7 @@ use stead_model::Descriptor;
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec};
 use stead_runner::operation::{OpError, Params};
 
-use super::modules::spelled;
+use super::modules::{cannot_unload, is_built_in, spelled};
 use crate::disk::Last;
 use crate::disk::seen::{Depth, Kind};
 use crate::file::edit::Lines;
@@ -47,6 +47,9 @@ impl Configure for Module {
         let (load, options) =
             (format!("{LOADED}/stead-{name}.conf"), format!("/etc/modprobe.d/stead-{name}.conf"));
         if input::is_absent(params) {
+            if setup.is_running() && is_built_in(&name) {
+                return Err(cannot_unload(&name));
+            }
             for list in lists(setup)? {
                 unlist(setup, &list, &name)?;
             }

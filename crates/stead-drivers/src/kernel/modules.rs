@@ -32,15 +32,18 @@ pub(crate) fn is_built_in(name: &str) -> bool {
     list.lines().any(|line| stem(line) == name)
 }
 
+/// Returns the error of unloading what is part of the kernel.
+pub(super) fn cannot_unload(name: &str) -> OpError {
+    OpError::permanent(format!("module `{name}` is part of the kernel and cannot be unloaded"))
+}
+
 /// Loads the module, or unloads it.
 pub(crate) fn set(cx: &OpContext, name: &str, loaded: bool) -> Result<(), OpError> {
     if loaded {
         return settle::checked(cx, "modprobe", &["--", name]).map(drop);
     }
     if is_built_in(name) {
-        return Err(OpError::permanent(format!(
-            "module `{name}` is part of the kernel and cannot be unloaded"
-        )));
+        return Err(cannot_unload(name));
     }
     settle::checked(cx, "modprobe", &["-r", "--", name]).map(drop)
 }

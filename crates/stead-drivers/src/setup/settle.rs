@@ -1,11 +1,18 @@
 //! What makes the running system take notice of files that have changed.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use stead_runner::operation::{OpContext, OpError};
 
 use crate::command::blocking::{self, Program, Said};
 use crate::disk::Disk;
 use crate::{access, certificate};
+
+/// Where it is noted what is still to be done on the running system.
+const DUE: &str = "/run/stead/settle";
 
 /// A step after files were written. Each is safe to repeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +48,47 @@ impl Settle {
         }
     }
 
+    /// Returns what it is called where it is noted that it is still to be done; nothing where that is of no use: a network
+    /// change that is cut off is undone, and what only watches does nothing.
+    fn note(&self) -> Option<String> {
+        match self {
+            Self::Sshd { reload: true } => Some("sshd".to_owned()),
+            Self::Restart(names) => Some(format!("restart-{}", names.join("-"))),
+            Self::Certificates => Some("certificates".to_owned()),
+            Self::Resolvconf => Some("resolvconf".to_owned()),
+            Self::Sshd { reload: false } | Self::Netplan | Self::Ifup(_) | Self::Watch { .. } => None,
+        }
+    }
+
+    /// Whether files were changed for it and it was not done: a run was cut off in between, or it failed.
+    pub(crate) fn is_due(&self, cx: &OpContext) -> bool {
+        let Some(note) = self.note().filter(|_| cx.root.is_none()) else { return false };
+        Path::new(DUE).join(&note).exists() && cx.predicted.get(&resource(&note)).is_none()
+    }
+
+    /// Records that a dry run would have done it.
+    pub(crate) fn predict(&self, cx: &OpContext) {
+        if let Some(note) = self.note() {
+            cx.predicted.set(resource(&note), true.into());
+        }
+    }
+
+    /// Notes that it is to be done, before files are changed. The note goes with the next start, which does it too.
+    pub(crate) fn begin(&self, cx: &OpContext) -> Result<(), OpError> {
+        let Some(note) = self.note().filter(|_| cx.root.is_none()) else { return Ok(()) };
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(DUE);
+        made.and_then(|()| std::fs::write(Path::new(DUE).join(note), ""))
+            .map_err(|error| OpError::io(format_args!("cannot note in `{DUE}` what is to be done"), &error))
+    }
+
+    /// Takes the note back.
+    pub(crate) fn end(&self, cx: &OpContext) {
+        if let Some(note) = self.note().filter(|_| cx.root.is_none()) {
+            // One that stays has it done once more.
+            std::fs::remove_file(Path::new(DUE).join(note)).unwrap_or(());
+        }
+    }
+
     /// Does what has to be done before files are written.
     pub(crate) fn prepare(&self) -> Result<(), OpError> {
         match self {
@@ -72,6 +120,10 @@ impl Settle {
     }
 }
 
+fn resource(note: &str) -> String {
+    format!("settle:{note}")
+}
+
 /// Runs a program to its end.
 pub(crate) fn run(cx: &OpContext, name: &str, args: &[&str]) -> Result<Said, OpError> {
     let program = Program {
@@ -95,7 +147,7 @@ pub(crate) fn checked(cx: &OpContext, name: &str, args: &[&str]) -> Result<Said,
 
 /// Whether systemd is this machine's init.
 pub(crate) fn has_systemd() -> bool {
-    std::path::Path::new("/run/systemd/system").is_dir()
+    Path::new("/run/systemd/system").is_dir()
 }
 
 fn restart(cx: &OpContext, names: &[String]) -> Result<Option<String>, OpError> {

@@ -11,9 +11,10 @@ use stead_model::ErrorClass;
 use stead_runner::operation::OpContext;
 use stead_testkit::container::inside;
 use stead_testkit::context::context;
+use stead_testkit::system_cases::configuration::{ANN, AUTHORITY, put};
 use stead_testkit::tree::{Depth, difference, snapshot};
 
-use crate::configuration::{ANN, AUTHORITY, cases, put};
+use crate::configuration::cases;
 use crate::contract::sh;
 use crate::state::{check, run};
 
@@ -40,6 +41,22 @@ pub(crate) fn has(program: &str) -> bool {
         }
     }
     found
+}
+
+/// Section 7, rule 3: a module that is part of the kernel cannot go, and the dry run says so too.
+#[test]
+fn a_module_that_is_part_of_the_kernel_cannot_be_absent() {
+    inside(|| {
+        let list = format!("/lib/modules/{}/modules.builtin", said("uname -r").trim());
+        put(Path::new("/"), &list, "kernel/x/stead-test.ko\n");
+        put(Path::new("/"), "/etc/modules-load.d/mine.conf", "stead_test\n");
+        let values = json!({"name": "stead-test", "state": "absent"});
+        let predicted = check(&context(Path::new("/")), "kernel.module", values.clone()).unwrap_err();
+        let error = run(&context(Path::new("/")), "kernel.module", values).unwrap_err();
+        assert_eq!((error.class, &error.message), (ErrorClass::Permanent, &predicted.message));
+        assert!(error.message.contains("part of the kernel"), "{error}");
+        assert_eq!(said("cat /etc/modules-load.d/mine.conf"), "stead_test\n");
+    });
 }
 
 /// Case 19 of reach: a rule that `visudo` refuses leaves the file as it is and nothing beside it.
