@@ -10,9 +10,11 @@ mod inspected;
 mod present;
 mod wish;
 
-use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{OpError, Registry};
+
+use crate::setup::input;
 
 /// Adds both operations.
 pub(crate) fn add_to(registry: &mut Registry) {
@@ -39,7 +41,9 @@ const WRITE: Descriptor = Descriptor {
     result: &[],
 };
 
-const NAME: ParamSpec = ParamSpec::new("name", ParamKind::NonEmptyText, "Its name.").required();
+const NAME: ParamSpec = ParamSpec::new("name", ParamKind::NonEmptyText, "Its name.")
+    .required()
+    .judged(|value| judge_texts(value, |text| input::problem(check_name(text))));
 const ENGINE: ParamSpec = ParamSpec::new(
     "engine",
     ParamKind::Enum(&["auto", "podman", "docker"]),

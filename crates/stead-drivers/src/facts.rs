@@ -16,7 +16,7 @@ mod os;
 mod virtualization;
 
 use stead_model::facts::{Container, Facts, PackageManager, Selection, ServiceManager};
-use stead_model::operation::{ParamKind, ParamSpec, RootSupport};
+use stead_model::operation::{ParamKind, ParamSpec, RootSupport, judge_texts};
 use stead_model::report::Warning;
 use stead_model::{Descriptor, Effect};
 use stead_runner::operation::{Action, OpContext, OpError, Outcome, Params};
@@ -49,7 +49,12 @@ static DESCRIPTOR: Descriptor = Descriptor {
         "only",
         ParamKind::TextOrList,
         "Dotted paths such as `os.family`; nothing else is gathered; default: all facts.",
-    )],
+    )
+    .judged(|value| {
+        judge_texts(value, |path| {
+            Selection::parse(&[path.to_owned()]).err().map(|unknown| unknown.to_string())
+        })
+    })],
     exclusive: &[],
     one_of: &[],
     result: &[

@@ -75,6 +75,20 @@ const NAMES: ParamSpec = ParamSpec::new(
     judge_texts(value, |text| name::parse(text, &mut { file }).err().map(|error| error.message))
 });
 
+/// As [`NAMES`], where a version means nothing.
+const BARE_NAMES: ParamSpec = NAMES.judged(|value| {
+    judge_texts(value, |text| {
+        let file = |path: &std::path::Path| Ok((String::new(), String::new(), path.to_owned()));
+        match name::parse(text, &mut { file }) {
+            Err(error) => Some(error.message),
+            Ok(request) if request.file.is_none() && request.version.is_some() => {
+                Some(format!("`{text}` has a version, which has no meaning here"))
+            }
+            Ok(_) => None,
+        }
+    })
+});
+
 /// What is installed of one package.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Installed {

@@ -8,8 +8,9 @@ use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Opera
 
 use super::engine::Engine;
 use super::inspected::{Inspected, Port, Volume};
-use super::wish::Wish;
+use super::wish::{Wish, check_image, check_restart};
 use super::{ADOPT, ENGINE, LABEL, NAME, WRITE, foreign};
+use crate::setup::input;
 use crate::system::{field, op};
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -17,7 +18,9 @@ static DESCRIPTOR: Descriptor = Descriptor {
     summary: "Makes sure a container of podman or docker is there with this configuration, and runs.",
     params: &[
         NAME,
-        ParamSpec::new("image", ParamKind::NonEmptyText, "Its image.").required(),
+        ParamSpec::new("image", ParamKind::NonEmptyText, "Its image.")
+            .required()
+            .judged(|value| judge_texts(value, |text| input::problem(check_image(text)))),
         ENGINE,
         ParamSpec::new("command", ParamKind::TextOrList, "What it runs; default: what the image says."),
         ParamSpec::new("env", ParamKind::TextMap, "Its variables, besides those of the image.").secret(),
@@ -40,7 +43,8 @@ static DESCRIPTOR: Descriptor = Descriptor {
             "restart",
             ParamKind::NonEmptyText,
             "`no`, `always`, `unless-stopped`, `on-failure` or `on-failure:COUNT`.",
-        ),
+        )
+        .judged(|value| judge_texts(value, |text| input::problem(check_restart(text)))),
         ParamSpec::new("labels", ParamKind::TextMap, "Its labels; others are kept."),
         ParamSpec::new(
             "pull",

@@ -27,10 +27,7 @@ impl Wish {
     pub(super) fn new(params: &Params, seen: Option<&Inspected>) -> Result<Self, OpError> {
         let before = seen.cloned().unwrap_or_default();
         let given = |name: &str| params.get(name).is_some();
-        let image = params.required("image")?;
-        if image.starts_with('-') || image.contains(char::is_whitespace) {
-            return Err(OpError::invalid(format!("`{}` is not an image", image.escape_debug())));
-        }
+        let image = check_image(params.required("image")?)?;
         let mut labels = before.labels;
         labels.extend(params.text_map("labels"));
         labels.insert(LABEL.to_owned(), "true".to_owned());
@@ -113,7 +110,15 @@ fn bare(id: &str) -> &str {
     id.strip_prefix("sha256:").unwrap_or(id)
 }
 
-fn check_restart(policy: &str) -> Result<String, OpError> {
+/// Refuses what an engine would take for an option, or not at all.
+pub(super) fn check_image(image: &str) -> Result<&str, OpError> {
+    if image.starts_with('-') || image.contains(char::is_whitespace) {
+        return Err(OpError::invalid(format!("`{}` is not an image", image.escape_debug())));
+    }
+    Ok(image)
+}
+
+pub(super) fn check_restart(policy: &str) -> Result<String, OpError> {
     let retries =
         policy.strip_prefix("on-failure:").is_some_and(|count| count.parse::<u32>().is_ok_and(|n| n > 0));
     if retries || matches!(policy, "no" | "always" | "unless-stopped" | "on-failure") {

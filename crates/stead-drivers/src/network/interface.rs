@@ -24,7 +24,16 @@ pub(super) const CONFIRM: ParamSpec = ParamSpec::new(
     ParamKind::Duration,
     "The change is undone by itself unless the driver reaches the machine again within this time; default: 60s.",
 )
-.default(ParamDefault::Text("60s"));
+.default(ParamDefault::Text("60s"))
+.judged(|value| {
+    let is_short = |time: Duration| time < SHORTEST_CONFIRM;
+    judge_texts(value, |text| {
+        stead_model::duration::parse(text).is_ok_and(is_short).then(|| "less than 1s".to_owned())
+    })
+});
+
+/// The process that undoes looks once a second.
+const SHORTEST_CONFIRM: Duration = Duration::from_secs(1);
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "network.interface",
@@ -220,7 +229,7 @@ fn live(
 /// Wants the change undone by itself unless it is confirmed.
 pub(super) fn watched(setup: &mut Setup<'_>, params: &Params) -> Result<(), OpError> {
     let confirm = params.duration("confirm", Duration::from_secs(60));
-    if confirm < Duration::from_secs(1) {
+    if confirm < SHORTEST_CONFIRM {
         return Err(OpError::invalid("`confirm` must be at least 1s"));
     }
     setup.settle(Settle::Watch { seconds: confirm.as_secs() });

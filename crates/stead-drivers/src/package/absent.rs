@@ -9,14 +9,14 @@ use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Opera
 
 use super::present::{Seen, installed, predict};
 use super::transaction::{Planned, Transaction};
-use super::{NAMES, PackageManager, WRITE, manager, need_root, requests};
+use super::{BARE_NAMES, PackageManager, WRITE, manager, need_root, requests};
 use crate::system::{field, op};
 
 static DESCRIPTOR: Descriptor = Descriptor {
     name: "package.absent",
     summary: "Makes sure packages are not installed; one that others need is refused.",
     params: &[
-        NAMES,
+        BARE_NAMES,
         ParamSpec::new("purge", ParamKind::Bool, "Remove their configuration files too; default: false.")
             .default(ParamDefault::Flag(false)),
         ParamSpec::new("cascade", ParamKind::Bool, "Remove the packages that need them too; default: false.")

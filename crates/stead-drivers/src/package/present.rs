@@ -10,7 +10,7 @@ use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Opera
 
 use super::name::Request;
 use super::transaction::{Planned, Transaction};
-use super::{Available, Installed, NAMES, PackageManager, WRITE, manager, need_root, requests};
+use super::{Available, BARE_NAMES, Installed, NAMES, PackageManager, WRITE, manager, need_root, requests};
 use crate::system::{field, op};
 
 const REFRESH: ParamSpec = ParamSpec::new(
@@ -33,7 +33,7 @@ static PRESENT: Descriptor = Descriptor {
 static LATEST: Descriptor = Descriptor {
     name: "package.latest",
     summary: "Makes sure packages are installed in the newest version of the index, in one transaction.",
-    params: &[NAMES, REFRESH, RECOMMENDS],
+    params: &[BARE_NAMES, REFRESH, RECOMMENDS],
     ..WRITE
 };
 
