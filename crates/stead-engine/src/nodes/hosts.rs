@@ -103,7 +103,11 @@ pub fn host_as_read(site: &Site, text: &str) -> Option<ChosenHost> {
         | DriverKind::Oci
         | DriverKind::Qemu
         | DriverKind::CloudHypervisor
-        | DriverKind::Proxmox => (HostOrigin::Host, entry.value.clone()),
+        | DriverKind::Proxmox => {
+            let mut host = entry.value.clone();
+            apply_default_bridge(&site.settings.value.defaults.bridge, &mut host);
+            (HostOrigin::Host, host)
+        }
     };
     Some(ChosenHost { name: name.to_owned(), user, origin, host })
 }
@@ -149,20 +153,18 @@ fn complete(site: &Site, kind: FileKind, name: &str, entry: &Entry<Host>) -> Res
     Ok(host)
 }
 
-/// Puts machines of a host that names no bridge on the site's; containers have one of their own. The address of that
-/// bridge is the host's, if it says no other.
-fn apply_default_bridge(bridge: &str, host: &mut Host) {
+/// Puts machines of a host that names no bridge on the site's; containers have one of their own. The address of the bridge
+/// that the host names, or else of the site's, is the host's, if it says no other.
+fn apply_default_bridge(default: &str, host: &mut Host) {
     match host.driver() {
         DriverKind::Qemu | DriverKind::CloudHypervisor | DriverKind::Proxmox => {
-            host.driver_settings.entry("bridge".to_owned()).or_insert_with(|| bridge.into());
+            host.driver_settings.entry("bridge".to_owned()).or_insert_with(|| default.into());
         }
         DriverKind::Sandbox | DriverKind::Oci | DriverKind::None => {}
     }
-    if host.address.is_none() && host.driver_settings.get("bridge").is_none_or(|own| own == bridge) {
-        let interfaces = host.description.get("network").and_then(|network| network.get("interfaces"));
-        let address = interfaces.and_then(|all| all.get(bridge)?.get("address")?.as_str());
-        let address = address.map(|text| text.split_once('/').map_or(text, |(address, _)| address));
-        host.address = address.filter(|text| text.parse::<IpAddr>().is_ok()).map(str::to_owned);
+    if host.address.is_none() {
+        let named = host.driver_settings.get("bridge").and_then(|bridge| bridge.as_str());
+        host.address = host.interface_address(named.unwrap_or(default));
     }
 }
 
@@ -267,6 +269,35 @@ mod tests {
     use stead_model::site::host::Access;
 
     use super::*;
+
+    /// Section 2: the address of a host is `ip`, else that of its bridge without the prefix: of the bridge that it names, of
+    /// the one it inherits, else of the site's.
+    #[test]
+    fn the_address_of_a_host_is_that_of_its_bridge() {
+        use crate::nodes::tests::file;
+        let interfaces = "network: {interfaces: {vmbr0: {address: 10.0.0.1/24}, br9: {address: 10.9.0.1/16}, \
+                          br6: {address: 'fd00::1/64'}, dyn: {address: dhcp}}}\n";
+        let address = |site: &str, base: &str, instance: &str| {
+            let site = Site::read(vec![
+                file(FileKind::Site, "site", site),
+                file(FileKind::Host, "h", &format!("{interfaces}{base}")),
+                file(FileKind::Instance, "i", &format!("host: h\ndatastore: d\n{instance}")),
+            ]);
+            let of = |name: &str| find_host(&site, name).unwrap().host.address.unwrap_or_default();
+            [of("h"), of("i")]
+        };
+        for (site, base, instance, expected) in [
+            ("", "", "", ["10.0.0.1", "10.0.0.1"]),
+            ("defaults: {bridge: br9}\n", "", "", ["10.9.0.1", "10.9.0.1"]),
+            ("defaults: {bridge: br9}\n", "bridge: vmbr0\n", "", ["10.0.0.1", "10.0.0.1"]),
+            ("", "", "bridge: br6\n", ["10.0.0.1", "fd00::1"]),
+            ("", "bridge: br9\n", "bridge: br6\n", ["10.9.0.1", "fd00::1"]),
+            ("defaults: {bridge: dyn}\n", "", "bridge: none\n", ["", ""]),
+            ("", "ip: 10.1.1.1\n", "ip: 10.2.2.2\nbridge: br9\n", ["10.1.1.1", "10.2.2.2"]),
+        ] {
+            assert_eq!(address(site, base, instance), expected, "{site}{base}{instance}");
+        }
+    }
 
     #[test]
     fn a_host_is_elsewhere_if_its_address_is() {

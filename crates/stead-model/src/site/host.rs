@@ -173,7 +173,7 @@ pub struct Host {
     pub host: Option<Located<String>>,
     /// Its domain.
     pub domain: Option<String>,
-    /// Its address, if it is given or known from the bridge's interface.
+    /// Its address, if it is given; else that of its bridge is, see [`Host::interface_address`].
     pub address: Option<String>,
     /// Its processor.
     pub arch: Option<String>,
@@ -295,6 +295,14 @@ impl Host {
     pub fn interfaces(&self) -> impl Iterator<Item = &str> {
         let network = self.description.get("network").and_then(|network| network.get("interfaces"));
         network.and_then(Value::as_object).into_iter().flat_map(|map| map.keys().map(String::as_str))
+    }
+
+    /// Returns the address that the machine is said to have on the interface `name`, without its prefix.
+    pub fn interface_address(&self, name: &str) -> Option<String> {
+        let interfaces = self.description.get("network")?.get("interfaces")?;
+        let text = interfaces.get(name)?.get("address")?.as_str()?;
+        let address = text.split_once('/').map_or(text, |(address, _)| address);
+        address.parse::<core::net::IpAddr>().ok().map(|address| address.to_string())
     }
 
     /// Returns the names of the ZFS pools that the machine is said to have.
@@ -576,18 +584,17 @@ fn read_description(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
         let message = format!("`{}` of a host has no effect", key.as_text().unwrap_or_default());
         read::warn(walk, key, "node/unapplied-key", &message, "leave it out, or keep it for people");
     }
-    read_interfaces(walk, fields, host);
+    check_interfaces(walk, fields);
     read_pools(walk, fields);
 }
 
-fn read_interfaces(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
+fn check_interfaces(walk: &mut Walk<'_>, fields: Fields<'_>) {
     let Some(interfaces) = fields.get("network").and_then(|node| node.get("interfaces")) else { return };
     let Some(entries) = interfaces.as_map() else {
         walk.report(interfaces.bad(format!("expected interfaces by name, found {}", interfaces.describe())));
         return;
     };
-    let bridge = fields.get("bridge").and_then(Node::as_text).unwrap_or("vmbr0");
-    for (name, interface) in entries {
+    for (_, interface) in entries {
         let Some(own) = walk.map(interface, &INTERFACE_KEYS) else { continue };
         read::ip(walk, own, "gateway");
         for key in ["type", "mac"] {
@@ -597,17 +604,11 @@ fn read_interfaces(walk: &mut Walk<'_>, fields: Fields<'_>, host: &mut Host) {
         read::number::<u16>(walk, own, "mtu", 68..=65535);
         let Some(node) = own.get("address") else { continue };
         let Some(address) = walk.text(node) else { continue };
-        let found = match (Cidr::parse(address), address.parse::<core::net::IpAddr>()) {
-            (Ok(cidr), _) => cidr.address.to_string(),
-            (Err(_), Ok(ip)) => ip.to_string(),
-            (Err(_), Err(_)) if address == "dhcp" => continue,
-            (Err(error), Err(_)) => {
-                walk.report(node.bad(error.to_string()));
-                continue;
-            }
-        };
-        if name.as_text() == Some(bridge) && host.address.is_none() {
-            host.address = Some(found);
+        if let Err(error) = Cidr::parse(address)
+            && address.parse::<core::net::IpAddr>().is_err()
+            && address != "dhcp"
+        {
+            walk.report(node.bad(error.to_string()));
         }
     }
 }
