@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Why a text is not an identifier of the wanted kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not {} {kind}: {rule}", article(kind))]
+#[error("`{}` is not {} {kind}: {rule}", Beginning(text), article(kind))]
 pub struct InvalidId {
     /// What was wanted, in words.
     pub kind: &'static str,
@@ -16,6 +16,19 @@ pub struct InvalidId {
     pub text: String,
     /// The grammar, in words.
     pub rule: &'static str,
+}
+
+/// As much of a text as a message repeats: a name that is too long by a million letters is known by its first.
+struct Beginning<'t>(&'t str);
+
+impl fmt::Display for Beginning<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 200;
+        match self.0.char_indices().nth(MOST) {
+            Some((end, _)) => write!(f, "{}…", self.0.get(..end).unwrap_or_default()),
+            None => f.write_str(self.0),
+        }
+    }
 }
 
 fn article(kind: &str) -> &'static str {
@@ -332,6 +345,16 @@ mod tests {
         for bad in ["", ".", "..", "a..b", "-a", "_a", "A", "a/b", "a\0", &"x".repeat(64)] {
             assert!(SiteKey::parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    /// A file that is one line of a megabyte is told of in a line that can be read.
+    #[test]
+    fn a_name_that_is_far_too_long_is_shown_by_its_beginning() {
+        let shown = NodeName::parse(&"ä".repeat(1 << 20)).unwrap_err().to_string();
+        assert!(shown.starts_with(&format!("`{}…` is not", "ä".repeat(200))), "{}", shown.len());
+        assert!(shown.len() < 1000);
+        let whole = NodeName::parse(&"x".repeat(200)).unwrap_err().to_string();
+        assert!(whole.starts_with(&format!("`{}` is not", "x".repeat(200))), "{whole}");
     }
 
     #[test]
