@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use stead_drivers::nodes::server_directory;
 use stead_drivers::server_client::{ClientError, ServerClient};
@@ -14,6 +15,9 @@ use crate::commands::site;
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
 use crate::settings::Settings;
+
+/// How long a server of this machine may take to say that it is there.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The most of a file of certificates.
 const MOST_CERTIFICATES: u64 = 1 << 20;
@@ -109,17 +113,24 @@ pub(super) async fn operator(
     }
     let directory = site::find(&args.site, settings)?;
     let state_dir = settings.state_dir.from(&directory.path).path;
+    let mut is_silent = false;
     for socket in sockets(&server_directory(&state_dir, &directory.path)) {
         let client = ServerClient::socket(socket);
-        if client.health().await.is_ok() {
-            return Ok(client);
+        match tokio::time::timeout(PATIENCE, client.health()).await {
+            // One that is not well answers all the same, and says itself what it cannot do.
+            Ok(Ok(()) | Err(ClientError::Refused { .. })) => return Ok(client),
+            // Whoever is gone left its socket behind.
+            Ok(Err(_)) => {}
+            Err(_) => is_silent = true,
         }
     }
-    Err(Failure::new(
-        FailureKind::Unreachable,
-        format!("no server of {} runs here", directory.shown.display()),
-    )
-    .hint("`stead server start` starts one; one elsewhere: --server URL --token-file FILE"))
+    let failure = |message| Failure::new(FailureKind::Unreachable, message);
+    if is_silent {
+        let message = format!("the server of the site {} does not answer", directory.named());
+        return Err(failure(message).hint("`stead server start` replaces one that hangs"));
+    }
+    let hint = "`stead server start` starts one; one elsewhere: --server URL --token-file FILE";
+    Err(failure(format!("no server of the site {} runs here", directory.named())).hint(hint))
 }
 
 fn sockets(directory: &Path) -> Vec<PathBuf> {

@@ -20,6 +20,13 @@ pub(super) struct SiteDir {
     pub(super) shown: PathBuf,
 }
 
+impl SiteDir {
+    /// Returns what to call the directory where it stands alone: of the current one that is its whole path.
+    pub(super) fn named(&self) -> std::path::Display<'_> {
+        if self.shown.as_os_str().is_empty() { self.path.display() } else { self.shown.display() }
+    }
+}
+
 /// Returns the site directory.
 pub(super) fn find(args: &SiteArgs, settings: &Settings) -> Result<SiteDir, Failure> {
     let search = SiteSearch {

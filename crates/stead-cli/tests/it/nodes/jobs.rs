@@ -140,3 +140,35 @@ fn a_job_whose_agent_was_killed_is_lost_or_runs_again() {
     assert_eq!(pids.len(), 3, "one of them ran twice");
     assert!(pids.iter().all(|pid| !super::pulled::is_alive(*pid)), "{pids:?}");
 }
+
+/// Whoever stands in the site directory is told by its whole name whose server does not run.
+#[test]
+fn the_site_whose_server_does_not_run_is_named() {
+    let lab = super::site(&[]);
+    let said = |directory: &str| -> String {
+        let mut command = lab.stead(["job", "list"]);
+        let ended: Ended = command.current_dir(lab.path(directory)).output().unwrap().into();
+        ended.exits(7).stderr
+    };
+    let inside = lab.path("site-config").canonicalize().unwrap();
+    let whole = format!("no server of the site {} runs here", inside.display());
+    assert!(said("site-config").contains(&whole), "{}", said("site-config"));
+    assert!(said(".").contains("no server of the site site-config runs here"), "{}", said("."));
+}
+
+/// Section 12: who asks a server that hangs is told so, soon, and with what to do.
+#[test]
+fn a_server_that_hangs_is_told_from_one_that_does_not_run() {
+    let pulled = Pulled::new(&[]);
+    let pid = u32::try_from(pulled.server["pid"].as_u64().unwrap()).unwrap();
+    kill(pid, Signal::STOP);
+    let ended = job(&pulled, &["list"]);
+    kill(pid, Signal::CONT);
+    ended.exits(7).says("does not answer").says("stead server start");
+    kill(pid, Signal::KILL);
+    wait_for_with(
+        "its end",
+        || job(&pulled, &["list"]).stderr.contains("no server of the site"),
+        String::new,
+    );
+}

@@ -43,6 +43,9 @@ fn what_cannot_be_kept_does_not_happen() {
     let shown = server(&lab, &["status", "-p", &serving.port.to_string(), "--json"]).exits(7).document();
     assert!(shown["problem"].is_string() && shown["healthy"] == false, "{shown}");
     assert!(serving.log().contains("cannot be written"), "{}", serving.log());
+    // It is there: who asks is told what it cannot do, and sees what it has.
+    lab.run(["job", "list"]).exits(0).says("first");
+    lab.run(["job", "submit", "--node", "edge", "--", "true"]).exits(7).says("E500");
 
     bound_files(&serving.facts, None);
     until(|| submit(&serving, "second").status == 202);
