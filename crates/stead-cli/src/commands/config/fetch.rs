@@ -33,7 +33,10 @@ pub(crate) fn run(
     let err = output.err.clone();
     let tell = move |line: &str| err.print_line(line);
     let patience = Patience { attempts: args.attempts, backoff: args.backoff };
-    let unwritten = |error: std::io::Error| Failure::caused_by(FailureKind::Work, error);
+    let unwritten = |error: std::io::Error| {
+        let place = files.place(path::SPEC);
+        Failure::new(FailureKind::Work, format!("cannot write {}: {error}", place.display()))
+    };
     match reach::block_on(node_agent::fetch(&client, &node, None, patience, &tell))? {
         Ok(Some(fetched)) => {
             files.put_spec(&fetched.spec).map_err(unwritten)?;
@@ -50,7 +53,12 @@ pub(crate) fn run(
         // Only who names the one it knows is answered so.
         Ok(None) => Ok(ExitCode::Success),
         Err(failed) => {
-            files.put_failed(&failed.marker(Some(&node), &client.server())).map_err(unwritten)?;
+            // Why there is no spec matters more than that this cannot be kept.
+            if let Err(error) = files.put_failed(&failed.marker(Some(&node), &client.server())) {
+                let place = files.place(path::FAILED);
+                let line = format!("warning: {} is not written: {error}", place.display());
+                output.err.print_line(&line);
+            }
             Err(failure(failed))
         }
     }

@@ -201,3 +201,23 @@ fn a_server_says_when_to_come_again() {
     assert_eq!(canned.asked().len(), 2, "and any other refusal ends it");
     assert_eq!((&failed(&lab)["code"], &failed(&lab)["attempts"]), (&"E301".into(), &2.into()));
 }
+
+/// Section 11: why there is no spec decides what a fetch ends with, also where that cannot be kept; a spec that cannot be
+/// kept names its file.
+#[test]
+fn a_node_that_cannot_write_still_says_why_it_has_no_spec() {
+    let pulled = Pulled::new(&[]);
+    let lab = &pulled.lab;
+    // Nobody makes a directory in a file, not even root.
+    lab.write("root/var", "no directory");
+    let url = format!("https://127.0.0.1:{}", stead_testkit::sshd::free_port());
+    let pin = "ab".repeat(32);
+    let away = ["--server", &url, "--fingerprint", &pin, "--identity", "edge", "--attempts", "1"];
+    let ended = fetch(lab, &away, &[("STEAD_TOKEN", "a.b")]).exits(7).says("E501").says("config-failed.json");
+    assert!(ended.stderr.contains("warning: "), "{}", ended.stderr);
+    let asking = ["--server", pulled.url(), "--fingerprint", pulled.fingerprint()];
+    let refused = [&asking[..], &["--identity", "other"]].concat();
+    let token = pulled.token(&[]);
+    fetch(lab, &refused, &[("STEAD_TOKEN", &token)]).exits(1).says("E301");
+    fetch(lab, &asking, &[("STEAD_TOKEN", &token)]).exits(1).says("cannot write").says("config/spec.yaml");
+}
