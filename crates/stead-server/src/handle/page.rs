@@ -71,7 +71,8 @@ impl Asked<'_> {
             }
         };
         self.authorize_token(token, Endpoint::Operator, None).map_err(|refused| {
-            let wants_basic = refused.error.code != WireCode::E105;
+            // Another token may do; where none can be checked, asking for one would lead in a circle.
+            let wants_basic = !matches!(refused.error.code, WireCode::E105 | WireCode::E500);
             Refused { wants_basic, ..refused }
         })?;
         Ok(())

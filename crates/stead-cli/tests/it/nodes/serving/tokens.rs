@@ -113,6 +113,8 @@ fn without_a_key_it_fails_closed() {
         assert_eq!(serving.get("/health", "").status, 200);
         let reply = serving.get("/spec/edge", token.trim());
         assert_eq!((reply.code().as_str(), reply.status), ("E500", 500), "{secrets}");
+        let page = serving.get("/ui", token.trim());
+        assert_eq!((page.status, page.header("www-authenticate").as_str()), (500, ""), "no token would do");
     }
 }
 
