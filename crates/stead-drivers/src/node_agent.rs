@@ -131,6 +131,11 @@ pub fn bootstrap(files: &NodeFiles) -> Result<Option<Bootstrap>, AgentError> {
     bytes.map(|bytes| Bootstrap::parse(&bytes).map_err(AgentError::InvalidBootstrap)).transpose()
 }
 
+/// Returns what the node was told when it was made.
+fn told(files: &NodeFiles) -> Result<Bootstrap, AgentError> {
+    bootstrap(files)?.ok_or(AgentError::NoBootstrap)
+}
+
 /// Returns the client that a bootstrap describes.
 pub fn client(bootstrap: &Bootstrap) -> Result<ServerClient, ClientError> {
     let pins = Pins {
@@ -149,7 +154,8 @@ pub async fn run(root: PathBuf, tell: Tell) -> Result<(), AgentError> {
     let mut signals = Signals::new().map_err(unheard)?;
     let files = NodeFiles::below(root);
     let held = take_place(&files)?;
-    let bootstrap = bootstrap(&files)?.ok_or(AgentError::NoBootstrap)?;
+    sandbox::end_with(files.root()).map_err(failed("the agent cannot end with its machine"))?;
+    let bootstrap = told(&files)?;
     if bootstrap.mode == Mode::Push {
         tell("the mode of this node is push: there is nothing to do");
         return Ok(());
@@ -180,7 +186,9 @@ pub async fn run(root: PathBuf, tell: Tell) -> Result<(), AgentError> {
     }
 }
 
+/// Takes the place of the one agent of the node. A machine that is no node is left as it is.
 fn take_place(files: &NodeFiles) -> Result<Held, AgentError> {
+    told(files)?;
     let taken = lock::take(files).map_err(failed("the agent's lock cannot be taken"))?;
     taken.map_err(|taken| AgentError::Running { pid: taken.pid })
 }

@@ -297,6 +297,26 @@ pub fn root_of(root_dir: &Path, id: &MachineId) -> PathBuf {
     Home::at(canonical(root_dir).join(id.as_str())).root()
 }
 
+/// Has this process asked to end when the sandbox whose root this is does, however that ends, if it is what started this one.
+///
+/// # Errors
+/// If that cannot be had, or the sandbox has ended meanwhile.
+pub fn end_with(root: &Path) -> std::io::Result<()> {
+    let Some(directory) = stead_runner::machine::sandbox_of(root) else { return Ok(()) };
+    let home = Home::at(directory);
+    let is_child = || {
+        let parent = rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
+        parent
+            .and_then(ProcessMark::of)
+            .is_some_and(|parent| home.pid().is_some_and(|(own, _)| own == parent))
+    };
+    if !is_child() {
+        return Ok(());
+    }
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    if is_child() { Ok(()) } else { Err(std::io::Error::other("its machine has ended")) }
+}
+
 /// Makes the sandbox whose root this is look again whether its node is to have an agent; no if it is no sandbox that
 /// runs.
 pub fn look_again(root: &Path) -> bool {

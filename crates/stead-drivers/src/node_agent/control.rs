@@ -32,6 +32,10 @@ fn request_path() -> String {
 /// If its files cannot be used.
 pub fn signal_converge(files: &NodeFiles) -> Result<bool, AgentError> {
     let unwritten = "the request cannot be written";
+    if !files.real(AGENT).map_err(failed(unwritten))?.is_dir() {
+        // There never was one.
+        return Ok(false);
+    }
     // Written first: an agent that restarts just now finds it.
     files.write(&request_path(), b"", 0o600).map_err(failed(unwritten))?;
     let is_told = lock::signal(files, Signal::USR1).map_err(failed(unwritten))?;

@@ -8,7 +8,7 @@ use stead_model::ExitCode;
 use super::converge::{Why, converge};
 use super::fetch::Patience;
 use super::spool::Spool;
-use super::{AgentError, NodeFiles, Tell, bootstrap, client, failed, is_final, suffer, take_place};
+use super::{AgentError, NodeFiles, Tell, client, failed, is_final, suffer, take_place, told};
 use crate::server_client::ClientError;
 
 /// How it went.
@@ -43,7 +43,7 @@ impl Once {
 pub async fn run_once(root: PathBuf, patience: Patience, tell: Tell) -> Result<Once, AgentError> {
     let files = NodeFiles::below(root);
     let _held = take_place(&files)?;
-    let bootstrap = bootstrap(&files)?.ok_or(AgentError::NoBootstrap)?;
+    let bootstrap = told(&files)?;
     let client = client(&bootstrap).map_err(AgentError::Server)?;
     let mut spool = Spool::open(&files).map_err(failed("undelivered reports cannot be read"))?;
     let why = Why::Told(Vec::new());

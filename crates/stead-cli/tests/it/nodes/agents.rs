@@ -63,6 +63,18 @@ fn a_node_that_pulls_becomes_its_spec_and_there_is_one_agent() {
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
+/// Section 7: a sandbox that is killed does nothing any more: its agent goes with it.
+#[test]
+fn an_agent_ends_with_its_machine() {
+    let pulled = Pulled::new(&[]);
+    pulled.make(Some(pulled.bootstrap("pull", &[])));
+    pulled.wait_for_reports(1);
+    let agent = pulled.agent().unwrap();
+    let text = fs::read_to_string(pulled.root().parent().unwrap().join("pid")).unwrap();
+    kill(text.split_whitespace().next().unwrap().parse().unwrap(), Signal::KILL);
+    wait_for("its agent has gone", || !is_alive(agent));
+}
+
 /// Case 36: what was changed by hand is healed on schedule, also with the server stopped; what was done is reported once
 /// it is back.
 #[test]
@@ -126,6 +138,8 @@ fn an_agent_comes_and_goes() {
     assert_eq!(pulled.agent(), None);
     pulled.run_on_node(&["agent", "signal", "converge"]).exits(1).says("no agent runs");
     pulled.run_on_node(&["agent", "run"]).exits(3).says("bootstrap.json");
+    pulled.run_on_node(&["agent", "run", "--once"]).exits(3).says("bootstrap.json");
+    assert!(!pulled.root().join("var/lib/stead/agent").exists(), "who is no node is left as it is");
     let enable = |text: &str| -> Ended {
         let mut command = pulled.on_node(&["agent", "enable"]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -269,6 +283,11 @@ fn a_token_is_renewed_at_half_its_life() {
     pulled.make(Some(bootstrap));
     let now = || json_of(&pulled.read("etc/stead/bootstrap.json"));
     wait_for_with("a new token", || now()["token"] != before["token"], || pulled.log());
+    let made = |bootstrap: &Value| {
+        let token = bootstrap["token"].as_str().unwrap();
+        pulled.lab.run(["token", "inspect", token]).exits(0).document()["iat"].as_i64().unwrap()
+    };
+    assert!(made(&now()) - made(&before) >= 8, "not before half of its life is over");
     assert_eq!(now()["fingerprints"], before["fingerprints"]);
     assert_eq!(now()["spki_pin"], pulled.server["spki_pin"]);
     assert!(!pulled.log().contains(before["token"].as_str().unwrap()));
