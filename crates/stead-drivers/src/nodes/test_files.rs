@@ -18,18 +18,20 @@ pub fn write_test_report(
     directory: &Path,
     bundle: Option<&Path>,
 ) -> io::Result<PathBuf> {
-    fs::create_dir_all(directory)?;
     let mut json = serde_json::to_string_pretty(report)?;
     json.push('\n');
     let markdown = report.to_markdown();
-    let (mut file, stem) = open(report, directory)?;
-    file.write_all(json.as_bytes())?;
-    file.sync_all()?;
-    fs::write(directory.join(format!("{stem}.md")), &markdown)?;
+    let opened = fs::create_dir_all(directory).and_then(|()| open(report, directory));
     if let Some(bundle) = bundle {
+        // The run keeps it also where nobody else can.
+        let stem = opened.as_ref().map_or_else(|_| report.file_stem(1), |(_, stem)| stem.clone());
         fs::write(bundle.join(format!("{stem}.json")), &json)?;
         fs::write(bundle.join(format!("{stem}.md")), &markdown)?;
     }
+    let (mut file, stem) = opened?;
+    file.write_all(json.as_bytes())?;
+    file.sync_all()?;
+    fs::write(directory.join(format!("{stem}.md")), &markdown)?;
     Ok(directory.join(format!("{stem}.json")))
 }
 

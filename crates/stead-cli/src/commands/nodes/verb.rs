@@ -83,6 +83,13 @@ fn act(
     }
     confirm(&prepared, args, settings)?;
     prepared.preflight(settings)?;
+    if let Some(directory) = &prepared.report_dir {
+        // Found out now, and not when everything is over.
+        std::fs::create_dir_all(directory).map_err(|error| {
+            let message = format!("no report can be written to {}: {error}", directory.display());
+            Failure::new(FailureKind::Invalid, message).hint("name another directory with --report-dir")
+        })?;
+    }
     run(&prepared, args, settings, output)
 }
 

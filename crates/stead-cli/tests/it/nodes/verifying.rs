@@ -112,6 +112,27 @@ fn a_failed_verify_is_destroyed_all_the_same() {
     assert_eq!(world.left(), Vec::<String>::new());
 }
 
+/// Section 13: a place for reports that is none is told before anything is made; where reports usually go is in nobody's
+/// way, and the run has its own.
+#[test]
+fn a_report_that_cannot_be_written_is_told_first_or_kept_with_the_run() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n");
+    let file = world.path("file");
+    fs::write(&file, "").unwrap();
+    let refused = test(&world, &["--report-dir", file.to_str().unwrap()]).exits(3).document();
+    assert!(refused["error"]["message"].as_str().unwrap().contains(file.to_str().unwrap()), "{refused}");
+    assert!(!world.state_dir().exists(), "no trace");
+    fs::create_dir_all(world.state_dir()).unwrap();
+    fs::write(world.state_dir().join("reports"), "").unwrap();
+    let tested = test(&world, &[]).exits(0).document();
+    assert!(tested["report"].is_null() && tested["diagnostics"][0]["code"] == "node/report", "{tested}");
+    let kept = fs::read_dir(tested["bundle"].as_str().unwrap()).unwrap().flatten();
+    let mut kept: Vec<String> = kept.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    kept.retain(|name| name.contains(".manifest.m.passed."));
+    assert_eq!(kept.len(), 2, "{kept:?}");
+}
+
 /// Case 14: a spec that gives a user no keys does not lock push out.
 #[test]
 fn push_works_after_a_spec_took_all_keys() {
