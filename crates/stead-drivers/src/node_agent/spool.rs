@@ -184,9 +184,9 @@ mod tests {
         let mut spool = Spool::open(&NodeFiles::below(dir.path())).unwrap();
         spool.push(&of_job("")).unwrap();
         spool.push(&report(1)).unwrap();
-        // As if there were many, without writing them all.
+        // As if there were a thousand, as promised, without writing them all.
         let other = Waiting { about: About::Other, ..spool.waiting[0] };
-        let filler = (3..=MOST as u64).map(|number| Waiting { number, ..other });
+        let filler = (3..=1000).map(|number| Waiting { number, ..other });
         spool.waiting.extend(filler);
         assert_eq!(spool.push(&report(2)).unwrap(), 1);
         assert_eq!(spool.waiting[0].number, 1, "the job's");

@@ -229,6 +229,32 @@ fn a_failed_apply_says_so_until_it_is_mended() {
     assert!(node.has("config-complete.json") && !node.has("config-failed.json"));
 }
 
+/// Section 5: both markers have every key that was promised, and a second failure knows of the first.
+#[test]
+fn markers_have_the_promised_keys() {
+    let keys = |marker: &Value| marker.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let fault = json!({"node": "edge", "phase": "config", "times": 2, "error": "struck"});
+    let node = Node::new(site(&[]), Names::Any, vec![serde_json::from_value(fault).unwrap()]);
+    node.apply(&["--spec", "base"]).exits(1);
+    let first = node.json("config-failed.json");
+    assert_eq!(
+        keys(&first),
+        "attempts code error first_attempt last_attempt log message node phase server spec spec_digest status"
+    );
+    assert_eq!((&first["phase"], &first["status"]), (&json!("config"), &json!("failed")));
+    assert_eq!(first["first_attempt"], first["last_attempt"]);
+    node.apply(&["--spec", "base"]).exits(1);
+    let second = node.json("config-failed.json");
+    assert_eq!((&second["first_attempt"], &second["attempts"]), (&first["first_attempt"], &json!(2)));
+    assert_ne!(second["last_attempt"], first["last_attempt"]);
+    node.apply(&["--spec", "base"]).exits(0);
+    assert_eq!(
+        keys(&node.json("config-complete.json")),
+        "changed duration_seconds mode node packages phase services_disabled services_enabled spec spec_digest \
+         state_digest status timestamp users"
+    );
+}
+
 /// Section 5: after a failure no marker stands for the failed digest; the spec before is kept.
 #[test]
 fn a_marker_goes_when_its_spec_fails_again() {
@@ -360,6 +386,26 @@ fn what_an_older_program_left_is_read_and_not_written() {
     assert_eq!((&again["spec"], &again["changed"]), (&json!("base"), &json!(0)), "its spec is read");
     assert!(names.iter().all(|name| node.has(name)), "ours are written in their own place");
     assert_eq!(names.map(kept), before, "nothing is written where older programs keep theirs");
+}
+
+/// Section 2: an older program of an ordinary account kept them in its home.
+#[test]
+fn what_an_older_program_left_in_a_home_is_read() {
+    let node = Node::of_site(&[]);
+    node.apply(&["--spec", "base"]).exits(0);
+    let older = node.lab.path("home/etc/state");
+    fs::create_dir_all(&older).unwrap();
+    for name in ["spec.yaml", "config-complete.json"] {
+        fs::rename(node.root.join("var/lib/stead/config").join(name), older.join(name)).unwrap();
+    }
+    let at_home = |words: &[&str]| -> Ended {
+        let mut command = node.lab.stead(words.iter().copied());
+        command.env("STEAD_ROOT", &node.root).env("HOME", node.lab.path("home")).output().unwrap().into()
+    };
+    let seen = at_home(&["config", "observe"]).exits(0).document();
+    assert_eq!(seen["complete"]["spec"], "base", "its marker is read: {seen}");
+    let again = at_home(&["config", "apply", "--json"]).exits(0).document();
+    assert_eq!((&again["spec"], &again["changed"]), (&json!("base"), &json!(0)), "its spec is read: {again}");
 }
 
 /// Section 5: a driver reads events and what came of it from one stream.

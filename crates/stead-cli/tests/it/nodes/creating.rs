@@ -182,6 +182,28 @@ fn a_failed_node_does_to_others_what_was_asked_for() {
     }
 }
 
+/// Sections 2 and 3: as many nodes at once as the host says, unless the manifest says another number than 0.
+#[test]
+fn so_many_nodes_are_worked_on_at_once_as_the_host_or_the_manifest_says() {
+    let faults = "faults: [{node: a, phase: create, error: no}, {node: b, phase: create, delay_ms: 600000}]";
+    for (host, manifest, expected) in [
+        // Alone `b` has not begun when `a` fails; at once it is cut off.
+        ("parallel: 1", "", "pending"),
+        ("parallel: 1", "settings: {parallel: 0}\n", "pending"),
+        ("parallel: 1", "settings: {parallel: 2}\n", "failed"),
+        ("parallel: 2", "settings: {parallel: 1}\n", "pending"),
+        ("parallel: 2", "", "failed"),
+    ] {
+        let world = World::new();
+        // What fails takes a moment, so that the other has begun if it may.
+        let faults = faults.replace("error: no", "delay_ms: 300, error: no");
+        world.host("local", &format!("driver: sandbox\n{host}\n{faults}\n"));
+        world.manifest(&format!("{manifest}nodes:\n- {{name: a, type: vm}}\n- {{name: b, type: vm}}\n"));
+        let ended = world.create(&[]).exits(1);
+        assert_eq!(world.statuses(&ended), [("a", "failed"), ("b", expected)], "{host} {manifest}");
+    }
+}
+
 /// Section 10: dependents of a failed node are skipped, naming it.
 #[test]
 fn dependents_of_a_failed_node_are_skipped() {

@@ -123,6 +123,39 @@ fn a_status_that_is_not_good_says_why() {
     std::fs::write(world.state_path(), kept).unwrap();
 }
 
+/// Sections 2, 5 and 6: what lies on a node that is to fetch: it is told the site's server if others reach that, and the
+/// driver's key is for nobody else to read.
+#[test]
+fn a_node_is_told_what_was_promised() {
+    let world = World::new();
+    let told = "https://192.0.2.9:44443";
+    world.write(
+        "site.yaml",
+        &format!("server: {{port: 0, bind: 127.0.0.1}}\ndefaults: {{server_url: '{told}'}}\n"),
+    );
+    // Nobody is there: the node is made and waited for in vain.
+    world.host("local", "driver: sandbox\ntimeouts: {config: 1}\n");
+    world.manifest("settings: {timeout_buffer: 0}\nnodes:\n- {name: edge, type: vm, spec: base}\n");
+    world.create(&["--mode", "pull"]).exits(8);
+    let root = world.state_dir().join("machines").join(&world.machine_ids()[0]).join("root");
+    let path = root.join("etc/stead/bootstrap.json");
+    let bootstrap: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let keys = "schema node mode server fingerprints spki_pin token binary_sha256 authorized_keys";
+    has_keys(&bootstrap, keys, "");
+    assert_eq!(
+        (&bootstrap["server"], &bootstrap["node"], &bootstrap["mode"]),
+        (&told.into(), &"edge".into(), &"pull".into())
+    );
+    let key = world.state_dir().join("ssh/id_ed25519");
+    for private in [path, key.clone()] {
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&private).unwrap());
+        assert_eq!(mode & 0o777, 0o600, "{}", private.display());
+    }
+    let public = bootstrap["authorized_keys"][0].as_str().unwrap();
+    let planted = std::fs::read_to_string(root.join("etc/stead/keys/stead")).unwrap();
+    assert!(public.starts_with("ssh-ed25519 ") && planted.contains(public.trim()), "{planted}");
+}
+
 /// Sections 10 and 12: what comes with an agent, and a job that it ran.
 #[test]
 fn documents_of_agents_and_jobs_have_the_promised_keys() {

@@ -24,6 +24,21 @@ fn the_vector_is_in_the_document() {
     assert!(!lab.path("state").exists(), "nothing is written");
 }
 
+/// Section 1: a node makes machines itself if nodes are in it, whatever its type, or if it is a Proxmox host.
+#[test]
+fn hosting_nodes_have_children_or_are_proxmox_hosts() {
+    let nodes = "  - {name: a, type: vm}\n  - {name: b, type: ct, parent: a}\n  - {name: c, type: pve}\n";
+    let lab = site(&[("manifests/m.yaml", &manifest(nodes))]);
+    let document = validate(&lab, &["-M", "m"]).exits(0).document();
+    let hosting: Vec<(&str, bool)> = document["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| (node["name"].as_str().unwrap(), node["hosting"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(hosting, [("a", true), ("c", true), ("b", false)]);
+}
+
 /// Case 7: a site with all older names has the digests of the canonical one.
 #[test]
 fn older_names_and_folders_give_the_same_digests() {

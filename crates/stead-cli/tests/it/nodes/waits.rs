@@ -44,6 +44,20 @@ fn a_machine_that_does_not_come_is_not_waited_for_for_ever() {
     }
 }
 
+/// Section 3: `timeout_buffer` is added to every wait.
+#[test]
+fn every_wait_is_longer_by_what_the_manifest_adds() {
+    for (phase, timeouts, said) in [
+        ("create", "create: 1", "edge was not made within 3s"),
+        ("address", "address: 1", "edge was not reachable within 3s"),
+        ("config", "config: 1", "edge was not configured within 3s"),
+    ] {
+        let world = world(&format!("phase: {phase}, {FOR_EVER}"), timeouts);
+        world.manifest("settings: {timeout_buffer: 2}\nnodes:\n- {name: edge, type: vm, spec: base}\n");
+        ends(&world.create(&[]), 8, said);
+    }
+}
+
 /// Section 5: the config timeout ends the wait for what is pushed and for what is reported.
 #[test]
 fn a_node_that_does_not_become_its_spec_is_not_waited_for_for_ever() {

@@ -88,3 +88,22 @@ fn in_the_background_it_logs_where_it_was_told_to() {
     assert_eq!(serving.get("/spec/edge", "").code(), "E300");
     wire::until(|| lab.read("own.log").contains("E300"));
 }
+
+/// Section 9: TLS from 1.2 on, and nothing older.
+#[test]
+fn only_tls_of_today_is_spoken() {
+    let lab = site(&[]);
+    let serving = Serving::start(&lab);
+    let spoken = |version: &str| {
+        let mut client = Command::new("openssl");
+        let place = format!("127.0.0.1:{}", serving.port);
+        // Also what this machine's own rules would not let it offer.
+        client.args(["s_client", "-connect", &place, version, "-cipher", "DEFAULT@SECLEVEL=0"]);
+        client.stdin(std::process::Stdio::null());
+        let said = client.output().unwrap();
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        said.lines().any(|line| line.starts_with("New, TLSv1."))
+    };
+    assert!(spoken("-tls1_2") && spoken("-tls1_3"));
+    assert!(!spoken("-tls1") && !spoken("-tls1_1"));
+}
