@@ -40,7 +40,7 @@ impl NodesSurroundings {
         self.fit_out(&node, &host, &*driver, &mut spec).await;
         let mut known = false;
         if let Some(id) = before.as_ref().and_then(|entry| entry.machine_id.as_ref()) {
-            let state = driver.inspect(id).await.map_err(refused)?.map(|machine| machine.state);
+            let state = self.remembered_machine(&*driver, name, id).await?.map(|machine| machine.state);
             // One that is only half there is made anew, and told what every new one is.
             known = state.is_some_and(|state| state != MachineState::Creating);
             if !known {

@@ -80,17 +80,30 @@ impl NodesSurroundings {
         known: Option<&MachineId>,
     ) -> Result<Option<Machine>, OpError> {
         if let Some(id) = known
-            && let Some(machine) = driver.inspect(id).await.map_err(refused)?
+            && let Some(machine) = self.remembered_machine(driver, name, id).await?
         {
-            let own = self.owner(name.as_str())?;
-            if machine.owner == own {
-                return Ok(Some(machine));
-            }
-            let what = format!("machine {id}, which is {},", machine.owner);
-            return Err(refused(MachineError::Foreign { what, owner: own.to_string() }));
+            return Ok(Some(machine));
         }
         let machines = driver.list(&self.owner_scope()).await.map_err(refused)?;
         Ok(machines.into_iter().find(|machine| machine.owner.name() == name.as_str()))
+    }
+
+    /// Returns the machine that is remembered to be that of a node, if it is there.
+    ///
+    /// One that carries another label is somebody else's, or of this site under another name: an error.
+    pub(super) async fn remembered_machine(
+        &self,
+        driver: &dyn MachineDriver,
+        name: &NodeName,
+        id: &MachineId,
+    ) -> Result<Option<Machine>, OpError> {
+        let Some(machine) = driver.inspect(id).await.map_err(refused)? else { return Ok(None) };
+        let own = self.owner(name.as_str())?;
+        if machine.owner == own {
+            return Ok(Some(machine));
+        }
+        let what = format!("machine {id}, which is {},", machine.owner);
+        Err(refused(MachineError::Foreign { what, owner: own.to_string() }))
     }
 
     /// Returns the nodes that are remembered to be in `name`, however deep, innermost first.

@@ -254,7 +254,7 @@ fn a_host_is_set_up_as_the_user_that_is_named() {
     assert_ne!(apply("box").code, 0, "the account of its file has no key");
 }
 
-/// Section 7: a machine that carries another label is not removed, whatever is remembered of it.
+/// Section 7: a machine that carries another label is neither used nor removed nor forgotten, whatever is remembered of it.
 #[test]
 fn a_remembered_machine_of_another_is_left_alone() {
     let pairs = Pairs::new();
@@ -278,8 +278,24 @@ fn a_remembered_machine_of_another_is_left_alone() {
     let refused = pairs.on("destroy", "m", "local", &[]).exits(1).document();
     let error = refused["nodes"][0]["error"].as_str().unwrap();
     assert!(error.contains("site/n/local/b") && error.contains("left alone"), "{error}");
+    let refused = pairs.on("create", "m", "local", &[]).exits(1).document();
+    assert!(refused["nodes"][0]["error"].as_str().unwrap().contains("site/n/local/b"), "{refused}");
     assert_eq!(world.machine_ids(), machines);
-    fs::write(world.state_path(), before).unwrap();
+    fs::write(world.state_path(), &before).unwrap();
+    // A site that is called otherwise does not leave the machines behind that it made under its old name.
+    world.write("site.yaml", &format!("name: renamed\n{SITE}"));
+    for verb in ["create", "destroy"] {
+        let refused = pairs.on(verb, "m", "local", &[]).exits(1).document();
+        assert!(
+            refused["nodes"][0]["error"].as_str().unwrap().contains("site/m/local/a"),
+            "{verb}: {refused}"
+        );
+        assert_eq!(world.machine_ids(), machines, "{verb}");
+    }
+    world.write("site.yaml", SITE);
+    let again = good(pairs.on("create", "m", "local", &[]));
+    assert_eq!(again["nodes"][0]["changed"], false, "{again}");
+    assert_eq!(world.machine_ids(), machines);
     good(pairs.on("destroy", "m", "local", &[]));
 }
 
