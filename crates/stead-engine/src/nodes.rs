@@ -26,7 +26,7 @@ pub use forest::{Forest, ForestNode};
 pub use hosts::{ChosenHost, FindHostError, HostOrigin, find_host, host_as_read, is_elsewhere};
 pub use mode::{Modes, modes};
 pub use pattern::{infer, violation};
-pub use select::{Added, Choice, SelectError, Selection, Verb, means, select};
+pub use select::{Added, Choice, SelectError, Selection, Verb, check_known, means, select};
 pub use self_address::{
     Given as SelfAddressGiven, SelfAddress, SelfAddressError, Source as SelfAddressSource, address_below,
     self_address,

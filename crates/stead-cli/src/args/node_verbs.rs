@@ -164,7 +164,7 @@ Examples:
   stead drift -M lab -H local --only 'web*'
 
 Exit codes:
-  0 nothing   4 something is different   7 a node could not be asked";
+  0 nothing   3 there is no such manifest, host or node   4 something is different   7 a node could not be asked";
 
 /// Arguments of `stead drift`.
 #[derive(Clone, Debug, Args)]

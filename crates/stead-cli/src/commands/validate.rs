@@ -109,7 +109,9 @@ fn refuse_host(unknown: Option<Diagnostic>, others: &Diagnostics) -> Result<(), 
 /// Returns the problem that nothing is selected.
 pub(super) fn no_selection(error: &SelectError) -> Diagnostic {
     let candidates = match error {
-        SelectError::NoMatch { candidates, .. } => candidates.clone(),
+        SelectError::NoMatch { candidates, .. } | SelectError::Unknown { candidates, .. } => {
+            candidates.clone()
+        }
         SelectError::Deeper { .. } | SelectError::BadGlob { .. } => Vec::new(),
     };
     let place = Place::Named("--only".to_owned());

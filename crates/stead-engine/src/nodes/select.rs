@@ -53,6 +53,14 @@ pub enum SelectError {
         /// Nodes that could have been meant.
         candidates: Vec<String>,
     },
+    /// A word names no node that is known, of whichever manifest.
+    #[error("`--only {word}` names no node that is known; {}", suggest(word, candidates.iter().map(String::as_str)))]
+    Unknown {
+        /// The word.
+        word: String,
+        /// Nodes that could have been meant.
+        candidates: Vec<String>,
+    },
     /// All nodes that are named are on levels that are cut off.
     #[error("`--depth {depth}` leaves nothing of `--only {only}`: these nodes are on deeper levels")]
     Deeper {
@@ -79,8 +87,7 @@ pub fn select(
     exists: &dyn Fn(usize) -> bool,
 ) -> Result<Selection, SelectError> {
     let mut selected = vec![choice.only.is_empty(); forest.nodes.len()];
-    let words = choice.only.iter().flat_map(|words| words.split(',')).map(str::trim);
-    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let words = words(&choice.only);
     if words.is_empty() && !choice.only.is_empty() {
         return Err(no_match(forest, &choice.only.join(",")));
     }
@@ -126,6 +133,38 @@ pub fn select(
     Ok(Selection { selected, added })
 }
 
+/// Returns the names and globs that were given, repeated or separated by commas.
+fn words(only: &[String]) -> Vec<&str> {
+    let words = only.iter().flat_map(|words| words.split(',')).map(str::trim);
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// Checks that every word of `only` means a node among `known`, which no manifest is asked about.
+///
+/// # Errors
+/// With the first word that does not.
+pub fn check_known<'a>(
+    only: &[String],
+    known: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), SelectError> {
+    let unknown = |word: &str| SelectError::Unknown {
+        word: word.to_owned(),
+        candidates: candidates(word, known.clone()),
+    };
+    let words = words(only);
+    if words.is_empty() && !only.is_empty() {
+        return Err(unknown(&only.join(",")));
+    }
+    for word in words {
+        let glob =
+            Glob::parse(word).map_err(|(_, why)| SelectError::BadGlob { word: word.to_owned(), why })?;
+        if !known.clone().any(|name| glob.matches(name)) {
+            return Err(unknown(word));
+        }
+    }
+    Ok(())
+}
+
 /// Whether `only` means the node `name`, which no manifest has. Nothing at all means every node.
 pub fn means(only: &[String], name: &str) -> bool {
     let mut words = only.iter().flat_map(|words| words.split(',')).map(str::trim);
@@ -154,4 +193,23 @@ fn mark(forest: &Forest, word: &str, selected: &mut [bool]) -> Result<(), Select
 fn no_match(forest: &Forest, word: &str) -> SelectError {
     let known = forest.nodes.iter().map(|node| node.name.as_str());
     SelectError::NoMatch { word: word.to_owned(), candidates: candidates(word, known) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_has_to_mean_a_node_that_is_known() {
+        let check = |only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|word| (*word).to_owned()).collect();
+            check_known(&only, ["web-1", "web-2", "db"].into_iter())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["web-*", "db, web-1"]), Ok(()));
+        assert!(matches!(check(&["db,wbe-1"]), Err(SelectError::Unknown { word, candidates })
+            if word == "wbe-1" && candidates == ["web-1"]));
+        assert!(matches!(check(&[","]), Err(SelectError::Unknown { .. })));
+        assert!(matches!(check(&["[a"]), Err(SelectError::BadGlob { .. })));
+    }
 }

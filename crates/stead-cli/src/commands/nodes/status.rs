@@ -9,7 +9,7 @@ use stead_drivers::nodes::{MachineSeen, Pairs, SeenBelow, machine_driver};
 use stead_drivers::server_client::ServerClient;
 use stead_drivers::site::Manifests;
 use stead_engine::compile::nodes::NodesVerb;
-use stead_engine::nodes::{FindHostError, find_host};
+use stead_engine::nodes::{FindHostError, SelectError, check_known, find_host, means};
 use stead_model::diagnostic::Place;
 use stead_model::machine::OwnerScope;
 use stead_model::node::wire::{self, AgentState};
@@ -23,7 +23,7 @@ use stead_server::ServerPlace;
 use tokio::runtime::Runtime;
 
 use super::{document, load, meant, only_looks};
-use crate::args::{ManifestArgs, PairArgs, StatusArgs};
+use crate::args::{ManifestArgs, PairArgs, SelectArgs, StatusArgs};
 use crate::commands::{manifest, site, validate};
 use crate::failure::{Failure, FailureKind};
 use crate::output::Output;
@@ -166,6 +166,7 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
     let is_one = args.host.is_some() && args.manifest.manifest.is_some();
     let manifests = loaded.manifest_names.clone();
     let mut found = Found { rows: Vec::new(), notes: Vec::new(), unread: Vec::new(), manifests };
+    let mut names: BTreeSet<NodeName> = BTreeSet::new();
     for (host, manifest) in wanted {
         let path = pairs.state_file(&host, &manifest);
         let memory = match load::remembered(&path, &manifest, &host) {
@@ -178,7 +179,8 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
             }
         };
         let mut state = memory.look(Clone::clone);
-        let mut means: Box<dyn Fn(&NodeName) -> bool> = Box::new(|_| true);
+        names.extend(state.nodes.keys().cloned());
+        let mut means: Box<dyn Fn(&NodeName) -> bool> = Box::new(remembered(&args.select, &state));
         if let Some(described) = &described {
             let asked = meant::asked(described.clone(), host.clone(), args.select.clone(), args.site.clone());
             match load::known(NodesVerb::Create, &asked, settings) {
@@ -217,7 +219,31 @@ fn look(args: &StatusArgs, settings: &Settings) -> Result<Found, Failure> {
             found.rows.push(row);
         }
     }
+    if described.is_none() && found.unread.is_empty() {
+        refuse_unknown(&args.select, &names, found.rows.is_empty())?;
+    }
     Ok(found)
+}
+
+/// Returns which nodes are meant where no manifest says which there are: those that are remembered under such a name.
+fn remembered(select: &SelectArgs, state: &NodesState) -> impl Fn(&NodeName) -> bool + use<> {
+    let is_near = |name: &NodeName| select.depth.is_none_or(|depth| state.level_of(name) <= depth);
+    let chosen = state.nodes.keys().filter(|name| means(&select.only, name.as_str()) && is_near(name));
+    let chosen: BTreeSet<NodeName> = chosen.cloned().collect();
+    move |name| chosen.contains(name)
+}
+
+/// Refuses names of nodes that nobody knows, as of a manifest that does not have them.
+fn refuse_unknown(select: &SelectArgs, known: &BTreeSet<NodeName>, is_empty: bool) -> Result<(), Failure> {
+    if known.is_empty() || select.only.is_empty() {
+        return Ok(());
+    }
+    let refused = |error: SelectError| Failure::invalid(Diagnostics(vec![validate::no_selection(&error)]));
+    check_known(&select.only, known.iter().map(NodeName::as_str)).map_err(refused)?;
+    match select.depth.filter(|_| is_empty) {
+        Some(depth) => Err(refused(SelectError::Deeper { only: select.only.join(","), depth })),
+        None => Ok(()),
+    }
 }
 
 /// Returns the name of the manifest that is meant, and how it is loaded if it is there.

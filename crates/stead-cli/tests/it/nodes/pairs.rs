@@ -215,6 +215,63 @@ fn status_knows_the_manifest() {
     assert_eq!((never.code, rows(&never)), (1, vec!["c absent false".into()]));
 }
 
+/// Sections 3 and 12: a name that nobody has is refused, and not taken for a choice of nothing, also where no manifest is named.
+#[test]
+fn a_name_that_nobody_has_is_no_choice_of_nothing() {
+    let pairs = Pairs::new();
+    let world = &pairs.0;
+    world.nodes("- {name: a, type: vm, spec: base}\n- {name: b, type: vm}\n");
+    world.run(&["drift", "-M", "m"]).exits(0);
+    good(pairs.on("create", "m", "local", &[]));
+    for words in [
+        &["drift", "-M", "mm"][..],
+        &["drift", "-H", "nowhere"],
+        &["drift", "--only", "c"],
+        &["drift", "--only", "a,c", "-H", "local"],
+        &["job", "list", "-M", "mm"],
+        &["status", "--only", "c"],
+        &["status", "--only", "a,c"],
+    ] {
+        let refused = world.run(&[words, &["--json"]].concat()).exits(3);
+        assert_eq!(refused.document()["exit_code"], 3, "{words:?}");
+    }
+    let near = world.run(&["status", "--only", "bb", "--json"]).exits(3).document();
+    assert_eq!(near["diagnostics"][0]["candidates"], json!(["b"]), "{near}");
+    world.run(&["drift", "--only", "a"]).exits(0);
+    // Words that mean nodes of different manifests are all meant.
+    pairs.second("- {name: d, type: vm, spec: base, count: 2}\n");
+    good(pairs.on("create", "n", "local", &[]));
+    let keys =
+        |id: &str| world.state_dir().join("machines").join(id).join("root/home/ops/.ssh/authorized_keys");
+    for file in world.machine_ids().iter().map(|id| keys(id)).filter(|file| file.exists()) {
+        fs::write(file, "").unwrap();
+    }
+    let found = world.run(&["drift", "--only", "a,d", "--json"]).exits(4).document();
+    let found: Vec<&str> =
+        found["drift"].as_array().unwrap().iter().map(|drift| drift["node"].as_str().unwrap()).collect();
+    assert_eq!(found, ["a", "d-1", "d-2"]);
+    good(pairs.on("create", "m", "local", &[]));
+    good(pairs.on("destroy", "n", "local", &[]));
+    let rows = |more: &[&str]| {
+        let seen = world.run(&[&["status", "--json"], more].concat()).exits(0).document();
+        let nodes = seen["nodes"].as_array().unwrap().clone();
+        nodes.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(rows(&[]), ["a", "b"]);
+    assert_eq!(
+        (rows(&["--only", "b"]), rows(&["--only", "[b-z]", "--depth", "1"])),
+        (vec!["b".into()], vec!["b".into()])
+    );
+    // One that is there and that no manifest has is not compared, which is said.
+    world.nodes("- {name: a, type: vm, spec: base}\n");
+    let orphan = world.run(&["drift", "--only", "b,a", "--json"]).exits(7).document();
+    assert_eq!(orphan["unreachable"], json!(["b"]), "{orphan}");
+    // What keeps a manifest from being read is told, not that its nodes have other names.
+    world.manifest("nodes: [");
+    world.run(&["drift", "--only", "cc"]).exits(3).says("manifests/m.yaml");
+    world.nodes("- {name: a, type: vm, spec: base}\n");
+}
+
 /// Section 7: a key file in the home directory is looked for before anything is made.
 #[test]
 fn a_missing_key_file_is_found_first() {
