@@ -119,7 +119,8 @@ impl Desk {
     fn diff(&self, from: &str, to: &str) -> Option<Shown> {
         let (base, new) = (self.find(from)?, self.find(to)?);
         let request = DiffRequest {
-            role: RoleChoice::Default,
+            // Nobody can be asked which: all of them are shown then.
+            role: RoleChoice::DefaultOrAll,
             text: GlobSet::empty(),
             analysis: AnalysisOptions::default(),
             options: DiffOptions::default(),

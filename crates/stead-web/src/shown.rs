@@ -41,7 +41,12 @@ impl Shown {
 
     /// Returns that something is not there, or cannot be shown, and why.
     pub fn trouble(status: StatusCode, why: &str) -> Self {
-        let body = json!({"error": why}).to_string().into();
+        Self::refused(status, &json!(why))
+    }
+
+    /// Returns that something cannot be shown; `error` says why in its `message`, and in its `help` what to do.
+    pub fn refused(status: StatusCode, error: &Value) -> Self {
+        let body = json!({"error": error}).to_string().into();
         Self::Whole(Whole { status, kind: "application/json", extra: Vec::new(), body })
     }
 

@@ -136,6 +136,6 @@ impl Views for Local {
             }
         };
         answered
-            .unwrap_or_else(|failure| Shown::trouble(stead_web::StatusCode::BAD_GATEWAY, &failure.message()))
+            .unwrap_or_else(|failure| Shown::refused(stead_web::StatusCode::BAD_GATEWAY, &failure.to_error()))
     }
 }

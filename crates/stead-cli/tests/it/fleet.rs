@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(150);
 pub(crate) struct Fleet {
     pub(crate) lab: Lab,
     dev: Option<Child>,
+    /// Where its page is.
+    pub(crate) page: String,
 }
 
 impl Fleet {
@@ -36,14 +38,14 @@ impl Fleet {
     pub(crate) fn start() -> Self {
         let lab = Lab::new("");
         lab.run(["init", "fleet"]).exits(0).says("stead fleet dev");
-        let mut fleet = Self { lab, dev: None };
+        let mut fleet = Self { lab, dev: None, page: String::new() };
         fleet.dev();
         fleet
     }
 
     /// Makes a fleet of a flake and starts it; Nix has a store of its own.
     pub(crate) fn of_flake(flake: &str) -> Self {
-        let mut fleet = Self { lab: Lab::new(""), dev: None };
+        let mut fleet = Self { lab: Lab::new(""), dev: None, page: String::new() };
         fleet.lab.write("fleet/flake.nix", flake);
         fleet.git(&["init", "--quiet", "--initial-branch", "main"]);
         fleet.git(&["add", "--all"]);
@@ -63,10 +65,11 @@ impl Fleet {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().map(Result::unwrap);
-        if first.is_none() {
+        let Some(first) = first else {
             let ended: Ended = child.wait_with_output().unwrap().into();
             panic!("it did not start: {ended:?}");
-        }
+        };
+        self.page = first.split_once("its page: ").unwrap().1.to_owned();
         // What it says goes on to nobody.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         let errors = child.stderr.take().unwrap();

@@ -10,7 +10,7 @@ use stead_testkit::browser::{Browser, is_picture};
 
 use crate::cases_17_32::lab::Lab;
 use crate::fleet::Fleet;
-use crate::nodes::{manifest, site};
+use crate::nodes::{BASE, manifest, site, write};
 
 /// `stead ui` that runs.
 struct Ui {
@@ -134,6 +134,10 @@ fn a_run_is_followed_in_a_browser() {
     browser.until("[...document.querySelectorAll('svg g.busy')].length === 1");
     browser.until_text("1 changed, 1 running, 1 waiting");
     browser.press("▸ first");
+    // The keyboard stays where it is while the page is drawn again, every second.
+    browser.ask("document.querySelector('button[data-name=first]').focus(); window.was = document.querySelector('table')");
+    browser.until("document.querySelector('table') !== window.was");
+    assert_eq!(browser.ask("document.activeElement.dataset.name"), json!("first"));
     browser.press("local.1.stderr");
     browser.until("document.querySelector('pre')?.textContent === '<b>two</b>\\n'");
     assert_eq!(browser.ask("document.querySelectorAll('main b').length"), json!(0));
@@ -196,17 +200,24 @@ fn nodes_come_and_go_in_a_browser() {
     browser.until_text("m on local");
     browser.until("document.querySelector('.tree .good') !== null");
     assert!(browser.text().contains("vm on sandbox"), "{}", browser.text());
+    // One that is not what it should be says why, and what to do.
+    write(&lab, "specs/base.yaml", &BASE.replace("htop", "vim"));
+    browser.until_text("node/verification: its spec says something else since: `stead create` configures it");
+    lab.run(["status", "-M", "m", "-H", "local"]).exits(1).says("`stead create` configures it");
+    lab.run(["create", "-M", "m", "-H", "local"]).exits(0);
+    browser.until("document.querySelector('.tree .good') !== null");
     lab.run(["destroy", "-M", "m", "-H", "local", "--yes"]).exits(0);
     browser.until("document.querySelector('.tree .good') === null");
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Two runs of roles are compared.
+/// Two runs of roles are compared, with all of their roles; what is said of one is what the command says.
 #[test]
 fn two_runs_are_compared_in_a_browser() {
     let Some(mut browser) = Browser::start() else { return };
     let lab = Lab::new("");
-    lab.write("lab.yaml", "api_version: v1\nroles:\n  client: {command: [/bin/echo, hi]}\n");
+    let roles = "  reader: {command: [/bin/echo, hi]}\n  writer: {command: [/bin/echo, ho]}\n";
+    lab.write("lab.yaml", format!("api_version: v1\nroles:\n{roles}"));
     for _ in 0..2 {
         lab.run(["run", "manifest", "lab.yaml", "--bundle-dir", "runs"]).exits(0);
     }
@@ -220,10 +231,14 @@ fn two_runs_are_compared_in_a_browser() {
     browser.press(&format!("Compare {old}"));
     browser.press("Compare two");
     browser.until_text(&format!("From {old} to {new}"));
-    browser.until("document.querySelector('pre')?.textContent.length > 20");
+    browser.until(
+        "['reader', 'writer'].every((role) => document.querySelector('pre')?.textContent.includes(role))",
+    );
     browser.open(&format!("{}#/runs/{old}", ui.url));
-    browser.until_text("client");
+    browser.until_text("reader");
     browser.until_text("exit code 0");
+    browser.until("[...document.querySelectorAll('td')].some((cell) => cell.innerText === 'done')");
+    assert!(!browser.text().contains("changed"), "phases are done: {}", browser.text());
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
@@ -240,6 +255,39 @@ fn a_fleet_is_seen_in_a_browser() {
     browser.until_text("100 %");
     browser.until("document.querySelector('.bar.good') !== null");
     assert!(browser.text().contains("web/0"), "{}", browser.text());
+    // Healthy machines are called what `fleet status` calls them.
+    assert!(browser.text().contains("ready") && !browser.text().contains("running"), "{}", browser.text());
+    assert!(browser.text().contains("Every instance is as it should be."), "{}", browser.text());
     assert_eq!(browser.ask("document.documentElement.scrollWidth <= innerWidth"), json!(true));
+    // The view is drawn again and again: where a person has scrolled to stays.
+    browser.look(300, "dark");
+    let wide =
+        "[...document.querySelectorAll('.wide')].find((one) => one.scrollWidth > one.clientWidth + 30)";
+    browser.ask(&format!("window.was = {wide}; was.scrollLeft = 30"));
+    browser.until("!window.was.isConnected");
+    assert_eq!(browser.ask(&format!("{wide}.scrollLeft")), json!(30));
+    // The master's own page is the same.
+    browser.look(1200, "light");
+    browser.open(&fleet.page);
+    browser.until_text("100 %");
+    assert!(browser.text().contains("web/0") && !browser.text().contains("Runs"), "{}", browser.text());
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+/// Where nothing is, and where nobody answers, the page says what to do.
+#[test]
+fn an_empty_page_says_what_to_do() {
+    let Some(mut browser) = Browser::start() else { return };
+    let lab = Lab::new("");
+    let ui = Ui::start(&lab);
+    browser.look(390, "light");
+    browser.open(&ui.url);
+    browser.until_text("There are no runs here yet. `stead plan run FILE` makes one");
+    let mut fleet = Fleet::start();
+    fleet.end(Signal::INT);
+    let ui = Ui::start(&fleet.lab);
+    browser.open(&format!("{}#/fleet", ui.url));
+    browser.until_text("no master answers");
+    browser.until_text("→ is a master running");
+    assert!(!browser.text().contains("Loading"), "{}", browser.text());
 }

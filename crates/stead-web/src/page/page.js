@@ -35,24 +35,25 @@ function colour(word) {
   return "soft";
 }
 function time(text) { return text ? text.slice(0, 19).replace("T", " ") : ""; }
+const moment = (text) => make("span", { class: "moment" }, time(text));
 function span(ms) {
   if (ms === undefined || ms === null) { return ""; }
-  if (ms < 1000) { return Math.round(ms) + " ms"; }
-  if (ms < 60000) { return (ms / 1000).toFixed(1) + " s"; }
+  if (ms < 1000) { return Math.round(ms) + "\u00a0ms"; }
+  if (ms < 60000) { return (ms / 1000).toFixed(1) + "\u00a0s"; }
   const seconds = Math.floor(ms / 1000);
   const part = (count, unit) => (count ? count + " " + unit + " " : "");
   return (part(Math.floor(seconds / 3600), "h") + part(Math.floor(seconds / 60) % 60, "min") + part(seconds % 60, "s")).trim();
 }
 
-// A table: heads, and rows of texts or elements. What is too much is said.
-function table(heads, rows, extra) {
+// A table: heads, and rows of texts or elements. What is too much is said, and what it means that there is nothing.
+function table(heads, rows, nothing) {
   const body = make("tbody", {});
   const note = (text) => make("tr", {}, make("td", { class: "soft", colspan: heads.length }, text));
   for (const row of rows.slice(0, MOST)) { body.append(row instanceof Element ? row : line(row)); }
-  if (rows.length === 0) { body.append(note("none")); }
+  if (rows.length === 0) { body.append(note(nothing || "none")); }
   if (rows.length > MOST) { body.append(note("and " + (rows.length - MOST) + " more")); }
   const head = make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text))));
-  return make("div", { class: "wide" }, make("table", extra || {}, head, body));
+  return make("div", { class: "wide" }, make("table", {}, head, body));
 }
 function line(cells, props) {
   return make("tr", props || {}, cells.map((cell, column) =>
@@ -78,7 +79,8 @@ async function ask(path) {
     const text = await answer.text();
     let told = text;
     try { told = JSON.parse(text).error || text; } catch { /* not JSON: the text says it */ }
-    throw new Error(String(told.message || told).trim() || "the answer is " + answer.status);
+    const help = told.help ? "\n→ " + told.help : "";
+    throw new Error((String(told.message || told).trim() || "the answer is " + answer.status) + help);
   }
   return answer;
 }
@@ -86,7 +88,20 @@ const json = async (path) => (await ask(path)).json();
 
 // What belongs to the view that is open: it ends when another is opened.
 let open = { live: false };
-function show(...inner) { view.replaceChildren(...inner.flat().filter(Boolean)); }
+function show(...inner) { renew(view, ...inner.flat().filter(Boolean)); }
+// Draws a place anew. Where a person has scrolled to, and what the keyboard is at, stays: a view that goes on is drawn every second.
+function renew(place, ...inner) {
+  const scrolls = () => [...place.querySelectorAll(".wide, .graph")];
+  const named = (one) => one.dataset.name || one.getAttribute("aria-label") || one.textContent;
+  const were = scrolls().map((one) => [one.scrollLeft, one.scrollTop]);
+  const held = place.contains(document.activeElement) && document.activeElement !== place ? document.activeElement : null;
+  place.replaceChildren(...inner);
+  scrolls().forEach((one, index) => { if (were[index]) { [one.scrollLeft, one.scrollTop] = were[index]; } });
+  if (held && !held.isConnected) {
+    const again = [...place.querySelectorAll(held.tagName)].find((one) => named(one) === named(held));
+    if (again) { again.focus({ preventScroll: true }); }
+  }
+}
 // Asks again and again while the view is open; `draw` gets what came if it is something new.
 function watch(path, pause, draw) {
   const mine = open;
@@ -99,6 +114,8 @@ function watch(path, pause, draw) {
       if (text !== before) { before = text; draw(JSON.parse(text)); }
     } catch (error) {
       if (!mine.live) { return; }
+      // What was seen before stays below it.
+      if (before === undefined) { show(); }
       trouble(String(error.message || error));
     }
     mine.timer = setTimeout(look, document.hidden ? 5 * pause : pause);
@@ -154,14 +171,15 @@ function runs() {
       make("option", { value: word, selected: word === wanted.status }, word || "every status")));
     const fits = (row) => (!wanted.status || row.status === wanted.status) &&
       [row.run_id, row.kind, row.plan].join(" ").includes(wanted.text);
-    list.replaceChildren(table(["run", "status", "plan", "kind", "began", "took", "sealed", "compare"], all.filter(fits).map((row) => [
-      link("#/runs/" + encodeURIComponent(row.key), row.run_id), said(row.status), row.plan, row.kind, time(row.started_at),
+    const nothing = all.length ? "No run fits the filter." : "There are no runs here yet. `stead plan run FILE` makes one; so do steps, roles and nodes.";
+    renew(list, table(["run", "status", "plan", "kind", "began", "took", "sealed", "compare"], all.filter(fits).map((row) => [
+      link("#/runs/" + encodeURIComponent(row.key), row.run_id), said(row.status), row.plan, row.kind, moment(row.started_at),
       row.duration_seconds === null ? "" : span(row.duration_seconds * 1000), row.sealed ? "yes" : "no",
       row.kind && row.kind !== "run" ? "" : make("input", { type: "checkbox", "aria-label": "Compare " + row.run_id, checked: chosen.has(row.key), onchange: (event) => {
         if (event.target.checked) { chosen.add(row.key); } else { chosen.delete(row.key); }
         compare.disabled = chosen.size !== 2;
       } }),
-    ])));
+    ]), nothing));
   }
   watch("runs", 2000, (told) => {
     all = told.runs;
@@ -303,11 +321,14 @@ async function run(id) {
   document.title = (told.meta.plan || id) + ": Stead";
   const openRows = new Set();
   let read = null;
+  // Of a run of roles the tasks are phases, and those are done, whatever they changed.
+  const hasPhases = (told.meta.kind || "run") === "run";
+  const word = (state) => (hasPhases && ["changed", "unchanged"].includes(state) ? "done" : state);
 
   function draw() {
     const took = state.took !== undefined ? span(state.took) : state.began ? span(Date.now() - Date.parse(state.began)) : "";
     const counts = new Map();
-    for (const task of state.tasks.values()) { counts.set(task.state, (counts.get(task.state) || 0) + 1); }
+    for (const task of state.tasks.values()) { counts.set(word(task.state), (counts.get(word(task.state)) || 0) + 1); }
     const error = state.status !== "running" && told.meta.error;
     head.replaceChildren(make("p", {}, said(state.status), " ", took, state.code ? ", exit code " + state.code : "",
       state.mode && state.mode !== "run" ? " (" + state.mode + ")" : "",
@@ -315,7 +336,7 @@ async function run(id) {
         [...counts].map(([word, count]) => count + " " + word.replace("_", " ")).join(", "))),
       ...(error ? [make("pre", { class: "bad" }, error)] : []),
       ...state.notes.map((text) => make("p", { class: "odd" }, text)));
-    graph.replaceChildren(...(state.tasks.size > 1 && state.tasks.size <= MOST_DRAWN ? [drawGraph([...state.tasks.values()])] : []));
+    renew(graph, ...(state.tasks.size > 1 && state.tasks.size <= MOST_DRAWN ? [drawGraph([...state.tasks.values()])] : []));
     const parts = [];
     if (state.roles.size) {
       parts.push(make("h3", {}, "Roles"), table(["role", "agent", "state", "", "took", "output"], [...state.roles.values()].map((role) => [
@@ -331,14 +352,14 @@ async function run(id) {
       const rows = [];
       for (const task of state.tasks.values()) {
         const inner = task.hosts.size > 1 || task.below.size || state.filesOf(task.name).length || [...task.hosts.keys()].some((host) => state.filesOf(task.name, host).length);
-        const name = inner ? make("button", { type: "button", class: "plain", "aria-expanded": String(openRows.has(task.name)), onclick: () => {
+        const name = inner ? make("button", { type: "button", class: "plain", "data-name": task.name, "aria-expanded": String(openRows.has(task.name)), onclick: () => {
           if (!openRows.delete(task.name)) { openRows.add(task.name); }
           draw();
         } }, (openRows.has(task.name) ? "▾ " : "▸ ") + task.name) : task.name;
-        rows.push(line([name, said(task.state), span(task.took), hostsOf(task), task.error], {}));
+        rows.push(line([name, said(word(task.state)), span(task.took), hostsOf(task), task.error], {}));
         if (openRows.has(task.name)) {
           for (const host of task.hosts.values()) {
-            rows.push(line([host.name, said(host.state), span(host.took), files(state.filesOf(task.name, host.name)),
+            rows.push(line([host.name, said(word(host.state)), span(host.took), files(state.filesOf(task.name, host.name)),
               (host.attempt > 1 ? "attempt " + host.attempt + ". " : "") + host.error], { class: "child" }));
           }
           if (state.filesOf(task.name).length) { rows.push(line(["", "", "", files(state.filesOf(task.name)), ""], { class: "child" })); }
@@ -347,9 +368,9 @@ async function run(id) {
           }
         }
       }
-      parts.push(make("h3", {}, state.roles.size ? "Phases" : "Tasks"), table(["task", "state", "took", "hosts", "why"], rows));
+      parts.push(make("h3", {}, hasPhases ? "Phases" : "Tasks"), table([hasPhases ? "phase" : "task", "state", "took", "hosts", "why"], rows));
     }
-    body.replaceChildren(...parts);
+    renew(body, ...parts);
     if (read && state.logs.get(read.file) > read.end) { follow(); }
   }
   function rolesFiles(role) {
@@ -488,14 +509,16 @@ function nodes() {
         ? table(["node", "status", "machine", "agent", "mode", "driver", "address", "spec", "converged", "why"], members.map((node) => [
           node.name, said(node.status), said(node.machine, node.machine === "running" ? "good" : "bad"), said(node.agent), node.mode,
           [node.type, node.driver].filter(Boolean).join(" on "), node.ip, node.spec,
-          said(node.converged ? "yes" : "no", node.converged ? "good" : "bad"), node.error,
+          said(node.converged ? "yes" : "no", node.converged ? "good" : "bad"), reason(node),
         ]))
         : table(["node", "agent", "last seen", "spec", "state"], members.map((node) => [
-          node.node, said(node.agent), time(node.last_seen), short(node.spec_digest), short(node.state_digest)])));
+          node.node, said(node.agent), moment(node.last_seen), short(node.spec_digest), short(node.state_digest)])));
     }
     show(parts);
   });
 }
+// Why a node is not what it should be, with the code that `stead explain` knows.
+function reason(node) { return [node.code, node.why || node.error].filter(Boolean).join(": "); }
 function topology(members) {
   const names = new Set(members.map((node) => node.name));
   const below = (parent) => members.filter((node) => (names.has(node.parent) ? node.parent : null) === parent);
@@ -504,7 +527,7 @@ function topology(members) {
     if (found.length === 0) { return null; }
     return make("ul", { class: "tree" }, found.map((node) => make("li", {},
       make("span", { class: node.converged ? "good" : "bad", "aria-hidden": "true" }, "● "), make("span", { class: "id" }, node.name), " ",
-      make("span", { class: "soft" }, [node.mode, node.status].filter(Boolean).join(", ")), branch(node.name, depth + 1))));
+      make("span", { class: "soft" }, [node.mode, node.status, node.converged ? "" : "not converged"].filter(Boolean).join(", ")), branch(node.name, depth + 1))));
   };
   return branch(null, 0) || "";
 }
@@ -513,7 +536,8 @@ function topology(members) {
 function jobs() {
   watch("jobs", 3000, (told) => {
     show(make("h2", {}, "Jobs"), table(["job", "node", "state", "program", "exit code", "by", "when"], told.jobs.map((job) => [
-      job.id, job.node, said(job.state, job.error || job.rc ? "bad" : ""), job.program, job.rc, job.by, time(job.created_at)])));
+      job.id, job.node, said(job.state, job.error || job.rc ? "bad" : ""), job.program, job.rc, job.by, moment(job.created_at)]),
+      "There are no jobs. `stead job submit --node NODE -- COMMAND` makes one."));
   });
 }
 
@@ -528,17 +552,17 @@ function fleet() {
     if (s.store.state !== "ok") { notes.push(s.store.message); }
     if (s.watcher.error) { notes.push(s.watcher.ref + ": " + s.watcher.error); }
     for (const hold of s.holds) { notes.push(hold.target + " is held by " + hold.by + " until " + hold.until + ": " + hold.reason); }
-    const row = (i) => [i.key, i.worker, said(i.state), i.ready ? "ready" : "", i.code, i.message];
-    const heads = ["instance", "worker", "state", "", "code", "what to do"];
+    const row = (i) => [i.key, i.worker, said(i.ready && i.state === "running" ? "ready" : i.state), i.code, i.message];
+    const heads = ["instance", "worker", "state", "code", "what to do"];
     show(make("h2", {}, "Fleet ", make("code", {}, s.fleet), " ", said(s.state)),
       make("p", {}, "Generation " + s.generation + ", commit " + (short(s.commit) || "none") + ", " + s.convergence_percent + " % (" +
-        s.counts.converged + " of " + s.counts.desired + " instances), led by " + s.leader.name + ", " + s.at), bar,
+        s.counts.converged + " of " + s.counts.desired + " instances), led by " + s.leader.name + ", " + time(s.at)), bar,
       notes.map((text) => make("p", { class: "odd" }, text)),
-      make("h3", {}, "Instances that are not as they should be"), table(heads, s.instances.filter((i) => i.code).map(row)),
+      make("h3", {}, "Instances that are not as they should be"), table(heads, s.instances.filter((i) => i.code).map(row), "Every instance is as it should be."),
       make("h3", {}, "Groups"), table(["group", "active", "commit", "why"], s.groups.map((g) => [g.group, g.active && g.active.generation, short(g.active && g.active.commit), g.why])),
-      make("h3", {}, "Rollouts"), table(["VM", "state", "updated", "why"], s.rollouts.filter((r) => r.state !== "done").map((r) => [r.vm, said(r.state), r.updated + " of " + r.total, r.message])),
-      make("h3", {}, "Workers"), table(["worker", "state", "instances", "since", "what to do"], s.workers.map((w) => [w.id, said(w.state), w.instances, w.since, w.message])),
-      make("h3", {}, "Instances"), table(heads, s.instances.map(row)));
+      make("h3", {}, "Rollouts"), table(["VM", "state", "updated", "why"], s.rollouts.filter((r) => r.state !== "done").map((r) => [r.vm, said(r.state), r.updated + " of " + r.total, r.message]), "Nothing is being replaced."),
+      make("h3", {}, "Workers"), table(["worker", "state", "instances", "since", "what to do"], s.workers.map((w) => [w.id, said(w.state), w.instances, moment(w.since), w.message])),
+      make("h3", {}, "Instances"), table(heads, s.instances.map(row), "The commit asks for none."));
   });
 }
 
