@@ -22,7 +22,7 @@ mod pager;
 mod picker;
 mod replay;
 mod screen;
-mod scroll;
+pub(crate) mod scroll;
 mod state;
 mod tasks;
 #[cfg(test)]

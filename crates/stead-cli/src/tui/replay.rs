@@ -61,7 +61,10 @@ struct Playing {
 impl Replay {
     /// Returns a recording at its beginning; nothing has happened.
     pub(crate) fn new(recording: Recording) -> Self {
-        let Recording { run, events, damaged, left_out } = recording;
+        let Recording { mut run, events, damaged, left_out } = recording;
+        if let Some(Event { kind: EventKind::RunStarted(started), .. }) = events.first() {
+            run.expect_kind(started.kind);
+        }
         let mut notes = Vec::new();
         if damaged > 0 {
             notes.push(format!("{damaged} lines of the journal cannot be read and are left out"));

@@ -238,6 +238,11 @@ impl Watched {
         self.role(name).agent = Some(agent.to_owned());
     }
 
+    /// Learns what kind of run it is before its first event says so.
+    pub(crate) fn expect_kind(&mut self, kind: RunKind) {
+        self.kind = kind;
+    }
+
     /// Whether its tasks are phases.
     pub(crate) fn has_phases(&self) -> bool {
         self.kind == RunKind::Run
@@ -403,7 +408,8 @@ impl Watched {
                 self.started = Some(event.t);
             }
             EventKind::RunResumed(resumed) => {
-                self.ended = None;
+                // What ended it before is over: it may well succeed now.
+                (self.ended, self.error) = (None, None);
                 let begun = self.phases.iter_mut();
                 begun
                     .filter(|phase| matches!(phase.state, PhaseState::Running { .. }))

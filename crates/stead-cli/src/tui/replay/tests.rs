@@ -45,6 +45,22 @@ fn is(replay: &Replay, at: usize, phase: &str, role: &str) {
     assert_eq!(state(replay), (at, phase.to_owned(), role.to_owned()));
 }
 
+/// Before its first event a run is called what it is afterwards.
+#[test]
+fn a_replay_knows_what_it_shows_before_anything_has_happened() {
+    for kind in [RunKind::Run, RunKind::Plan, RunKind::Nodes] {
+        let run = Box::new(Watched::new(7, "/lab/runs".into(), Verbosity::Quiet));
+        let events = vec![Event { seq: 1, t: at(0), kind: run_started(kind) }];
+        let mut replay = Replay::new(Recording { run, events, damaged: 0, left_out: 0 });
+        let before = replay.run.has_phases();
+        assert_eq!(before, kind == RunKind::Run);
+        replay.step(1);
+        assert_eq!(replay.run.has_phases(), before);
+        replay.step(-1);
+        assert_eq!(replay.run.has_phases(), before);
+    }
+}
+
 #[test]
 fn every_step_forwards_and_back_shows_the_run_as_it_was() {
     let mut replay = recording(0);

@@ -30,7 +30,7 @@ pub(super) fn draw(
     if let Some(hints) = draw_inside(run, state.now, theme, frame, area) {
         return hints;
     }
-    let head = vec![summary(state, run, theme)];
+    let head = vec![summary(state, run, usize::from(area.width), theme)];
     draw_parts(run, head, state.now, theme, frame, area);
     let mut hints: Vec<Hint> = Vec::new();
     match (state.screen, state.controller.stage) {
@@ -94,7 +94,7 @@ pub(super) fn draw_parts(
     draw_output(run, theme, frame, below);
 }
 
-fn summary(state: &State, run: &Watched, theme: Theme) -> Line<'static> {
+fn summary(state: &State, run: &Watched, width: usize, theme: Theme) -> Line<'static> {
     let took = Short::from_millis(run.millis(state.now)).to_string();
     let (word, style) = match (&run.ended, state.screen, state.controller.stage) {
         (Some(ended), _, _) => (ended.status.as_str(), theme.run_word(ended.status.as_str())),
@@ -108,13 +108,16 @@ fn summary(state: &State, run: &Watched, theme: Theme) -> Line<'static> {
         (None, _, Stage::Running { .. }) => ("killing", theme.of(Style::Bad)),
         (None, _, Stage::Before | Stage::After) => ("failed", theme.of(Style::Bad)),
     };
-    let name = run.run_id.clone().unwrap_or_else(|| "new run".to_owned());
+    let (begin, end) = (" Run ", format!("  {took}"));
+    // How it fares is what somebody looks for; of a name its beginning will do.
+    let others = begin.len() + 2 + word.len() + end.len();
+    let name = run.run_id.as_deref().unwrap_or("new run");
     Line::from(vec![
-        Span::raw(" Run "),
-        Span::styled(name, theme.of(Style::Strong)),
+        Span::raw(begin),
+        Span::styled(fit(name, width.saturating_sub(others)), theme.of(Style::Strong)),
         Span::raw("  "),
         Span::styled(word, style),
-        Span::raw(format!("  {took}")),
+        Span::raw(end),
     ])
 }
 

@@ -1,6 +1,6 @@
 //! What events make of a run.
 
-use stead_model::event::{RunKind, Stream};
+use stead_model::event::{RunKind, RunResumed, Stream};
 use stead_model::time::Timestamp;
 use stead_model::{Event, EventKind, RunStatus, Status};
 
@@ -139,6 +139,23 @@ fn a_failed_run_shows_the_role_that_failed() {
     fed.feed(run_ended(RunStatus::Failed));
     assert_eq!(fed.run.chosen(), Chosen::Role(0));
     assert_eq!(fed.run.error.as_deref(), Some("server_ready: not ready after 2s"));
+}
+
+/// What stopped a run is not told of it any more once it was taken up again and succeeded.
+#[test]
+fn a_run_that_succeeded_after_all_has_no_error() {
+    let mut fed = Fed::new(Verbosity::Quiet);
+    fed.feed(run_started(RunKind::Plan));
+    fed.feed(phase_started("convert"));
+    fed.feed(phase_ended("convert", Status::Failed, Some("it was interrupted")));
+    fed.feed(run_ended(RunStatus::Failed));
+    assert_eq!(fed.run.error.as_deref(), Some("convert: it was interrupted"));
+    fed.feed(EventKind::RunResumed(Box::new(RunResumed { segment: 2, ..RunResumed::default() })));
+    assert_eq!(fed.run.error, None);
+    fed.feed(phase_started("convert"));
+    fed.feed(phase_ended("convert", Status::Changed, None));
+    fed.feed(run_ended(RunStatus::Success));
+    assert_eq!(fed.run.error, None);
 }
 
 #[test]

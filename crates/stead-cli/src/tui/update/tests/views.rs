@@ -447,6 +447,16 @@ fn forty_columns_are_enough_to_find_the_way() {
     assert!(stage.shows("not converged") && stage.shows("edge"), "{}", stage.draw());
 }
 
+/// A run's name gives way to how it fares.
+#[test]
+fn a_narrow_screen_says_how_a_run_ended() {
+    let mut stage = recorded();
+    stage.send(Message::Resized { columns: 30, rows: 16 });
+    let shown = stage.draw();
+    let head = shown.lines().nth(1).unwrap();
+    assert!(head.contains("Run 2026") && head.contains('…') && head.contains("failed"), "{shown}");
+}
+
 mod screens {
     //! As they look at 80 × 24.
 
