@@ -480,7 +480,7 @@ pub struct ManArgs {
 impl Cli {
     /// Returns what `argv` (program name first) says, or clap's error: usage, help or version.
     pub fn parse_argv(argv: &[OsString]) -> Result<Self, clap::Error> {
-        let mut command = overview::grouped(Self::command());
+        let mut command = overview::grouped(Self::command(), overview::width());
         let argv = with_verbs(argv);
         let matches = command.try_get_matches_from_mut(&argv);
         let mut matches = matches.map_err(|error| overview::with_tip(error, &argv))?;

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 
 use clap::error::{ContextKind, ContextValue};
 
+use crate::render::table;
+use crate::tui::scroll::wrap_words;
+
 /// What is wanted, and the commands for it.
 const GROUPS: [(&str, &[&str]); 8] = [
     ("Begin", &["init", "doctor", "explain"]),
@@ -23,8 +26,19 @@ const GROUPS: [(&str, &[&str]); 8] = [
 /// How wide a name may be.
 const WIDTH: usize = 11;
 
-/// Returns the command with a help that lists its subcommands in groups.
-pub(super) fn grouped(command: clap::Command) -> clap::Command {
+/// What is before the text about a command: two blanks, its name, and two more.
+const BEFORE: usize = 2 + WIDTH + 2;
+
+/// As wide as clap makes its own lines where no terminal says otherwise.
+const WIDEST: usize = 100;
+
+/// Returns how wide the help may be.
+pub(super) fn width() -> usize {
+    table::width_of_stdout().map_or(WIDEST, |columns| columns.min(WIDEST))
+}
+
+/// Returns the command with a help that lists its subcommands in groups, in lines of at most `width`.
+pub(super) fn grouped(command: clap::Command, width: usize) -> clap::Command {
     let mut listed = String::new();
     for (wanted, names) in GROUPS {
         let known = names.iter().filter_map(|name| command.find_subcommand(name));
@@ -33,8 +47,13 @@ pub(super) fn grouped(command: clap::Command) -> clap::Command {
         for subcommand in known {
             let about = subcommand.get_about().map(ToString::to_string).unwrap_or_default();
             let name = subcommand.get_name();
-            writeln!(lines, "  \x1b[1m{name}\x1b[0m{:1$}  {about}", "", WIDTH.saturating_sub(name.len()))
-                .expect("text can be written to");
+            let blanks = " ".repeat(WIDTH.saturating_sub(name.len()));
+            let mut about = wrap_words(&about, width.saturating_sub(BEFORE).max(1)).into_iter();
+            let first = about.next().unwrap_or_default();
+            writeln!(lines, "  \x1b[1m{name}\x1b[0m{blanks}  {first}").expect("text can be written to");
+            for more in about {
+                writeln!(lines, "{:BEFORE$}{more}", "").expect("text can be written to");
+            }
         }
         listed.push_str(&lines);
         listed.push('\n');
@@ -86,6 +105,18 @@ mod tests {
         assert!(said("stead steps lab/steps.yaml").contains("'stead steps run lab/steps.yaml'"));
         assert!(said("stead create -M lab").contains("'-H local' is this machine"));
         assert!(!said("stead plan rum").contains("to run a plan"));
+    }
+
+    #[test]
+    fn the_list_of_commands_fits_its_terminal() {
+        for width in [40, 80, 100] {
+            let help = grouped(Cli::command(), width).render_help().to_string();
+            let listed = help.lines().skip_while(|line| *line != "Begin:");
+            for line in listed.take_while(|line| *line != "Options:") {
+                assert!(line.chars().count() <= width, "{width}: {line}");
+            }
+            assert!(help.contains("node's agent\n") || width < 80, "words stay whole: {help}");
+        }
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub(crate) fn run(
                 return Err(Failure::new(
                     FailureKind::Invalid,
                     format!("{} is not a directory", dir.display()),
-                ));
+                )
+                .hint("name a directory that holds runs; without one, those of here are listed"));
             }
             vec![dir]
         }
@@ -43,15 +44,26 @@ pub(crate) fn run(
         output.out.print(&json::document(&listing.bundles));
     } else if listing.bundles.is_empty() {
         output.err.print_line("no bundles");
+        if args.status.is_none() {
+            output.err.print_line("hint: every run leaves one; `stead init plan hello` writes a first plan");
+        }
     } else {
-        output.out.print(&to_text(&listing.bundles));
+        output.out.print(&to_text(&listing.bundles, table::width_of_stdout()));
     }
     Ok(ExitCode::Success)
 }
 
-fn to_text(bundles: &[Listed]) -> String {
+/// Returns a table; for a terminal that is too narrow without the time, and then with two lines for each run.
+fn to_text(bundles: &[Listed], width: Option<usize>) -> String {
     let header = ["RUN", "KIND", "STATUS", "STARTED", "DURATION", "SEALED"].map(str::to_owned);
-    table::to_text(&std::iter::once(header).chain(bundles.iter().map(cells)).collect::<Vec<_>>())
+    let rows: Vec<_> = std::iter::once(header).chain(bundles.iter().map(cells)).collect();
+    let whole = table::to_text(&rows);
+    if table::fits(&whole, width) {
+        return whole;
+    }
+    // A run is called after the moment it started, unless somebody chose its name.
+    let without = |[run, kind, status, _, took, sealed]: [String; 6]| [run, kind, status, took, sealed];
+    table::fitting(&rows.into_iter().map(without).collect::<Vec<_>>(), width)
 }
 
 /// Whether a run is recorded as going on, and its process is gone: nobody holds its lock.
@@ -75,4 +87,36 @@ fn cells(bundle: &Listed) -> [String; 6] {
         seconds.map_or_else(unknown, |duration| Short(duration).to_string()),
         if bundle.sealed { "yes" } else { "no" }.to_owned(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::time::Timestamp;
+
+    use super::*;
+
+    /// Eighty columns are what most terminals begin with.
+    #[test]
+    fn a_list_fits_its_terminal() {
+        let bundles = [Listed {
+            run_id: "2026-11-18_10-16-49.466-nb2zpbyp".to_owned(),
+            path: "x".to_owned(),
+            kind: Some("nodes".to_owned()),
+            plan: None,
+            status: "cancelled".to_owned(),
+            started_at: Some(Timestamp::from_micros(1_794_996_209_466_000)),
+            duration_seconds: Some(61.5),
+            sealed: true,
+        }];
+        let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();
+        let whole = to_text(&bundles, None);
+        assert!(widest(&whole) > 80 && whole == to_text(&bundles, Some(120)), "{whole}");
+        for (width, lines) in [(80, 2), (40, 4)] {
+            let text = to_text(&bundles, Some(width));
+            assert!(widest(&text) <= width && text.lines().count() == lines, "{text}");
+            for word in ["2026-11-18_10-16-49.466-nb2zpbyp", "nodes", "cancelled", "1m01s", "yes", "SEALED"] {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+        }
+    }
 }

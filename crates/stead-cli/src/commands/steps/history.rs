@@ -149,7 +149,8 @@ fn to_text(rows: &[Row]) -> String {
             format!("{}/{}", row.done, row.total),
         ]
     });
-    table::to_text(&std::iter::once(header.map(str::to_owned)).chain(cells).collect::<Vec<_>>())
+    let rows: Vec<_> = std::iter::once(header.map(str::to_owned)).chain(cells).collect();
+    table::fitting(&rows, table::width_of_stdout())
 }
 
 /// Returns what was selected in few words.
