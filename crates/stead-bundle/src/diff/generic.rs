@@ -148,7 +148,7 @@ fn role_change(old: &RoleSide, new: &RoleSide, versions: BTreeMap<String, Change
         exit_code: change(old, new, "exit_code"),
         signal: change(old, new, "signal"),
         duration_s: Metric::of_floats(role_seconds(old), role_seconds(new)),
-        argv: change(old, new, "argv"),
+        argv: changed(command_of(old), command_of(new)),
         versions,
     }
 }
@@ -161,8 +161,22 @@ fn role_seconds(meta: Option<&Value>) -> Option<f64> {
 
 fn change(old: Option<&Value>, new: Option<&Value>, key: &str) -> Change {
     let value = |meta: Option<&Value>| meta.and_then(|meta| meta.get(key)).cloned().unwrap_or(Value::Null);
-    let (baseline, compare) = (value(old), value(new));
+    changed(value(old), value(new))
+}
+
+fn changed(baseline: Value, compare: Value) -> Change {
     Change { changed: baseline != compare, baseline, compare }
+}
+
+/// Returns the command of a role. What its run's directory is called is always another name, and left out.
+fn command_of(meta: Option<&Value>) -> Value {
+    let Some(argv) = meta.and_then(|meta| meta.get("argv")) else { return Value::Null };
+    let workdir = meta.and_then(|meta| meta.get("workdir")).and_then(Value::as_str).unwrap_or_default();
+    let own = workdir.split('/').rev().nth(1).filter(|name| name.starts_with("run-"));
+    let (Some(words), Some(own)) = (argv.as_array(), own) else { return argv.clone() };
+    let word =
+        |word: &Value| word.as_str().map_or_else(|| word.clone(), |text| text.replace(own, "run-…").into());
+    words.iter().map(word).collect()
 }
 
 /// Returns the fields of two objects that differ. The offset between two clocks always does and is left out.

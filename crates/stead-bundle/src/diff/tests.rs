@@ -17,6 +17,29 @@ fn a() -> Capture {
     capture(&golden_a(), "a.pcap")
 }
 
+/// Directories of runs differ always: a command that names its own is the same command.
+#[test]
+fn a_command_that_names_its_runs_directory_is_no_other_command() {
+    let side = |run: &str, size: &str| {
+        let mut side = bundle("x", None, 0, 1000);
+        let client = side.roles.get_mut("client").unwrap();
+        client.role_meta = Some(json!({"workdir": format!("/c/{run}/client"),
+            "argv": ["load", format!("/c/{run}/store/inbox"), size, 7]}));
+        side
+    };
+    let argv = |old: &Side, new: &Side| {
+        let diff = compare(old, new, Some("client"), &DiffOptions::default()).unwrap();
+        diff.generic.roles["client"].argv.clone()
+    };
+    let old = side("run-2026-11-18_10-17-24-5441a8e4", "200");
+    assert!(!argv(&old, &side("run-2026-11-18_10-17-29-9609935f", "200")).changed);
+    let other = argv(&old, &side("run-2026-11-18_10-17-29-9609935f", "201"));
+    assert!(other.changed);
+    assert_eq!(other.compare, json!(["load", "/c/run-…/store/inbox", "201", 7]));
+    // A directory that somebody chose is what it is called.
+    assert!(argv(&side("a", "200"), &side("b", "200")).changed);
+}
+
 fn b() -> Capture {
     capture(&golden_b(), "b.pcap")
 }
