@@ -1,6 +1,6 @@
 //! `stead init plan|steps|run`: what is written works as it stands.
 
-use crate::cases_17_32::lab::Lab;
+use crate::cases_17_32::lab::{Ended, Lab};
 
 /// Begins what `word` names in `directory` and returns the command that is said to come next.
 #[track_caller]
@@ -61,6 +61,22 @@ fn a_first_run_leaves_a_bundle_that_can_be_compared() {
     lab.run(["bundle", "verify", &good]).exits(0);
     let worse = "metric:load/out.json#/answered.delta_pct<-5";
     lab.run(["diff", "run", &good, &bad, "--role", "load", "--fail-on", worse]).exits(4).says("-10");
+}
+
+/// A fleet is changed by commits: somebody whose commits Git would refuse is told so at once, and how to mend it.
+#[test]
+fn a_fleet_of_somebody_whom_git_does_not_know_says_so() {
+    let lab = Lab::new("");
+    let init = |name: &str, config: &str| {
+        // Without this Git would make up an address from the names of the account and the machine.
+        lab.write(".gitconfig", format!("[user]\nuseConfigOnly = true\n{config}"));
+        let ended: Ended =
+            lab.stead(["init", "fleet", name]).env("HOME", lab.root()).output().unwrap().into();
+        ended.exits(0).stderr
+    };
+    let unknown = init("a", "");
+    assert!(unknown.contains("hint: ") && unknown.contains("git config --global user.email"), "{unknown}");
+    assert_eq!(init("b", "name = Ann\nemail = ann@example.org\n"), "next: stead fleet dev b\n");
 }
 
 /// What is there stays, and nothing of the rest is written.

@@ -41,7 +41,7 @@ pub(crate) fn run(
         }
         let (status, _) = master.status(0, Duration::ZERO, &filter).await.map_err(call_failure)?;
         let status = parsed(&status)?;
-        print(&status, args.way.json, settings, output);
+        output.out.print(&told(&status, args.way.json, settings));
         Ok(shown::exit_code(&status))
     })?
 }
@@ -104,15 +104,11 @@ fn names_of<'a>(
     found
 }
 
-fn print(status: &Value, json: bool, settings: &Settings, output: &Output) {
-    if json {
-        output.out.print_line(&status.to_string());
-    } else {
-        output.out.print(&shown::to_text(status, settings.stdout_paint));
-    }
+fn told(status: &Value, json: bool, settings: &Settings) -> String {
+    if json { format!("{status}\n") } else { shown::to_text(status, settings.stdout_paint) }
 }
 
-/// Prints every change until a signal comes. What was seen last is the exit code.
+/// Prints every change until a signal comes; for people, every one that they would see. What was seen last is the exit code.
 async fn watch(
     master: &dyn Master,
     filter: &StatusFilter,
@@ -123,6 +119,7 @@ async fn watch(
     let mut signals = signals::listen().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     let mut after = 0;
     let mut last = ExitCode::Converging;
+    let mut before = String::new();
     while !output.out.is_closed() {
         let asked = master.status(after, LONG, filter);
         let (status, seq) = tokio::select! {
@@ -137,11 +134,14 @@ async fn watch(
         }
         let status = parsed(&status)?;
         last = shown::exit_code(&status);
-        if after != 0 && !args.way.json {
-            output.out.print("\n");
-        }
-        print(&status, args.way.json, settings, output);
         after = seq;
+        // Workers report each second, and most of the time the same.
+        let now = told(&status, args.way.json, settings);
+        if now != before {
+            let between = if before.is_empty() || args.way.json { "" } else { "\n" };
+            output.out.print(&format!("{between}{now}"));
+            before = now;
+        }
     }
     Ok(last)
 }

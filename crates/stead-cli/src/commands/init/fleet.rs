@@ -33,6 +33,13 @@ pub(crate) fn run(
         let short = commit.get(..12).unwrap_or(&commit);
         output.out.print_line(&format!("wrote {} files below {name}, committed as {short}", files.len()));
         output.err.print_line(&format!("next: stead fleet dev {name}"));
+        // The first commit could be made for them; the next one is theirs.
+        if git(&directory, &["var", "GIT_COMMITTER_IDENT"]).is_err() {
+            output.err.print_line(
+                "hint: Git does not know who you are and will refuse your commits: \
+                 git config --global user.name NAME; git config --global user.email ADDRESS",
+            );
+        }
     }
     Ok(ExitCode::Success)
 }

@@ -45,7 +45,7 @@ pub(in crate::commands) fn run(
         failure.shown_as(told)
     })?;
     let problems = problems(&found);
-    let Found { rows, unread, .. } = found;
+    let Found { rows, notes, unread, .. } = found;
     let success = problems.0.is_empty() && !rows.is_empty();
     unread.iter().for_each(|problem| output.err.print_line(problem));
     if args.json {
@@ -63,7 +63,7 @@ pub(in crate::commands) fn run(
         }
         output.out.print(&render_json::document(&told));
     } else {
-        only_looks::shown(&args.act, output).print(&to_text(&rows));
+        only_looks::shown(&args.act, output).print(&to_text(&rows, &notes));
     }
     Ok(if success { ExitCode::Success } else { ExitCode::Failed })
 }
@@ -452,12 +452,13 @@ fn row(
     row
 }
 
-fn to_text(rows: &[Value]) -> String {
+/// Returns a line for each node; one that is not converged says why, and where that is known what to do.
+fn to_text(rows: &[Value], notes: &[Note]) -> String {
     if rows.is_empty() {
-        return "no nodes\n".to_owned();
+        return "no nodes are known: `stead create -M MANIFEST -H HOST` makes some\n".to_owned();
     }
     let mut text = String::new();
-    for row in rows {
+    for (row, note) in rows.iter().zip(notes) {
         let field = |key: &str| row[key].as_str().unwrap_or("-");
         let converged = if row["converged"] == true { "converged" } else { "not converged" };
         text.push_str(&format!(
@@ -469,8 +470,11 @@ fn to_text(rows: &[Value]) -> String {
             field("machine"),
             field("mode")
         ));
-        if let Some(error) = row["error"].as_str() {
-            text.push_str(&format!(": {}", crate::render::one_line(error)));
+        let error = row["error"].as_str().map(crate::render::one_line);
+        let why = (row["converged"] != true).then(|| why_not(row, note.is_current).1);
+        let error = error.filter(|error| why.as_ref() != Some(error));
+        for told in why.into_iter().chain(error) {
+            text.push_str(&format!(": {told}"));
         }
         text.push('\n');
     }
@@ -504,5 +508,22 @@ mod tests {
             assert_eq!(found, code, "{status} {machine}");
             assert!(!why.is_empty() && found.is_none_or(|code| explain::find(code).len() == 1), "{why}");
         }
+    }
+
+    #[test]
+    fn the_text_says_why_and_what_to_do_once() {
+        let row = |status: &str, converged: bool, error: Option<&str>| {
+            json!({"name": "one", "manifest": "m", "on": "local", "status": status, "machine": "running",
+                "mode": "push", "converged": converged, "error": error})
+        };
+        let text = |row: Value, is_current| to_text(&[row], &[Note { is_current, last_seen: None }]);
+        let begin = "  one m on local: completed, machine running, push";
+        assert_eq!(text(row("completed", true, None), true), format!("{begin} converged\n"));
+        let stale = "its spec says something else since: `stead create` configures it";
+        assert_eq!(text(row("completed", false, None), false), format!("{begin} not converged: {stale}\n"));
+        let failed = text(row("failed", false, Some("no space\nleft")), true);
+        assert!(failed.ends_with("push not converged: no space | left\n"), "{failed}");
+        let both = text(row("completed", false, Some("no space")), false);
+        assert!(both.ends_with(&format!("{stale}: no space\n")), "{both}");
     }
 }

@@ -71,6 +71,26 @@ fn a_plan_is_what_happens() {
     assert_eq!(alone["add"], planned["add"]);
 }
 
+/// A status that is watched is printed when it says something else, not with every report of a worker.
+#[test]
+fn a_watched_status_is_printed_when_it_changes() {
+    let fleet = Fleet::start();
+    let first = fleet.git(&["rev-parse", "HEAD"]);
+    fleet.converged(&first);
+    let watch = fleet.lab.start(["fleet", "status", "--watch"]);
+    let uptime = |status: &Value| status["instances"][0]["uptime_ms"].as_u64().unwrap_or_default();
+    let before = uptime(&fleet.status());
+    fleet.until("three reports later", |status| uptime(status) > before + 3_000);
+    let second = fleet.commit("manifests/fleet.yaml", "count: 2", "count: 3");
+    fleet.converged(&second);
+    fleet.until("settled", |status| status["state"] == "converged");
+    watch.signal(rustix::process::Signal::INT);
+    let printed = watch.end().stdout;
+    let told: Vec<&str> = printed.split("\n\n").map(str::trim).collect();
+    assert!(told.len() > 1 && told[0].contains("generation 1"), "{printed}");
+    assert!(told.windows(2).all(|pair| pair[0] != pair[1]), "{printed}");
+}
+
 /// Whether a text is a moment of RFC 3339, in universal time.
 fn is_moment(text: &str) -> bool {
     let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
