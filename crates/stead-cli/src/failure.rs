@@ -28,6 +28,14 @@ pub struct Failure {
     pub document: Option<Box<Value>>,
 }
 
+/// Codes whose advice is right wherever they are said.
+const ADVISED: [&str; 3] = ["input/unreadable", "reach/unknown-host", "E300"];
+
+/// Returns what `stead explain` advises for a code.
+fn advice(code: &str) -> Option<&'static str> {
+    stead_model::explain::find(code).first().map(|found| found.advice)
+}
+
 /// Whose fault a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
@@ -240,10 +248,16 @@ impl Failure {
         text
     }
 
-    /// Returns what to try; there is always something to do about a lock.
+    /// Returns what to try; there is always something to do about a lock, and about what a code is always about.
     fn hints(&self) -> impl Iterator<Item = &str> {
-        let wait = self.hints.is_empty() && self.kind == FailureKind::Locked;
-        self.hints.iter().map(String::as_str).chain(wait.then_some("wait until it has ended, and try again"))
+        let otherwise = if !self.hints.is_empty() {
+            None
+        } else if self.kind == FailureKind::Locked {
+            Some("wait until it has ended, and try again")
+        } else {
+            self.code.as_deref().filter(|code| ADVISED.contains(code)).and_then(advice)
+        };
+        self.hints.iter().map(String::as_str).chain(otherwise)
     }
 
     /// Returns the key `error` of documents: code, message and what to do.
@@ -306,6 +320,18 @@ mod tests {
             let failure = Failure::new(FailureKind::Work, message).code(code);
             assert_eq!(failure.to_text(Paint::None), format!("error[{code}]: there is none\n"));
             assert_eq!(failure.message(), "there is none");
+        }
+    }
+
+    /// What `stead explain` would say need not be asked for.
+    #[test]
+    fn some_codes_always_come_with_their_advice() {
+        for code in ADVISED {
+            let failure = Failure::new(FailureKind::Invalid, "no").code(code);
+            let help = advice(code).filter(|advice| !advice.is_empty()).unwrap();
+            assert_eq!(failure.to_text(Paint::None), format!("error[{code}]: no\n  = help: {help}\n"));
+            let better = failure.hint("do this");
+            assert_eq!(better.to_text(Paint::None), format!("error[{code}]: no\n  = help: do this\n"));
         }
     }
 

@@ -49,5 +49,17 @@ pub(super) fn failure(error: AgentError) -> Failure {
         }
         AgentError::Files { .. } | AgentError::Service(_) | AgentError::Broken(_) => FailureKind::Work,
     };
-    Failure::caused_by(kind, error)
+    let hint = match &error {
+        AgentError::NoBootstrap => {
+            Some("`stead create` writes it to nodes in pull and hybrid mode; an agent runs on such a node")
+        }
+        AgentError::Running { .. }
+        | AgentError::InvalidBootstrap(_)
+        | AgentError::Server(_)
+        | AgentError::Files { .. }
+        | AgentError::Service(_)
+        | AgentError::Broken(_) => None,
+    };
+    let failure = Failure::caused_by(kind, error);
+    if let Some(hint) = hint { failure.hint(hint) } else { failure }
 }

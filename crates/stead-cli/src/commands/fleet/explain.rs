@@ -9,7 +9,7 @@ use crate::args::FleetExplainArgs;
 use crate::commands::reach;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::render::table;
+use crate::render::{json as render_json, table};
 use crate::settings::Settings;
 
 pub(crate) fn run(
@@ -22,7 +22,7 @@ pub(crate) fn run(
         master.explain(&args.instance).await.map_err(call_failure)
     })??;
     if args.way.json {
-        output.out.print_line(&explanation.0);
+        output.out.print(&render_json::document(&parsed(&explanation)?));
     } else {
         output.out.print(&to_text(&parsed(&explanation)?));
     }

@@ -13,6 +13,7 @@ pub(crate) fn run(args: &TokenInspectArgs, output: &mut Output) -> Result<ExitCo
         let code = refusal.code.as_str();
         Failure::caused_by(FailureKind::Invalid, refusal).code(code)
     })?;
-    output.out.print(&render_json::bare(&super::to_json(&claims)));
+    let claims = super::to_json(&claims);
+    output.out.print(&if args.json { render_json::document(&claims) } else { render_json::bare(&claims) });
     Ok(ExitCode::Success)
 }
