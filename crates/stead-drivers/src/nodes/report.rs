@@ -115,6 +115,11 @@ impl NodesSurroundings {
                 Ok(known) if known.reports.is_empty() => {}
                 Ok(known) => return Ok((known.seq.max(after), known.reports)),
                 Err(ClientError::Refused { .. }) => tokio::time::sleep(Duration::from_millis(100)).await,
+                Err(error @ ClientError::Unreachable { .. }) => {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    let gone = |failed: OpError| failed.within(format_args!("{error}"));
+                    self.revive_server().await.map_err(gone)?;
+                }
                 Err(error) if error.may_pass() => tokio::time::sleep(Duration::from_millis(500)).await,
                 Err(error) => return Err(refused(&error)),
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use stead_model::node::ServerEntry;
 use stead_model::node::operations::serving;
+use stead_model::report::Warning;
 use stead_model::site::address::Authority;
 use stead_model::{ErrorClass, NodeName};
 use stead_runner::operation::{OpContext, OpError, Outcome};
@@ -182,6 +183,23 @@ impl NodesSurroundings {
         let serving = self.level_server()?.ensure().await.map_err(OpError::operation)?;
         *known = Some(serving.clone());
         Ok(serving)
+    }
+
+    /// Has the server of this level answer again if it is gone. Nodes tell what they became to nobody else: who waits for that
+    /// would wait in vain.
+    pub(super) async fn revive_server(&self) -> Result<(), OpError> {
+        let _turn = self.server_turn().await?;
+        let mut known = self.serving.lock().await;
+        let server = self.level_server()?;
+        if server.find().await.map_err(OpError::operation)?.is_none() {
+            let serving = server.ensure().await.map_err(OpError::operation)?;
+            if serving.started {
+                let text = "the server of the site was gone while nodes were waited for; it is started again";
+                self.parts.announcer.warn(Warning::new("node/server-gone", text)).await;
+            }
+            *known = Some(serving);
+        }
+        Ok(())
     }
 
     /// Returns what asks the server of this level.

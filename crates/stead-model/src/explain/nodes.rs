@@ -214,6 +214,12 @@ pub(super) const NODES: &[Explanation] = &[
         "Leave it out.",
     ),
     said(
+        "node/server-gone",
+        "The server of a site was gone",
+        "Nodes were waited for that report to it, so it was started again.",
+        "Look at its log for why it ended.",
+    ),
+    said(
         "node/silent",
         "A node does not ask the server",
         "It could not be reached either.",

@@ -308,3 +308,43 @@ fn a_hybrid_node_that_is_not_reached_may_connect_late() {
     assert_eq!(ended.code, 0, "{made}");
     assert!(made.contains("was not told to converge over SSH"), "{made}");
 }
+
+/// Sections 5 and 6: a server that is killed while nodes are waited for comes back, and what they report to it is heard.
+#[test]
+fn a_server_that_is_killed_while_nodes_are_waited_for_comes_back() {
+    for mode in ["pull", "hybrid"] {
+        let world = world(EDGE);
+        // Long enough to kill a server in; who is not heard is given up after a minute.
+        world.manifest(&format!("settings: {{timeout_buffer: 0}}\nnodes:\n{EDGE}"));
+        world.host(
+            "local",
+            "driver: sandbox\ntimeouts: {config: 60}\nfaults: [{node: edge, phase: config, times: 1, delay_ms: 3000}]\n",
+        );
+        let mut create = world.command(&["create", "-M", "m", "-H", "local", "--json", "--mode", mode]);
+        let (said, errors) = (world.path("said"), world.path("errors"));
+        create.stdout(fs::File::create(&said).unwrap()).stderr(fs::File::create(&errors).unwrap());
+        let mut create = Running::of(create.spawn().unwrap());
+        let is_at_it = || {
+            let machines =
+                world.machine_ids().into_iter().map(|id| world.state_dir().join("machines").join(id));
+            machines.into_iter().any(|machine| machine.join("root/var/lib/stead/config/spec.yaml").exists())
+        };
+        while !is_at_it() {
+            assert!(!create.is_over(), "{}", fs::read_to_string(&said).unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let status = world.run(&["server", "status", "--json"]).exits(0).document();
+        crate::cases_17_32::lab::kill(
+            u32::try_from(status["pid"].as_u64().unwrap()).unwrap(),
+            rustix::process::Signal::KILL,
+        );
+        let code = create.end().code;
+        let made = fs::read_to_string(&said).unwrap();
+        assert_eq!(code, 0, "{mode}: {made} {}", fs::read_to_string(&errors).unwrap());
+        let made: Value = serde_json::from_str(&made).unwrap();
+        assert_eq!(made["nodes"][0]["status"], "completed", "{mode}: {made}");
+        assert!(made["diagnostics"].to_string().contains("node/server-gone"), "{mode}: {made}");
+        let now = world.run(&["server", "status", "--json"]).exits(0).document();
+        assert_eq!((&now["port"], &now["fingerprint"]), (&status["port"], &status["fingerprint"]), "{mode}");
+    }
+}
