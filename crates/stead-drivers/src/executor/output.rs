@@ -189,6 +189,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_into_memory_goes_through_a_file_in_order() {
+        assert_eq!(IN_MEMORY, 1024 * 1024, "as the contract says");
         let directory = tempfile::tempdir().unwrap();
         let kept = Kept::new(directory.path().join("1"), Arc::default());
         let mut given = Vec::new();

@@ -45,6 +45,7 @@ mod tests {
 
     #[test]
     fn a_version_goes_when_it_is_old_and_nobody_uses_it() {
+        assert_eq!(UNUSED, 30 * 24 * 60 * 60, "as the contract says");
         let base = tempfile::tempdir().unwrap();
         for name in ["old", "held", "new"] {
             std::fs::create_dir_all(base.path().join("bin").join(name)).unwrap();

@@ -103,3 +103,38 @@ fn unified(record: &Record) -> String {
     let name = |seen: &Seen| if seen.kind == Kind::Absent { "/dev/null".to_owned() } else { path.clone() };
     diff.unified_diff().context_radius(3).header(&name(&record.seen), &name(&after)).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn written(text: &str) -> Diff {
+        let record = Record {
+            label: String::new(),
+            path: PathBuf::from("/f"),
+            seen: Seen::default(),
+            want: Want::new(Kind::File).content(text.as_bytes().to_vec()),
+            is_kept: false,
+        };
+        diff(&[record])
+    }
+
+    /// Section 7, rule 5: a diff is at most 64 KiB long and says that it was cut; of what is not text it has sizes and hashes.
+    #[test]
+    fn a_long_diff_is_cut_and_a_binary_one_is_told_by_hash() {
+        let long = written(&"käse\n".repeat(20_000)).text.unwrap();
+        assert!(long.len() <= 64 * 1024 && long.len() > 63 * 1024, "{}", long.len());
+        assert!(long.ends_with("(cut at 64 KiB)\n") && long.contains("+käse\n"));
+        assert!(!written("short\n").text.unwrap().contains("cut"));
+        let record = Record {
+            want: Want::new(Kind::File).content(vec![0xff, 0, 1]),
+            label: String::new(),
+            path: PathBuf::from("/f"),
+            seen: Seen::default(),
+            is_kept: false,
+        };
+        let binary = diff(&[record]).text.unwrap();
+        assert!(binary.starts_with("binary /f: ") && binary.contains("sha256"), "{binary}");
+    }
+}

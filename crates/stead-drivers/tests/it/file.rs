@@ -7,9 +7,11 @@ use std::path::Path;
 use serde_json::json;
 use stead_model::ErrorClass;
 use stead_runner::operation::OpContext;
+use stead_testkit::container::inside;
 use stead_testkit::context::context;
 use stead_testkit::tree::{Depth, snapshot};
 
+use crate::contract::sh;
 use crate::state::{check, operation, run};
 
 fn path(dir: &Path, name: &str) -> String {
@@ -189,6 +191,26 @@ fn a_template_is_never_cut() {
     assert_eq!(error.class, ErrorClass::Permanent);
     assert!(error.message.contains("16777217 bytes"), "{error}");
     assert_eq!(names(dir.path()), ["long.j2"]);
+}
+
+/// Section 7, rule 4: a file that something is mounted on cannot be replaced, so it is written in place.
+#[test]
+fn a_mounted_file_is_written_in_place_and_this_is_said() {
+    inside(|| {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["below", "above"] {
+            std::fs::write(dir.path().join(name), "longer than new").unwrap();
+        }
+        sh(dir.path(), "mount --bind above below");
+        let values = json!({"path": path(dir.path(), "below"), "content": "new", "mode": "0600"});
+        let ran = run(&context(dir.path()), "file.present", values.clone()).unwrap();
+        assert!(ran.applied.notes.iter().any(|note| note.contains("mount point")), "{:?}", ran.applied.notes);
+        assert_eq!(std::fs::read_to_string(dir.path().join("above")).unwrap(), "new");
+        assert!(!run(&context(dir.path()), "file.present", values).unwrap().changed);
+        sh(dir.path(), "umount below");
+        assert_eq!(std::fs::read_to_string(dir.path().join("below")).unwrap(), "longer than new");
+        assert_eq!(names(dir.path()), ["above", "below"]);
+    });
 }
 
 #[test]

@@ -141,6 +141,15 @@ mod tests {
         (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
     }
 
+    /// Section 3: the numbers both sides go by.
+    #[test]
+    fn bounds_and_lease_are_the_contracts() {
+        use crate::executor::{BANNER, LEASE, NOISE, PROTOCOL};
+        assert_eq!((PROTOCOL, BANNER), (1, &b"STEAD-EXECUTOR 1\n"[..]));
+        assert_eq!((SHORTEST, LONGEST, NOISE), (5, 16 * 1024 * 1024, 64 * 1024));
+        assert_eq!(LEASE.as_secs(), 15);
+    }
+
     /// Case 10.
     #[test]
     fn vectors_read_and_write_both_ways() {
