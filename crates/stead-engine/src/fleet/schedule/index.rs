@@ -12,8 +12,8 @@ use stead_model::fleet::state::{Allocatable, WorkerView};
 use stead_model::fleet::vm::{Arch, Driver, Resources};
 
 use super::filter::{short_of, unfit};
-use super::hrw::{UPPER, draft, fold, mix, weight};
-use super::table::Scheduler;
+use super::hrw::{BLOCK, UPPER, blocks_below, draft, fold, is_wide, mix, weight};
+use super::table::{Scheduler, Slot};
 
 /// Loads go from 0 to 10.
 const LEVELS: usize = 11;
@@ -55,28 +55,61 @@ struct Level {
     slots: Vec<u32>,
 }
 
-impl Level {
-    /// Returns the worker of the highest weight among those that `may` take it, with the weight. Of two with one weight
-    /// the first by name.
-    fn heaviest(&self, scheduler: &Scheduler, key: u64, may: impl Fn(u32) -> bool) -> Option<(u64, u32)> {
-        let key = fold(key);
-        let mut best: Option<(u64, u32)> = None;
-        // Invariant: what is drafted below this weighs less than the best so far. Nearly everything is, and goes no further.
-        let mut floor = 0;
-        for (hash, slot) in self.hashes.iter().zip(&self.slots) {
+/// Weighs workers for one instance.
+struct Scales<'a, May> {
+    scheduler: &'a Scheduler,
+    /// The hash of the instance, folded.
+    key: u64,
+    /// Which workers may be chosen.
+    may: May,
+    /// The weight of the heaviest so far, and which that is. Of two with one weight it is the first by name.
+    best: Option<(u64, u32)>,
+    /// Invariant: what is drafted below this weighs less than the best so far. Nearly everything is, and goes no further.
+    floor: u64,
+}
+
+impl<'a, May: Fn(u32) -> bool> Scales<'a, May> {
+    fn new(scheduler: &'a Scheduler, key: u64, may: May) -> Self {
+        Self { scheduler, key: fold(key), may, best: None, floor: 0 }
+    }
+
+    /// Weighs the workers of a level.
+    fn weigh(&mut self, level: &Level) {
+        if !is_wide() {
+            self.weigh_each(&level.hashes, &level.slots);
+            return;
+        }
+        let (mut hashes, mut slots) = (level.hashes.as_slice(), level.slots.as_slice());
+        while !hashes.is_empty() {
+            let light = BLOCK * blocks_below(self.key, hashes, self.floor);
+            (hashes, slots) =
+                (hashes.get(light..).unwrap_or_default(), slots.get(light..).unwrap_or_default());
+            let heavy = BLOCK.min(hashes.len());
+            let ((block, later), (block_slots, later_slots)) =
+                (hashes.split_at(heavy), slots.split_at(heavy));
+            self.weigh_each(block, block_slots);
+            (hashes, slots) = (later, later_slots);
+        }
+    }
+
+    /// Weighs one worker after the other.
+    fn weigh_each(&mut self, hashes: &[u64], slots: &[u32]) {
+        // What the loop changes is its own: that is faster.
+        let (key, mut floor, mut best) = (self.key, self.floor, self.best);
+        for (hash, slot) in hashes.iter().zip(slots) {
             let draft = draft(key, *hash);
             if draft < floor {
                 continue;
             }
             let weight = weight(draft);
             let is_better = best.is_none_or(|(most, other)| {
-                weight > most || (weight == most && scheduler.is_before(*slot, other))
+                weight > most || (weight == most && self.scheduler.is_before(*slot, other))
             });
-            if is_better && may(*slot) {
+            if is_better && (self.may)(*slot) {
                 (floor, best) = (weight & UPPER, Some((weight, *slot)));
             }
         }
-        best
+        (self.floor, self.best) = (floor, best);
     }
 }
 
@@ -183,16 +216,21 @@ impl Index {
         index
     }
 
+    /// Returns how full a worker would be; none: it has no room.
+    fn level(&self, slot: &Slot) -> Option<u8> {
+        let (allocatable, used) = (&slot.view.allocatable, slot.taken());
+        if short_of(allocatable, used, self.shape.need).is_some() {
+            return None;
+        }
+        let level = load(allocatable, used, self.shape.need);
+        Some(u8::try_from(level).unwrap_or(u8::MAX).min(10))
+    }
+
     /// Gives a worker its seat, if it has room.
     fn sit(&mut self, scheduler: &Scheduler, slot_index: u32) {
         let slot = scheduler.slot(slot_index);
-        let used = slot.taken();
-        if short_of(&slot.view.allocatable, used, self.shape.need).is_some() {
-            return;
-        }
-        let level = load(&slot.view.allocatable, used, self.shape.need);
+        let Some(level) = self.level(slot) else { return };
         let Some(seat) = self.seats[slot_index as usize].as_mut() else { return };
-        let level = u8::try_from(level).unwrap_or(u8::MAX).min(10);
         let seated = &mut self.parts[seat.part as usize].levels[usize::from(level)];
         seat.at = Some((level, u32::try_from(seated.slots.len()).unwrap_or(u32::MAX)));
         seated.hashes.push(fold(slot.hash));
@@ -200,9 +238,13 @@ impl Index {
     }
 
     fn reseat(&mut self, scheduler: &Scheduler, slot: u32) {
-        let Some(Some(seat)) = self.seats.get_mut(slot as usize) else { return };
-        if let Some((level, position)) = seat.at.take() {
-            let seated = &mut self.parts[seat.part as usize].levels[usize::from(level)];
+        let Some(Some(Seat { part, at })) = self.seats.get(slot as usize).copied() else { return };
+        if at.map(|(level, _)| level) == self.level(scheduler.slot(slot)) {
+            return;
+        }
+        if let Some((level, position)) = at {
+            self.seats[slot as usize] = Some(Seat { part, at: None });
+            let seated = &mut self.parts[part as usize].levels[usize::from(level)];
             seated.hashes.swap_remove(position as usize);
             seated.slots.swap_remove(position as usize);
             if let Some(moved) = seated.slots.get(position as usize)
@@ -212,6 +254,12 @@ impl Index {
             }
         }
         self.sit(scheduler, slot);
+    }
+
+    /// Returns the value of the spread label of a worker that has a seat.
+    pub(super) fn value(&self, slot: u32) -> &str {
+        let seat = self.seats.get(slot as usize).copied().flatten();
+        seat.and_then(|seat| self.values.get(seat.part as usize)).map(String::as_str).unwrap_or_default()
     }
 
     /// Returns the best worker for an instance with this hash.
@@ -239,12 +287,9 @@ impl Index {
     fn best_fresh(&self, scheduler: &Scheduler, parts: &[usize], marks: &Marks, key: u64) -> Option<u32> {
         let is_fresh = |slot: u32| marks.counts[slot as usize] == 0 && !marks.barred[slot as usize];
         (0..LEVELS).find_map(|level| {
-            let seated = parts.iter().map(|part| &self.parts[*part].levels[level]);
-            let heaviest = seated.filter_map(|level| level.heaviest(scheduler, key, is_fresh));
-            let better = |a: &(u64, u32), b: &(u64, u32)| {
-                a.0.cmp(&b.0).then_with(|| scheduler.slot(b.1).view.id.cmp(&scheduler.slot(a.1).view.id))
-            };
-            heaviest.max_by(better).map(|(_, slot)| slot)
+            let mut scales = Scales::new(scheduler, key, is_fresh);
+            parts.iter().for_each(|part| scales.weigh(&self.parts[*part].levels[level]));
+            scales.best.map(|(_, slot)| slot)
         })
     }
 
@@ -292,5 +337,56 @@ impl Scheduler {
     /// Whether one worker comes before another by name.
     pub(super) fn is_before(&self, a: u32, b: u32) -> bool {
         self.slot(a).view.id < self.slot(b).view.id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stead_model::WorkerName;
+
+    use super::*;
+    use crate::fleet::schedule::SchedulePolicy;
+    use crate::fleet::schedule::hrw::hash;
+
+    /// Section 7: of many workers the heaviest that may be chosen is, and of two that weigh the same the first by name,
+    /// whether they are weighed one after the other or many at once, in one go or in parts.
+    #[test]
+    fn the_heaviest_of_many_workers_is_chosen() {
+        let mut scheduler = Scheduler::new(SchedulePolicy::default());
+        for index in 0..700 {
+            let name = WorkerName::parse(&format!("w{index}")).unwrap();
+            scheduler.set_worker(WorkerView::new(name, Allocatable::default()));
+        }
+        for count in [1, 2, 63, 64, 65, 127, 128, 129, 300, 640, 700_u32] {
+            let mut level = Level::default();
+            for slot in 0..count {
+                // Each has a twin of the same weight, in another block where there are several.
+                let like = slot % (count / 2).max(1);
+                level.hashes.push(fold(hash(&format!("w{like}"))));
+                level.slots.push(slot);
+            }
+            for ordinal in 0..40 {
+                let key = hash(&format!("web/{ordinal}"));
+                let may = |slot: u32| !(slot + ordinal).is_multiple_of(3);
+                let weight = |slot: &u32| weight(draft(fold(key), level.hashes[*slot as usize]));
+                let allowed = (0..count).filter(|slot| may(*slot));
+                let best = allowed.max_by(|a, b| {
+                    let names = || scheduler.slot(*b).view.id.cmp(&scheduler.slot(*a).view.id);
+                    weight(a).cmp(&weight(b)).then_with(names)
+                });
+                let best = best.map(|slot| (weight(&slot), slot));
+                let mut one_by_one = Scales::new(&scheduler, key, may);
+                one_by_one.weigh_each(&level.hashes, &level.slots);
+                assert_eq!(one_by_one.best, best, "{count} {ordinal}");
+                let mut at_once = Scales::new(&scheduler, key, may);
+                at_once.weigh(&level);
+                assert_eq!(at_once.best, best, "{count} {ordinal}");
+                let mut in_parts = Scales::new(&scheduler, key, may);
+                for (hashes, slots) in level.hashes.chunks(100).zip(level.slots.chunks(100)) {
+                    in_parts.weigh(&Level { hashes: hashes.to_vec(), slots: slots.to_vec() });
+                }
+                assert_eq!(in_parts.best, best, "{count} {ordinal}");
+            }
+        }
     }
 }

@@ -61,8 +61,8 @@ impl Scheduler {
             if !self.slot(slot).is_live {
                 continue;
             }
-            let mut members: Vec<(u32, u32)> = self.slot(slot).members.iter().copied().collect();
-            for (row, ordinal) in &members {
+            let mut members = self.slot(slot).members.clone();
+            for (row, ordinal) in members.iter().rev() {
                 self.lift(*row, *ordinal);
             }
             members.extend(returning.get(&slot).into_iter().flatten());
@@ -153,6 +153,7 @@ impl Scheduler {
             }
             // What goes elsewhere in the middle of a rollout runs its old spec there.
             let need = self.row(row_index).need(ordinal);
+            let mut is_put = false;
             let slot = match self.only_candidate(row_index, ordinal) {
                 Some(candidate) => candidate.filter(|slot| {
                     let row = self.row(row_index);
@@ -168,6 +169,10 @@ impl Scheduler {
                     let key = hrw::hash(&self.key(row_index, ordinal).to_string());
                     let index = indexes.of(self, &spec, need);
                     let found = index.best(self, &spec, &self.row(row_index).spread, &marks, key);
+                    if let Some(slot) = found {
+                        self.put_at(row_index, ordinal, slot, need, index.value(slot));
+                        is_put = true;
+                    }
                     hopeless = found.is_none().then_some(need);
                     found
                 }
@@ -178,7 +183,9 @@ impl Scheduler {
                 freed
             });
             if let Some(slot) = slot {
-                self.put(row_index, ordinal, slot, need);
+                if !is_put {
+                    self.put(row_index, ordinal, slot, need);
+                }
                 self.new_places.push((row_index, ordinal));
                 marks.counts[slot as usize] += 1;
                 indexes.changed(self, slot);

@@ -47,7 +47,7 @@ fn victims(scheduler: &Scheduler, row: &Row, ordinal: u32, slot_index: u32) -> O
         Some(_) => return None,
     }
     let slot = scheduler.slot(slot_index);
-    let mut candidates: Vec<(u32, u32)> = slot.members.iter().copied().collect();
+    let mut candidates = slot.members.clone();
     candidates.retain(|(index, ordinal)| {
         let other = scheduler.row(*index);
         let is_fixed = other.is_bound(*ordinal) || scheduler.policy.is_frozen(&other.spec.id);
@@ -100,7 +100,7 @@ fn helpful_move(scheduler: &Scheduler) -> Option<((u32, u32), u32)> {
         return None;
     }
     for giver in &givers {
-        let mut members: Vec<(u32, u32)> = scheduler.slot(*giver).members.iter().copied().collect();
+        let mut members = scheduler.slot(*giver).members.clone();
         members.sort_by_key(|(row, ordinal)| {
             let spec = &scheduler.row(*row).spec;
             (spec.priority, spec.id.clone(), *ordinal)

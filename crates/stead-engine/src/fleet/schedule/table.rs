@@ -1,5 +1,6 @@
 //! The rows the scheduler works on: workers, VMs, and which instance is where.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ pub(super) struct Slot {
     pub(super) leaving: Resources,
     /// The same of copies of instances that lost their place here at the last settling.
     pub(super) left: Resources,
-    /// Its instances: row and ordinal.
-    pub(super) members: BTreeSet<(u32, u32)>,
+    /// Its instances: row and ordinal, in no order.
+    pub(super) members: Vec<(u32, u32)>,
     pub(super) is_live: bool,
 }
 
@@ -157,7 +158,7 @@ impl Scheduler {
                 let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
                 let hash = hrw::hash(view.id.as_str());
                 self.slot_of.insert(view.id.clone(), index);
-                let (used, left, members) = (Resources::default(), Resources::default(), BTreeSet::new());
+                let (used, left, members) = (Resources::default(), Resources::default(), Vec::new());
                 self.slots.push(Slot { view, hash, used, leaving, left, members, is_live: true });
                 self.dirty.insert(index);
             }
@@ -205,7 +206,8 @@ impl Scheduler {
 
     /// Takes everything off a worker and remembers where it was.
     fn lift_all(&mut self, slot: u32) {
-        for (row, ordinal) in self.slot(slot).members.clone() {
+        // From its end, where each is found at once.
+        for (row, ordinal) in self.slot(slot).members.clone().into_iter().rev() {
             self.lift(row, ordinal);
         }
     }
@@ -429,16 +431,31 @@ impl Scheduler {
 
     /// Puts an instance on a worker.
     pub(super) fn put(&mut self, row: u32, ordinal: u32, slot: u32, need: Resources) {
+        let view = &self.slots[slot as usize].view;
+        let row_of = &mut self.rows[row as usize];
+        if let Some(key) = &row_of.spec.spread.key {
+            increase(&mut row_of.spread, view.label(key).unwrap_or_default());
+        }
+        self.seat(row, ordinal, slot, need);
+    }
+
+    /// Puts an instance on a worker whose value of the spread label is known: its labels are not looked at, which lie
+    /// all over the memory.
+    pub(super) fn put_at(&mut self, row: u32, ordinal: u32, slot: u32, need: Resources, value: &str) {
+        let row_of = &mut self.rows[row as usize];
+        if row_of.spec.spread.key.is_some() {
+            increase(&mut row_of.spread, value);
+        }
+        self.seat(row, ordinal, slot, need);
+    }
+
+    fn seat(&mut self, row: u32, ordinal: u32, slot: u32, need: Resources) {
         let place = &mut self.slots[slot as usize];
         place.used = place.used.plus(need);
-        place.members.insert((row, ordinal));
-        let view = &place.view;
+        place.members.push((row, ordinal));
         let row = &mut self.rows[row as usize];
         row.places.insert(ordinal, (slot, need));
         *row.counts.entry(slot).or_default() += 1;
-        if let Some(key) = &row.spec.spread.key {
-            *row.spread.entry(view.label(key).unwrap_or_default().to_owned()).or_default() += 1;
-        }
     }
 
     /// Takes an instance off its worker.
@@ -447,10 +464,12 @@ impl Scheduler {
         let (slot, need) = row.places.remove(&ordinal)?;
         let place = &mut self.slots[slot as usize];
         place.used = place.used.minus(need);
-        place.members.remove(&(row_index, ordinal));
+        if let Some(at) = place.members.iter().rposition(|member| *member == (row_index, ordinal)) {
+            place.members.swap_remove(at);
+        }
         decrease(&mut row.counts, &slot);
         if let Some(key) = &row.spec.spread.key {
-            decrease(&mut row.spread, &place.view.label(key).unwrap_or_default().to_owned());
+            decrease(&mut row.spread, place.view.label(key).unwrap_or_default());
         }
         Some((slot, need))
     }
@@ -481,8 +500,7 @@ impl Scheduler {
         row.spread.clear();
         let Some(key) = &row.spec.spread.key else { return };
         for (slot, _) in row.places.values() {
-            let value = self.slots[*slot as usize].view.label(key).unwrap_or_default();
-            *row.spread.entry(value.to_owned()).or_default() += 1;
+            increase(&mut row.spread, self.slots[*slot as usize].view.label(key).unwrap_or_default());
         }
     }
 
@@ -599,7 +617,14 @@ impl Scheduler {
     }
 }
 
-fn decrease<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
+fn increase(counts: &mut BTreeMap<String, u32>, key: &str) {
+    match counts.get_mut(key) {
+        Some(count) => *count += 1,
+        None => drop(counts.insert(key.to_owned(), 1)),
+    }
+}
+
+fn decrease<K: Ord + Borrow<Q>, Q: Ord + ?Sized>(counts: &mut BTreeMap<K, u32>, key: &Q) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
         if *count == 0 {
