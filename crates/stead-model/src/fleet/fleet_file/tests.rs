@@ -51,6 +51,46 @@ fn a_file_without_wishes_is_the_default() {
     assert_eq!((file.to_canonical().as_str(), told.len()), ("{}", 0));
 }
 
+/// Sections 2 and 4: a default that is spelled out is the default, and leaves no trace in the hash.
+#[test]
+fn every_default_that_is_spelled_out_is_one() {
+    let (file, told) = read(
+        "api_version: v1\n\
+         workers: {w1: {labels: {}, cordon: false, drain: false, suspend: false}}\n\
+         groups: {edge: {suspend: false, allowEmpty: false, removed: false}}\n\
+         suspend: {all: false, vms: []}\napprove: []\n\
+         policy:\n  \
+           liveness: {heartbeat: 5s, late: 15s, unknown: 60s, lease: 120s, lost: 300s, movePerWorker: 10s}\n  \
+           brake: {percent: 50, min: 3}\n  guard: {maxStopPercent: 50, minInstances: 10}\n  \
+           preempt: false\n  rebalance: 0\n  trustWorkerLabels: true\n  requireSameSpecs: true\n\
+         manifests: ['manifests/*.yaml']\n",
+    );
+    assert_eq!(told, Vec::<String>::new());
+    assert_eq!((file.to_canonical().as_str(), file.policy), ("{}", Policy::default()));
+    let (bare, _) = read("api_version: v1\n");
+    assert_eq!(bare.policy, file.policy);
+    for (key, value) in [
+        ("liveness", "{heartbeat: 4s}"),
+        ("liveness", "{late: 16s}"),
+        ("liveness", "{unknown: 61s}"),
+        ("liveness", "{lease: 121s}"),
+        ("liveness", "{lost: 301s}"),
+        ("liveness", "{movePerWorker: 11s}"),
+        ("brake", "{percent: 51}"),
+        ("brake", "{min: 4}"),
+        ("guard", "{maxStopPercent: 51}"),
+        ("guard", "{minInstances: 11}"),
+        ("preempt", "true"),
+        ("rebalance", "1"),
+        ("trustWorkerLabels", "false"),
+        ("requireSameSpecs", "false"),
+    ] {
+        let (other, told) = read(&format!("api_version: v1\npolicy: {{{key}: {value}}}\n"));
+        assert_eq!(told, Vec::<String>::new());
+        assert_ne!(other.to_canonical(), "{}", "{key}: {value}");
+    }
+}
+
 #[test]
 fn every_problem_of_a_file_has_its_place() {
     let (_, told) = read(

@@ -98,3 +98,43 @@ fn a_worker_offers_and_trusts() {
         ]
     );
 }
+
+/// Section 2: what a file does not say is what the contract says.
+#[test]
+fn every_default_is_that_of_the_contract() {
+    let mut diagnostics = Diagnostics::default();
+    let seconds = Duration::from_secs;
+    let text = "repo: r\nwebhook: {secret_file: s}\n";
+    let file = PublisherFile::read(&source(text), &mut diagnostics).unwrap();
+    assert_eq!(file.reference, "refs/heads/main");
+    assert_eq!((file.poll, file.debounce, file.fetch_timeout), (seconds(60), seconds(2), seconds(60)));
+    assert_eq!((file.verify, file.rewrites), (publisher::Verify::None, publisher::Rewrites::Reject));
+    assert_eq!((file.evaluator, file.subdir.as_str()), (publisher::Evaluator::Auto, ""));
+    assert_eq!((file.credentials, file.artifacts, file.masters), (None, None, Vec::new()));
+    let nix = file.nix;
+    assert_eq!((nix.binary.as_str(), nix.store.as_str(), nix.cache), ("nix", "auto", None));
+    assert_eq!((nix.eval_timeout, nix.build_timeout), (seconds(1_800), seconds(7_200)));
+    assert_eq!((nix.memory_bytes, nix.import_from_derivation), (4_294_967_296, false));
+    assert!(nix.secret_key_file.is_none() && nix.public_keys.is_empty() && nix.settings.is_empty());
+    let webhook = file.webhook.unwrap();
+    assert_eq!((webhook.listen.as_str(), webhook.path.as_str()), ("127.0.0.1:44446", "/hooks/git"));
+
+    let file = MasterFile::read(&source("{}"), &mut diagnostics).unwrap();
+    assert_eq!((file.listen.as_str(), file.observe.as_str()), ("0.0.0.0:44444", "127.0.0.1:44445"));
+    assert_eq!((file.store, file.history), (master::Store::Embedded { path: None }, 100));
+    assert_eq!((file.name, file.advertise), (None, None));
+    let text = "store: {kind: distributed, endpoints: [e1:2379]}\n";
+    let file = MasterFile::read(&source(text), &mut diagnostics).unwrap();
+    assert!(
+        matches!(&file.store, master::Store::Distributed { prefix, tls: None, .. } if prefix == "stead/"),
+        "{file:?}"
+    );
+
+    let file = WorkerFile::read(&source("{}"), &mut diagnostics).unwrap();
+    assert_eq!((file.keep_previous, file.drift_interval), (2, seconds(30)));
+    assert_eq!((file.reserve.cpu_milli, file.reserve.mem_mib), (0, 256));
+    assert_eq!((file.min_free_disk_percent, file.nix.local_build), (5, false));
+    assert_eq!((file.nix.binary.as_str(), file.nix.caches.len(), file.nix.public_keys.len()), ("nix", 0, 0));
+    assert!(file.map_driver.is_empty() && file.capacity.is_none() && file.labels.is_empty());
+    assert_eq!(told(&diagnostics), Vec::<String>::new());
+}
