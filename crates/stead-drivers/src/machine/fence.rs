@@ -9,10 +9,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
-use stead_model::machine::MachineId;
+use stead_model::machine::{MachineExit, MachineId};
+use stead_runner::clock;
 
-use super::home::{canonical, write_text};
+use super::console::Console;
+use super::home::{Home, canonical, write_text};
+use super::process::Handle;
 
 const FILE: &str = "fence";
 
@@ -68,6 +72,23 @@ pub(super) fn watch(directory: PathBuf, end: impl Fn() + Send + 'static) {
             }
         }
     });
+}
+
+/// Ends a machine whose lease is over.
+pub(super) fn end(home: &Home, process: &Handle) {
+    let exit = exit();
+    Console::new(home.clone()).say(&exit.reason);
+    // Known before it ends: whoever waits for that is told why. Without room for that it ends all the same.
+    if home.exit().is_none() {
+        home.set_exit(&exit).ok();
+    }
+    process.signal(Signal::KILL);
+}
+
+/// How a machine ended whose lease was over.
+pub(super) fn exit() -> MachineExit {
+    let reason = "its lease is over".to_owned();
+    MachineExit { code: None, signal: Some(Signal::KILL.as_raw()), at: Some(clock::now()), reason }
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, mknodat};
 use rustix::io::Errno;
-use rustix::process::Signal;
 use tokio::process::Command;
 
 use super::{Console, PIECE};
@@ -129,8 +128,7 @@ pub fn keep(directory: &Path) -> io::Result<()> {
     let console = Console::new(home.clone());
     fence::watch(directory.to_owned(), move || {
         if let Some(process) = run::live(&home) {
-            Console::new(home.clone()).say("its lease is over");
-            process.signal(Signal::KILL);
+            fence::end(&home, &process);
         }
     });
     let mut pipe = File::from(rustix::io::dup(rustix::stdio::stdin())?);

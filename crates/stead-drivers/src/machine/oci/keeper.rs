@@ -20,8 +20,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fcntl_setfl, openat, stat
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid,
-    waitpid,
+    Pid, PidfdFlags, WaitOptions, WaitStatus, getpid, pidfd_open, set_child_subreaper, setsid, waitpid,
 };
 use serde::{Deserialize, Serialize};
 use stead_model::machine::{MachineExit, MachineSpec};
@@ -217,8 +216,7 @@ fn live_once(
     let (own, marked) = (home.clone(), ProcessMark::of(init));
     fence::watch(home.directory().to_owned(), move || {
         if let Some(process) = marked.as_ref().and_then(ProcessMark::open) {
-            Console::new(own.clone()).say("its lease is over");
-            process.signal(Signal::KILL);
+            fence::end(&own, &process);
         }
     });
     let ended = watch(console, init, output).map_err(failed);

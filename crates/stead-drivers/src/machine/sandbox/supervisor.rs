@@ -220,8 +220,7 @@ impl<'a> House<'a> {
                 }
                 End::Fenced => {
                     self.ask_all_to_go(Some(Duration::ZERO)).await;
-                    let reason = "its lease is over".to_owned();
-                    return Ok(MachineExit { code: None, signal: Some(9), at: Some(clock::now()), reason });
+                    return Ok(fence::exit());
                 }
                 End::Ended(exit) => {
                     self.ask_all_to_go(Some(GRACE)).await;

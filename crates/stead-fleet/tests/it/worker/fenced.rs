@@ -1,13 +1,17 @@
 //! Singletons whose lease is over: they end, whatever the agent knows of them and whatever it is doing.
 
 use std::fs;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use stead_fleet::events::Ev;
 use stead_fleet::worker::{self, WorkerError};
 use stead_model::WorkerName;
+use stead_model::fleet::VmSpec;
 use stead_model::plan::Digest;
 
+use super::guests::{cloud_guest, cloud_yard, qemu_guest, qemu_yard};
 use super::yard::{Yard, is_alive, vm};
 
 async fn until_dead(pid: u32) {
@@ -16,6 +20,12 @@ async fn until_dead(pid: u32) {
         assert!(begun.elapsed() < Duration::from_secs(60), "{pid} runs on without a lease");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Has the lease be over.
+fn end_lease(yard: &Yard) {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(yard.path("state/fleet/worker.lease"), format!("1 {boot}")).unwrap();
 }
 
 /// Starts a singleton, ends its agent and its lease, and returns the process; no master is heard from then on.
@@ -59,12 +69,51 @@ async fn a_singleton_ends_with_its_lease_though_its_agent_is_dead() {
     agent.end().await.unwrap();
     let pids = ["one/0", "late/0", "web/0"].map(|key| yard.pid(key));
     assert!(pids.iter().all(|pid| is_alive(*pid)), "nothing ends with the agent");
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    fs::write(yard.path("state/fleet/worker.lease"), format!("1 {boot}")).unwrap();
+    end_lease(&yard);
     until_dead(pids[0]).await;
     until_dead(pids[1]).await;
     assert!(is_alive(pids[2]), "what may run twice runs on");
     worker::stop_all(yard.settings()).await.unwrap();
+}
+
+/// Starts a guest that must not run twice, ends its agent and then its lease: the guest ends, and an agent that begins anew
+/// says how, and starts another one.
+async fn a_guest_ends_with_its_lease(yard: &Yard, guest: &Arc<VmSpec>) {
+    yard.stage.change(|state| state.lease = Some(600_000));
+    let agent = yard.begin();
+    yard.assign(1, &[("guest/0", guest)]);
+    yard.until_ready("guest/0", guest).await;
+    agent.end().await.unwrap();
+    let pid = yard.pid("guest/0");
+    assert!(is_alive(pid), "nothing ends with the agent");
+    end_lease(yard);
+    until_dead(pid).await;
+    yard.stage.change(|state| state.seen.clear());
+    let agent = yard.begin();
+    yard.until("guest/0", |seen| seen.ready && yard.pid("guest/0") != pid).await;
+    let lines = stead_fleet::events::read(&yard.path("state/fleet/events")).unwrap();
+    let told: Vec<_> =
+        lines.into_iter().filter(|line| line.ev == Ev::Exited).map(|line| line.fields.reason).collect();
+    assert_eq!(told, ["its lease is over"]);
+    yard.assign(2, &[]);
+    yard.until_gone("guest/0").await;
+    agent.end().await.unwrap();
+}
+
+/// Section 9, F5: a guest of QEMU that must not run twice ends with its lease though its agent is dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_of_qemu_ends_with_its_lease_though_its_agent_is_dead() {
+    let Some((yard, firmware)) = qemu_yard() else { return };
+    let guest = qemu_guest(&yard, &firmware, "x", &json!({"singleton": true}));
+    a_guest_ends_with_its_lease(&yard, &guest).await;
+}
+
+/// Section 9, F5: so does one of Cloud Hypervisor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_of_cloud_hypervisor_ends_with_its_lease_though_its_agent_is_dead() {
+    let yard = cloud_yard();
+    let guest = cloud_guest(&yard, "guest", json!({"singleton": true}));
+    a_guest_ends_with_its_lease(&yard, &guest).await;
 }
 
 /// Section 9: an agent that died in a start left a machine that its record does not know.

@@ -43,34 +43,43 @@ fn yard(driver: Driver, settings: Value) -> Yard {
     yard
 }
 
-/// Case 25, the worker's side: guests of QEMU are ready by their console, replaced and back without download.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guests_of_qemu_are_ready_replaced_and_back() {
+/// Returns a place for guests of QEMU, and the firmware they boot with; none if there is none here.
+#[expect(clippy::print_stderr, reason = "what is left out says why")]
+pub(super) fn qemu_yard() -> Option<(Yard, Value)> {
     let firmware = ["/usr/share/seabios/bios-256k.bin", "/usr/share/qemu/bios-256k.bin"];
     let Some(firmware) = firmware.into_iter().map(Path::new).find(|path| path.exists()) else {
         assert!(std::env::var_os("STEAD_CI").is_none(), "there is no firmware of QEMU");
         eprintln!("left out: there is no firmware of QEMU (package seabios)");
-        return;
+        return None;
     };
     let yard = yard(Driver::Qemu, json!({"accel": "tcg"}));
     let firmware = put(&yard, "bios", &fs::read(firmware).unwrap());
-    let guest = |text: &str| {
-        let mut disk = micro_vm::boot_disk();
-        disk[4096..4096 + text.len()].copy_from_slice(text.as_bytes());
-        let image = put(&yard, "disk", &disk);
-        vm(
-            "guest",
-            json!({
-                "resources": {"cpuMilli": 500, "memMiB": 32},
-                "runtime": {
-                    "driver": "qemu", "firmware": firmware.clone(),
-                    "disks": [{"image": image}, {"volume": "data"}],
-                },
-                "volumes": [{"name": "data", "sizeMiB": 1}],
-                "ready": {"kind": "serial", "match": "up\r\n"}, "stopSeconds": 20,
-            }),
-        )
-    };
+    Some((yard, firmware))
+}
+
+/// A guest of QEMU with a volume, whose disk has `text` on it.
+pub(super) fn qemu_guest(yard: &Yard, firmware: &Value, text: &str, more: &Value) -> Arc<VmSpec> {
+    let mut disk = micro_vm::boot_disk();
+    disk[4096..4096 + text.len()].copy_from_slice(text.as_bytes());
+    let image = put(yard, "disk", &disk);
+    let mut spec = json!({
+        "resources": {"cpuMilli": 500, "memMiB": 32},
+        "runtime": {
+            "driver": "qemu", "firmware": firmware,
+            "disks": [{"image": image}, {"volume": "data"}],
+        },
+        "volumes": [{"name": "data", "sizeMiB": 1}],
+        "ready": {"kind": "serial", "match": "up\r\n"}, "stopSeconds": 20,
+    });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    vm("guest", spec)
+}
+
+/// Case 25, the worker's side: guests of QEMU are ready by their console, replaced and back without download.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guests_of_qemu_are_ready_replaced_and_back() {
+    let Some((yard, firmware)) = qemu_yard() else { return };
+    let guest = |text: &str| qemu_guest(&yard, &firmware, text, &json!({}));
     let (first, second) = (guest("first"), guest("second"));
     let agent = yard.begin();
     yard.assign(1, &[("guest/0", &first), ("guest/1", &first)]);
@@ -102,7 +111,7 @@ async fn guests_of_qemu_are_ready_replaced_and_back() {
     agent.end().await.unwrap();
 }
 
-fn cloud_yard() -> Yard {
+pub(super) fn cloud_yard() -> Yard {
     let mut yard = yard(Driver::CloudHypervisor, json!({}));
     cloud_hypervisor::install(yard.dir.path(), "worker::guests::a_cloud_hypervisor_of_its_own");
     let binary = yard.path("cloud-hypervisor").display().to_string();
@@ -112,7 +121,7 @@ fn cloud_yard() -> Yard {
     yard
 }
 
-fn cloud_guest(yard: &Yard, id: &str, more: Value) -> Arc<VmSpec> {
+pub(super) fn cloud_guest(yard: &Yard, id: &str, more: Value) -> Arc<VmSpec> {
     let kernel = put(yard, "vmlinux", cloud_hypervisor::KERNEL);
     let image = put(yard, "disk", &[0; 4096]);
     let mut spec = json!({
