@@ -67,10 +67,12 @@ pub fn evaluate(repository: &Repository<'_>) -> Evaluated {
             found.diagnostics.push(Diagnostic::error("fleet/unknown-manifest", place, message).help(help));
         }
     }
+    let mut is_all_read = true;
     for (path, manifest) in manifests {
         if !is_matched(repository.fleet, &path) {
             continue;
         }
+        is_all_read &= !manifest.diagnostics.has_errors();
         found.diagnostics.0.extend(manifest.diagnostics.0.clone());
         for node in &manifest.value.nodes {
             let place = manifest.place(node.name.span);
@@ -92,7 +94,8 @@ pub fn evaluate(repository: &Repository<'_>) -> Evaluated {
         }
     }
     for (name, entry) in &repository.fleet.vms {
-        if !first.contains_key(name) {
+        // What cannot be read may have it: one slip is told once, where it is.
+        if is_all_read && !first.contains_key(name) {
             let message = format!("no manifest has a node `{name}`");
             let help = stead_model::diagnostic::suggest(name.as_str(), first.keys().map(NodeName::as_str));
             let place = fleet_place(repository, entry.span);

@@ -93,6 +93,15 @@ fn what_only_create_does_is_refused() {
     assert_eq!(found.failed.as_ref().map(NodeName::as_str), Some("a"));
 }
 
+/// Section 3: a manifest that cannot be read is told as that, and not as nodes that nobody has.
+#[test]
+fn a_slip_in_a_manifest_is_told_where_it_is() {
+    let nodes = "  - {name: web, type: vm, preset: small, count: [2}\n";
+    let found = run(&site(&[("m", nodes)], ""), "api_version: v1\nvms: {web: {}}\n");
+    let told = told(&found);
+    assert!(matches!(&told[..], [one] if one.starts_with("node/bad-yaml manifests/m.yaml:4:")), "{told:?}");
+}
+
 /// Section 3: dependencies, hosts and one address for several instances are refused as well.
 #[test]
 fn hosts_order_and_addresses_of_several_are_refused() {
