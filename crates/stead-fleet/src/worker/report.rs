@@ -109,6 +109,12 @@ mod tests {
         (key.clone(), Seen { ready, uptime_ms, ..absent(&key) })
     }
 
+    /// Section 12: whatever is told, a full report comes every minute.
+    #[test]
+    fn a_full_report_is_due_every_minute() {
+        assert_eq!(FULL_EVERY, 60_000);
+    }
+
     #[test]
     fn only_changes_are_told_and_what_went_is_told_once() {
         let mut told = Told::default();

@@ -526,6 +526,47 @@ fn events_of_instances_name_their_commit() {
     }
 }
 
+/// Sections 9 and 15: every state of a worker is written down as it comes, and so is the brake, on and off.
+#[test]
+fn states_of_workers_and_the_brake_are_events() {
+    let names = ["w1", "w2", "w3", "w4", "w5"];
+    let mut cluster = cluster_with(&[vm("a", 1, 500, 512)], &names.map(|name| (name, "ssd")));
+    let told = |cluster: &mut Cluster, kinds: &[EventKind]| -> Vec<String> {
+        let events = cluster.take_events().into_iter().filter(|event| kinds.contains(&event.ev));
+        let word = |event: Event| {
+            format!("{} {}", event.worker.map(|w| w.to_string()).unwrap_or_default(), event.reason)
+        };
+        events.map(|event| word(event).trim().to_owned()).collect()
+    };
+    let of_workers = [EventKind::WorkerState];
+    let joined = told(&mut cluster, &[EventKind::WorkerJoined]);
+    assert_eq!(joined, names, "each is enrolled once");
+    told(&mut cluster, &of_workers);
+    for (seconds, expected) in [(10, ""), (16, "w1 late"), (61, "w1 unknown"), (301, "w1 lost"), (302, "")] {
+        for name in &names[1..] {
+            beat(&mut cluster, name, seconds, "ssd", vec![], seconds * 1000);
+        }
+        cluster.tick(seconds * 1000);
+        assert_eq!(told(&mut cluster, &of_workers).join(", "), expected, "{seconds} s");
+    }
+    beat(&mut cluster, "w1", 303, "ssd", vec![], 303_000);
+    cluster.tick(303_000);
+    assert_eq!(told(&mut cluster, &of_workers), ["w1 ready"]);
+    // Three of five are silent, and one of them comes back.
+    for seconds in [330, 370] {
+        for name in &names[3..] {
+            beat(&mut cluster, name, seconds, "ssd", vec![], seconds * 1000);
+        }
+        cluster.tick(seconds * 1000);
+    }
+    assert_eq!(told(&mut cluster, &[EventKind::Brake]).len(), 1, "it is on");
+    assert!(status(&cluster, false).brake.active);
+    beat(&mut cluster, "w1", 371, "ssd", vec![], 371_000);
+    cluster.tick(371_000);
+    assert_eq!(told(&mut cluster, &[EventKind::Brake]).len(), 1, "it is off");
+    assert!(!status(&cluster, false).brake.active);
+}
+
 /// Section 7: what goes elsewhere in the middle of a rollout runs its old spec there, and goes only where that has room.
 #[test]
 fn what_moves_in_a_rollout_has_room_for_its_old_spec() {

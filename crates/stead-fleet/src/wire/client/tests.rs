@@ -121,3 +121,15 @@ fn every_call_has_its_deadline() {
     assert_eq!(assignment.deadline(), Duration::from_secs(60));
     assert_eq!(Request::Snapshot.deadline(), Duration::from_secs(10));
 }
+
+/// Sections 12 and 13: what nothing waits long enough, or is large enough, to show.
+#[test]
+fn times_and_sizes_are_those_of_the_contract() {
+    use crate::wire::{IDLE, MAX_CONNECTIONS, MAX_MESSAGE, MAX_SPECS, PUBLISH_DEADLINE};
+    let seconds = Duration::from_secs;
+    assert_eq!((MAX_WAIT, IDLE, PUBLISH_DEADLINE), (seconds(55), seconds(15), seconds(60)));
+    assert_eq!((MAX_MESSAGE, MAX_SPECS, MAX_CONNECTIONS), (67_108_864, 100_000, 20_000));
+    assert_eq!(stead_engine::fleet::accept::MOST_SPECS, MAX_SPECS);
+    assert_eq!((crate::master::LEASE, crate::master::RENEWAL), (seconds(6), seconds(2)));
+    assert_eq!(crate::identity::LIFETIME, seconds(90 * 24 * 3_600));
+}

@@ -111,6 +111,50 @@ async fn broken_publications_change_nothing() {
     assert_eq!(status(&*master).await["generation"], 1);
     assert_eq!(outcome(good).await.outcome, Outcome::Accepted);
     running.stop().await;
+    // Section 15: every refusal is written down, with whose it is.
+    let lines = read(&dir.path().join("events")).unwrap();
+    let told: Vec<_> =
+        lines.into_iter().filter(|line| line.ev == Ev::Refused).map(|line| line.fields).collect();
+    assert!(told.iter().all(|fields| fields.by == "p" && fields.commit.is_some()), "{told:?}");
+    let told: BTreeSet<&str> = told.iter().map(|fields| fields.code.as_str()).collect();
+    assert!(told.is_superset(&["specs-hash", "intent-hash", "duplicate-id"].into()), "{told:?}");
+}
+
+/// Section 13: what a master of this version stored is found by the next one: each thing has its key.
+#[tokio::test]
+async fn everything_that_is_stored_has_its_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn FleetStore> = Arc::new(Embedded::open(&dir.path().join("master.db")).unwrap());
+    let running = start(settings(Arc::clone(&store))).await.unwrap();
+    let master = running.handle();
+    let mut workers = [Worker::new("w1")];
+    workers[0].beat(&*master).await.unwrap();
+    publish_policy(&*master, 1, "policy: {rebalance: 1}\n").await;
+    accepted(&*master, 1, "default", vms("default", &[("web", 1, "")])).await;
+    settle(&*master, &mut workers, is_converged).await;
+    let target = HoldTarget::Vm(VmId::parse("web").unwrap());
+    let order = HoldOrder::Hold { target, duration: 60_000, reason: "x".to_owned() };
+    let hold = master.set_hold(order, "ann").await.unwrap();
+    let entries = store.range("", None).await.unwrap().entries;
+    let keys: BTreeSet<&str> = entries.iter().map(|entry| entry.key.as_str()).collect();
+    let (of_commit, of_hold) = (format!("commit/{}", commit(1)), format!("hold/{hold}"));
+    for key in [
+        "meta/leader",
+        "meta/next-generation",
+        "gen/default/1",
+        "gen/fleet/1",
+        "active/default",
+        "active/fleet",
+        &of_commit,
+        "policy",
+        "place/web/0",
+        "worker/w1",
+        &of_hold,
+    ] {
+        assert!(keys.contains(key), "{key} is not in {keys:?}");
+    }
+    assert!(keys.iter().any(|key| key.starts_with("spec/")), "{keys:?}");
+    running.stop().await;
 }
 
 /// Section 13: who is elected and cannot read what is stored does not keep the lease from others.

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::yard::*;
 
-async fn ask(port: u16, head: &str) -> (String, String) {
+pub(super) async fn ask(port: u16, head: &str) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let request = format!("{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();

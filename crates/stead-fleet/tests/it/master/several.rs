@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use stead_fleet::api::{CallError, Master};
-use stead_fleet::master::{Handle, Running, Settings, start};
+use stead_fleet::master::{Handle, Observe, Running, Settings, start};
 use stead_fleet::store::Etcd;
 use stead_model::fleet::VmSpec;
 use stead_model::fleet::state::{Outcome, Snapshot};
 use stead_testkit::etcd::Server;
+use tokio_util::sync::CancellationToken;
 
 use super::killed::{Process, acknowledged, generations, of_commit};
+use super::observed::ask;
 use super::yard::*;
 
 fn on(server: &Server, name: &str) -> Settings {
@@ -234,6 +236,18 @@ async fn a_store_that_is_away_stops_changes_and_nothing_else() {
     };
     assert_eq!((&shown["state"], &shown["store"]["code"]), (&"degraded".into(), &"stale".into()));
     assert_eq!(shown["generation"], 2);
+    // Section 15: who has no store is not well, and still shows what it knows.
+    let listener = Observe::listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let stop = CancellationToken::new();
+    let observe = Observe { tls: None, check: Arc::new(|_| false) };
+    let looking = async {
+        let (head, body) = ask(port, "GET /healthz").await;
+        assert!(head.starts_with("HTTP/1.1 503") && body == "no store\n", "{head} {body}");
+        assert!(ask(port, "GET /status.json").await.0.starts_with("HTTP/1.1 200"));
+        stop.cancel();
+    };
+    tokio::join!(observe.serve(listener, running.handle(), stop.clone()), looking);
     assert!(!workers[0].obey(&*master, Duration::from_millis(50)).await.unwrap(), "nothing new for anybody");
     let refused = master.reserve_generation(&commit(4), "p").await;
     assert!(

@@ -21,6 +21,16 @@ async fn a_rewritten_branch_is_refused() {
     let second = world.commit("second");
     world.once(&master, "").await;
     world.git(&["reset", "-q", "--hard", first.as_str()]);
+    let mut settings = world.settings("");
+    settings.events = Some(std::sync::Arc::new(Events::open(&world.path("events")).unwrap()));
+    super::world::once(settings, &master).await;
+    let lines = stead_fleet::events::read(&world.path("events")).unwrap();
+    let told: Vec<_> = lines.iter().filter(|line| line.ev == Ev::HeadRejected).collect();
+    assert!(
+        matches!(&told[..], [one] if one.fields.commit.as_ref() == Some(&first)
+        && one.fields.code == "rewrite-rejected"),
+        "{lines:?}"
+    );
     for _ in 0..2 {
         let refused = world.once(&master, "").await;
         assert_eq!((refused.ending, refused.ending.exit_code()), (Ending::Rejected, 4));

@@ -320,6 +320,52 @@ async fn vms_change_groups_in_one_commit() {
     assert_eq!((ids("default").0, ids("edge").0), (3, 3), "both keep what they have");
 }
 
+/// Section 6, case 24: to a master of before protocol 1.5 a VM goes from group to group, either way, in one commit: whoever
+/// gives it goes first, and who gets it is tried again at once. What two groups swap is told, and both keep what they have.
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_change_groups_under_an_old_master() {
+    if !has_nix() {
+        return;
+    }
+    let (world, more) = world();
+    let master = TestMaster::of(&world);
+    master.set_old();
+    let write = |default: &str, others: &str| {
+        let set = "vmImages = { inherit web db; }";
+        let groups = format!(
+            "    orchestrator.vms = {{ {default} }};\n    orchestrator.{set};\n    \
+             orchestrator.groups.edge = {{ vms = {{ {others} }}; {set}; }};\n"
+        );
+        flake(&world, "", &groups);
+        world.commit("groups");
+    };
+    let ids = |group: &str| {
+        let active = master.active(group).unwrap();
+        let ids: Vec<String> = active.specs.iter().map(|spec| spec.id.to_string()).collect();
+        (active.number, ids.join(" "))
+    };
+    write("web = vm web 1; db = vm db 1;", "edge = vm web 1; more = vm db 1;");
+    assert_eq!(world.once(&master, &more).await.ending, Ending::Published);
+    write("web = vm web 1;", "edge = vm web 1; more = vm db 1; db = vm db 1;");
+    let published = world.once(&master, &more).await;
+    assert_eq!(published.ending, Ending::Published, "{:?}", published.report);
+    assert_eq!((ids("default"), ids("edge")), ((2, "web".to_owned()), (2, "db edge more".to_owned())));
+    write("web = vm web 1; db = vm db 1;", "edge = vm web 1; more = vm db 1;");
+    let published = world.once(&master, &more).await;
+    assert_eq!(published.ending, Ending::Published, "{:?}", published.report);
+    assert_eq!((ids("default"), ids("edge")), ((3, "db web".to_owned()), (3, "edge more".to_owned())));
+    assert!(!master.calls().iter().any(|call| call.ends_with("together")), "{:?}", master.calls());
+
+    write("db = vm db 1; more = vm db 1;", "edge = vm web 1; web = vm web 1;");
+    let published = world.once(&master, &more).await;
+    assert_eq!(published.ending, Ending::Invalid, "{:?}", published.report);
+    for group in ["default", "edge"] {
+        let error = &failure(&published, group).error;
+        assert!(error.contains("`default`") && error.contains("`edge`"), "{error}");
+        assert_eq!(ids(group).0, 3);
+    }
+}
+
 /// F12 before publishing: what is corrupted or gone from the cache is not published; what is unsigned is signed again.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_cache_is_read_back() {

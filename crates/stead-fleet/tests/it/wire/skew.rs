@@ -1,5 +1,6 @@
 //! Versions that differ: old workers with a new master, and the reverse.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +10,12 @@ use capnp_rpc::{RpcSystem, twoparty};
 use stead_fleet::api::{Applied, Master, PipelineReport};
 use stead_fleet::identity::{Authority, MemoryLedger, client_config};
 use stead_fleet::wire::fleet_capnp::master;
+use stead_fleet::wire::fleet_capnp::verdict::Result as Judged;
 use stead_fleet::wire::{Hello, PROTO_MAJOR};
-use stead_model::WorkerName;
 use stead_model::base64;
 use stead_model::fleet::peer::Role;
+use stead_model::fleet::state::{Outcome, Publication};
+use stead_model::{GroupName, WorkerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
@@ -133,10 +136,33 @@ async fn an_old_worker_is_served() {
     running.stop().await;
 }
 
-/// An old master: it knows what a worker needs, and nothing else.
+/// An old master: it knows what a worker needs, and takes one group at a time. What came with it, it does not see.
 struct OldMaster {
     major: u16,
     fleet: String,
+    /// The groups it was given, and with which generation.
+    taken: RefCell<Vec<(String, u64)>>,
+}
+
+impl OldMaster {
+    fn new(major: u16, authority: &Authority) -> Self {
+        Self { major, fleet: authority.fleet().to_owned(), taken: RefCell::default() }
+    }
+}
+
+/// Speaks as `old` with the next that comes, until that goes.
+async fn serve_as(old: Rc<OldMaster>, authority: &Arc<Authority>, listener: &TcpListener) {
+    let acceptor = TlsAcceptor::from(Arc::new(authority.server_config().unwrap()));
+    let (stream, _) = listener.accept().await.unwrap();
+    let (input, output) = tokio::io::split(acceptor.accept(stream).await.unwrap());
+    let old: master::Client = capnp_rpc::new_client_from_rc(old);
+    let network = twoparty::VatNetwork::new(
+        input.compat(),
+        tokio_util::compat::TokioAsyncWriteCompatExt::compat_write(output),
+        Side::Server,
+        Default::default(),
+    );
+    drop(RpcSystem::new(Box::new(network), Some(old.client)).await);
 }
 
 impl master::Server for OldMaster {
@@ -148,6 +174,22 @@ impl master::Server for OldMaster {
         let mut you = results.get().init_you();
         you.set_proto_major(self.major);
         you.set_fleet_id(&self.fleet);
+        Ok(())
+    }
+
+    async fn publish_desired_state(
+        self: Rc<Self>,
+        params: master::PublishDesiredStateParams,
+        mut results: master::PublishDesiredStateResults,
+    ) -> capnp::Result<()> {
+        let desired = params.get()?.get_desired()?;
+        let (group, generation) = (desired.get_group()?.to_string()?, desired.get_generation());
+        let mut verdict = results.get().init_verdict();
+        // As if a VM of it were still another group's.
+        let is_refused = group == "b" && self.taken.borrow().iter().all(|(taken, _)| taken != "c");
+        verdict.set_result(if is_refused { Judged::Invalid } else { Judged::Accepted });
+        verdict.set_highest(generation);
+        self.taken.borrow_mut().push((group, generation));
         Ok(())
     }
 
@@ -187,20 +229,8 @@ async fn an_old_master_is_done_without() {
         .run_until(async {
             for major in [PROTO_MAJOR, PROTO_MAJOR + 1, PROTO_MAJOR + 2] {
                 let caller = client(publisher.clone());
-                let serve = async {
-                    let acceptor = TlsAcceptor::from(Arc::new(authority.server_config().unwrap()));
-                    let (stream, _) = listener.accept().await.unwrap();
-                    let (input, output) = tokio::io::split(acceptor.accept(stream).await.unwrap());
-                    let old = OldMaster { major, fleet: authority.fleet().to_owned() };
-                    let old: master::Client = capnp_rpc::new_client(old);
-                    let network = twoparty::VatNetwork::new(
-                        input.compat(),
-                        tokio_util::compat::TokioAsyncWriteCompatExt::compat_write(output),
-                        Side::Server,
-                        Default::default(),
-                    );
-                    drop(RpcSystem::new(Box::new(network), Some(old.client)).await);
-                };
+                let old = Rc::new(OldMaster::new(major, &authority));
+                let serve = serve_as(old, &authority, &listener);
                 let talk = async {
                     if major > PROTO_MAJOR + 1 {
                         assert_eq!(code(caller.hello().await), "version-unsupported");
@@ -221,6 +251,36 @@ async fn an_old_master_is_done_without() {
                     () = async { serve.await; std::future::pending().await } => {}
                 }
             }
+        })
+        .await;
+}
+
+/// Case 24, section 6: a master of before protocol 1.5 sees one group of those that go together. It is given them one after
+/// the other, and each has its own verdict, whatever that of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_master_takes_groups_one_after_the_other() {
+    let authority = Authority::open(Arc::new(MemoryLedger::default()), "m1").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut identity = authority.enrol(Role::Publisher, "ci").await.unwrap();
+    identity.masters = vec![listener.local_addr().unwrap().to_string()];
+    let groups: Vec<Publication> = [("a", "web"), ("b", "db"), ("c", "cache")]
+        .map(|(group, id)| Publication { group: GroupName::parse(group).unwrap(), ..publication(7, &[id]) })
+        .into();
+    LocalSet::new()
+        .run_until(async {
+            let old = Rc::new(OldMaster::new(PROTO_MAJOR, &authority));
+            let publisher = client(identity);
+            let talk = async {
+                let verdicts = publisher.publish_together(groups.clone(), "ci").await.unwrap();
+                let found: Vec<_> = verdicts.iter().map(|one| (one.outcome, one.highest)).collect();
+                assert_eq!(found, [(Outcome::Accepted, 7), (Outcome::Invalid, 7), (Outcome::Accepted, 7)]);
+            };
+            tokio::select! {
+                () = talk => {}
+                () = async { serve_as(Rc::clone(&old), &authority, &listener).await; std::future::pending().await } => {}
+            }
+            let taken = old.taken.borrow().clone();
+            assert_eq!(taken, [("a".to_owned(), 7), ("b".to_owned(), 7), ("c".to_owned(), 7)], "each once");
         })
         .await;
 }

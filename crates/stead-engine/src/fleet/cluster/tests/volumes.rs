@@ -202,6 +202,26 @@ fn what_comes_back_comes_back_to_its_volumes() {
     assert!(cluster.durable.volumes.is_empty(), "its volume went with it");
 }
 
+/// Section 14: what waits for the worker that has its volumes, and for nothing else, says so.
+#[test]
+fn what_waits_for_its_volumes_says_so() {
+    let mut bound = vm("v", 1, 500, 512);
+    bound.volumes.push(volume("data", false));
+    let mut cluster = cluster_with(std::slice::from_ref(&bound), &TWO);
+    let home = place(&cluster, "v/0").unwrap();
+    obey(&mut cluster, &home, 1_000);
+    publish(&mut cluster, 2, &[vm("other", 1, 500, 512)], 2_000);
+    for name in ["w1", "w2"] {
+        obey(&mut cluster, name, 3_000);
+    }
+    drain(&mut cluster, 3, &[&home], 4_000);
+    publish(&mut cluster, 4, &[vm("other", 1, 500, 512), bound], 5_000);
+    assert_eq!(place(&cluster, "v/0"), None, "there is room elsewhere, and not its volume");
+    let shown = status(&cluster, false);
+    let row = shown.instances.iter().find(|row| row.key == key("v/0")).unwrap();
+    assert_eq!(row.code, Some(stead_model::fleet::Code::VolumeLocal), "{row:?}");
+}
+
 /// Section 7: whatever loses its place leaves a copy behind, whose room nobody gets in the same breath; a plan knows it.
 #[test]
 fn a_lost_place_is_not_free_at_once() {
