@@ -1,4 +1,4 @@
-//! Containers of a fleet: readiness that is asked for inside, ports that are passed on, with real processes.
+//! Containers of a fleet: readiness that is asked for inside, ports that are passed on, leases, with real processes.
 
 use std::fs;
 use std::io::Read as _;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::daemons::{Daemons, has_nix};
-use super::silent::until;
+use super::daemons::{Daemons, has_nix, is_alive};
+use super::silent::{pid, until};
 use crate::cases_17_32::lab::wait_until;
 use crate::oci::yard::{is_skipped, own_network};
 
@@ -22,6 +22,15 @@ const FLAKE: &str = r#"{
   in {
     orchestrator.vms.web = {
       resources = { cpuMilli = 500; memMiB = 64; };
+VM
+    };
+    orchestrator.vmImages = { inherit root; };
+  };
+}
+"#;
+
+/// Says `hello` at its port, and is ready once its volume says so.
+const SERVER: &str = r#"
       volumes = [ { name = "data"; sizeMiB = 1; } ];
       runtime = {
         driver = "oci"; rootfs = "${root}/root.tar";
@@ -29,10 +38,15 @@ const FLAKE: &str = r#"{
         nets = [ { ports = [ { guest = 80; host = PORT; } ]; } ];
       };
       ready = { kind = "exec"; argv = [ "/bin/busybox" "test" "-e" "/volumes/data/ready" ]; intervalSeconds = 1; };
-    };
-    orchestrator.vmImages = { inherit root; };
-  };
-}
+"#;
+
+/// Must not run twice.
+const SINGLETON: &str = r#"
+      singleton = true;
+      runtime = {
+        driver = "oci"; rootfs = "${root}/root.tar";
+        argv = [ "/bin/busybox" "sh" "-c" "trap \"\" TERM; while :; do busybox sleep 1; done" ];
+      };
 "#;
 
 /// Returns a root with busybox and what this program needs to run in it.
@@ -60,7 +74,7 @@ fn a_container_is_asked_inside_and_reached_at_its_port() {
     let dir = tempfile::tempdir().unwrap();
     let root = root_tar(dir.path());
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let flake = FLAKE.replace("PORT", &port.to_string());
+    let flake = FLAKE.replace("VM", &SERVER.replace("PORT", &port.to_string()));
     let (bridge, subnet) = own_network();
     let drivers = format!("{{oci: {{runtime: runc, bridge: {bridge}, subnet: {subnet}}}}}");
     let files: [(&str, &[u8]); 2] = [("flake.nix", flake.as_bytes()), ("root.tar", &root)];
@@ -86,4 +100,38 @@ fn a_container_is_asked_inside_and_reached_at_its_port() {
     // The other way round: what says so no longer is not ready any more.
     fs::remove_file(daemons.lab.path("w1/fleet/volumes/web.0/data/ready")).unwrap();
     until(&daemons, "not ready any more", is_waiting);
+}
+
+/// Section 9, F5: a container that must not run twice ends with its lease though its agent was killed. The agent comes back:
+/// it tells how that ended, and starts another one.
+#[test]
+fn a_container_ends_with_its_lease_though_its_agent_was_killed() {
+    if is_skipped("runc") || !has_nix() || !Path::new("/usr/bin/busybox").exists() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let root = root_tar(dir.path());
+    let flake = FLAKE.replace("VM", SINGLETON);
+    let (bridge, subnet) = own_network();
+    let drivers = format!("{{oci: {{runtime: runc, bridge: {bridge}, subnet: {subnet}}}}}");
+    let files: [(&str, &[u8]); 2] = [("flake.nix", flake.as_bytes()), ("root.tar", &root)];
+    let mut daemons = Daemons::start(&["w1"], &drivers, &files);
+    let is_up = |status: &Value| {
+        (&status["state"], &status["counts"]["converged"]) == (&"converged".into(), &1.into())
+    };
+    until(&daemons, "there", is_up);
+    let guest = pid(&daemons, "w1", "web/0").unwrap();
+    daemons.kill("w1");
+    assert!(is_alive(guest), "nothing ends with the agent");
+    // As if it had last been heard long ago.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(daemons.lab.path("w1/fleet/worker.lease"), format!("1 {boot}")).unwrap();
+    wait_until("what keeps it ends it", || !is_alive(guest));
+    daemons.work_again("w1", &drivers);
+    until(&daemons, "back", |status| is_up(status) && pid(&daemons, "w1", "web/0") != Some(guest));
+    let ended = daemons
+        .events()
+        .into_iter()
+        .find(|line| (&line["ev"], &line["instance"]) == (&"exited".into(), &"web/0".into()));
+    assert_eq!(ended.expect("it is told why")["reason"], "its lease is over");
 }

@@ -357,6 +357,16 @@ fn a_flake_runs_on_three_workers() {
         wait_until("another poll", || polled() != before);
     }
     assert_eq!(daemons.nix_calls("p1").len(), calls, "a poll without change starts no Nix");
+    // Section 5: what is evaluated and built is the commit, with its own lock file, and nothing of the publisher's machine.
+    let asked = |call: &&String| call.contains("orchestrator.");
+    let calls = daemons.nix_calls("p1");
+    assert!(calls.iter().filter(asked).count() >= 4, "{calls:?}");
+    for call in calls.iter().filter(asked) {
+        let is_pure = !call.contains("--impure");
+        let is_frozen = call.contains("--no-update-lock-file") && call.contains("--no-write-lock-file");
+        let is_commit = call.contains("git+file://") && call.contains("ref=") && call.contains("&rev=");
+        assert!(is_pure && is_frozen && is_commit, "{call}");
+    }
 
     let status = daemons.change("web = vm web 2", "web = vm web 4");
     assert_eq!(instances(&status), ["db/0", "web/0", "web/1", "web/2", "web/3"]);
@@ -563,4 +573,34 @@ fn flags_of_keys_have_two_spellings() {
         }
         assert!(before.contains("--json"), "{help}");
     }
+}
+
+/// Section 14: why a daemon does not begin is its exit code: 3 its file, 5 somebody who is there, 7 no master, 1 a refusal.
+#[test]
+fn daemons_that_do_not_begin_say_why() {
+    let daemons = Daemons::lonely();
+    let worker = |more: &[&str]| -> Ended {
+        let words = ["w1", "fleet", "worker", "--drivers", "{sandbox: {}}"];
+        daemons.command(&words).args(more).output().unwrap().into()
+    };
+    daemons.try_to_lead().exits(5).says("in use by another master");
+    daemons.lab.write("worker.yaml", "nam: w1\n");
+    worker(&["--config", "worker.yaml"]).exits(3).says("fleet/unknown-key").says("worker.yaml:1:1");
+    daemons.lab.write("master.yaml", "history: 0\n");
+    let master: Ended =
+        daemons.command(&["m2", "fleet", "master", "--config", "master.yaml"]).output().unwrap().into();
+    master.exits(3).says("history");
+    let token = daemons.fleet(&["token", "mint", "--role", "worker", "--name", "w1"]).exits(0).stdout;
+    daemons.lab.write("w1.token", &token);
+    worker(&["--masters", "127.0.0.1:1", "--join-file", "w1.token"]).exits(7).says("no master answers");
+    daemons.lab.write("flipped.token", token.replacen("sj1.eyJ", "sj1.eyK", 1));
+    worker(&["--masters", &daemons.master, "--join-file", "flipped.token"]).exits(1).says("join-");
+    // Nothing of that has used up the token: a worker joins with it, and a second one in its place does not begin.
+    let mut first = daemons.command(&["w1", "fleet", "worker", "--name", "w1", "--drivers", "{sandbox: {}}"]);
+    first.args(["--masters", &daemons.master, "--join-file", "w1.token"]);
+    let mut first = first.stdout(Stdio::null()).spawn().unwrap();
+    wait_until("it joins", || daemons.fleet(&["status"]).stdout.contains("w1  ready"));
+    worker(&["--name", "w1", "--masters", &daemons.master]).exits(5).says("another worker agent");
+    kill_process(Pid::from_child(&first), Signal::TERM).unwrap();
+    assert_eq!(first.wait().unwrap().code(), Some(0));
 }

@@ -78,7 +78,7 @@ pub(super) fn places(status: &Value) -> BTreeMap<String, String> {
 }
 
 /// Returns the process that a worker has for an instance; none: it does not run there.
-fn pid(daemons: &Daemons, worker: &str, instance: &str) -> Option<u32> {
+pub(super) fn pid(daemons: &Daemons, worker: &str, instance: &str) -> Option<u32> {
     let place = instance.replace('/', ".");
     let record = daemons.lab.read(&format!("{worker}/fleet/instances/{place}/record.json"));
     let record: Value = serde_json::from_str(&record).ok()?;
