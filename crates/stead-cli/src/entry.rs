@@ -105,7 +105,7 @@ fn report_usage(
     }
     let text = render(color.paint(terminals.stderr));
     output.err.print(&text.replacen("error:", &format!("error[{}]:", failure.stable_code()), 1));
-    if was_typed(argv, "--json") {
+    if was_typed(argv, "--json") || was_typed(argv, "--json-output") {
         output.out.print(&failure.to_json());
     }
     ExitCode::Usage

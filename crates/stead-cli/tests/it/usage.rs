@@ -115,6 +115,7 @@ fn usage_errors_are_one_json_document_with_json() {
         &["plna", "--json"],
         &["--json"],
         &["plan", "run", "x", "--events", "-", "--json"],
+        &["validate", "--json-output", "--nope"],
     ] {
         let result = stead(dir.path()).args(args).output().unwrap();
         assert_eq!(result.status.code(), Some(2));

@@ -175,7 +175,7 @@ pub(super) const NODES: &[Explanation] = &[
         "node/orphan",
         "A node that the manifest does not have any more",
         "It is left alone.",
-        "Destroy it with an older manifest, or by hand.",
+        "`stead destroy -M MANIFEST -H HOST --only NAME` removes it; so does destroying the whole manifest.",
     ),
     said(
         "node/out-of-range",

@@ -169,6 +169,15 @@ impl TestReport {
                 ));
             }
         }
+        // What failed and belongs to no node: a server, another machine, a link.
+        for phase in self.phases.iter().filter(|phase| phase.status == TestStatus::Failed) {
+            let is_of_a_node = |node: &TestedNode| {
+                node.phases.iter().any(|own| own.name == phase.name && own.status == TestStatus::Failed)
+            };
+            if !self.nodes.iter().any(is_of_a_node) {
+                failures.push_str(&format!("\n### {}\n\n```\n{}\n```\n", phase.name, phase.message));
+            }
+        }
         if !failures.is_empty() {
             text.push_str("\n## Failures\n");
             text.push_str(&failures);
@@ -229,5 +238,13 @@ mod tests {
              | edge | - | failed | - | 1 of 2 passed |\n\n## Failures\n\n### edge: verify\n\n```\na | b\nc\n```\n\n\
              ### edge: users\n\n```\nno ops\n```\n"
         );
+    }
+
+    /// Section 13: failures in full, also where they are of no node: a server that did not start, another machine.
+    #[test]
+    fn a_failure_of_no_node_is_told_too() {
+        let report = TestReport { nodes: Vec::new(), ..report() };
+        let text = report.to_markdown();
+        assert!(text.ends_with("\n## Failures\n\n### verify\n\n```\na | b\nc\n```\n"), "{text}");
     }
 }

@@ -220,10 +220,13 @@ impl Prepared {
             loaded.memory.look(|state| state.nodes.get(name).is_some_and(|entry| entry.machine_id.is_some()))
         };
         let trees = loaded.forest.trees();
+        // Who makes a tree on another machine is not asked here.
+        let apart = loaded.hosts_of_roots();
         let is_there = |index: &usize| {
             let name = |index: usize| &loaded.forest.nodes[index].name;
             let root = name(trees[*index]);
-            let has_root = found.contains(root) || (!is_sure && had_machine(root));
+            let is_known = is_sure && !apart.contains_key(root);
+            let has_root = found.contains(root) || (!is_known && had_machine(root));
             has_root && (*index == trees[*index] || had_machine(name(*index)))
         };
         let meant = loaded.forest.order().iter().filter(|index| loaded.selection.selected[**index]);

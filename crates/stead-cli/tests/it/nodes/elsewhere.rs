@@ -206,6 +206,9 @@ fn a_host_that_is_another_machine_is_delegated_to() {
 
     let again = pair.run("create", "other", &[]).exits(0).document();
     assert!(again["nodes"].as_array().unwrap().iter().all(|row| row["changed"] == false), "{again}");
+    // Section 11: a test is not made over nodes that are there, wherever that is.
+    pair.run("test", "other", &[]).exits(6);
+    assert_eq!(pair.made_there(), 1);
     let said = pair.lab.run(["exec", "-M", "m", "-H", "other", "all", "--", "hostname"]).exits(0).stdout;
     assert!(said.contains("quay | quay") && said.contains("crane | crane"), "{said}");
     pair.lab.run(["drift", "-M", "m", "-H", "other"]).exits(0);
