@@ -261,13 +261,18 @@ impl HostKeyCheck {
             line.insert(0, '\n');
         }
         open.write_all(line.as_bytes())?;
-        open.sync_all()?;
+        // Many configurations name /dev/null, which keeps nothing and cannot be synced.
+        let is_kept = open.metadata()?.is_file();
+        if is_kept {
+            open.sync_all()?;
+        }
         self.read.forget();
         let (kind, fingerprint) = (key.algorithm(), key.fingerprint(HashAlg::Sha256));
         let (host, file) = (&self.display, file.display());
+        let done = if is_kept { "is now recorded in" } else { "is not kept by" };
         self.notices.send(
             "reach/new-host-key",
-            format!("the key {kind} {fingerprint} of {host} was unknown and is now recorded in {file}"),
+            format!("the key {kind} {fingerprint} of {host} was unknown and {done} {file}"),
         );
         Ok(Ok(()))
     }

@@ -108,6 +108,20 @@ async fn a_new_key_is_recorded_hashed_if_so_configured() {
     assert!(found.status.success(), "ssh-keygen does not find the hashed line");
 }
 
+/// Section 2: the two lines that many configurations of labs have: every key is new, and none is kept.
+#[tokio::test]
+async fn keys_that_go_to_dev_null_are_accepted_and_not_kept() {
+    let server = Sshd::start();
+    let account = Account::new();
+    let config = "StrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n";
+    std::fs::write(account.home.path().join(".ssh/config"), config).unwrap();
+    let spec = SshSpec { known_hosts: None, ssh_config: None, ..server.spec() };
+    account.connect(spec.clone()).await.unwrap();
+    account.connect(spec).await.unwrap();
+    let said = account.noticed("reach/new-host-key");
+    assert!(said.iter().all(|line| line.contains("is not kept by /dev/null")), "{said:?}");
+}
+
 /// Case 3.
 #[tokio::test]
 async fn insecure_checks_nothing_and_the_spec_warns() {
