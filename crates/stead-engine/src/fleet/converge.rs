@@ -366,6 +366,7 @@ fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code,
     if let Some((code, detail)) = told.filter(|(code, _)| *code != Code::BuiltLocally) {
         return say(code, detail);
     }
+    let is_kept = frozen || cluster.fleet().worker(worker).suspend;
     if released != Some(desired) {
         let row = cluster.rollouts.get(&key.vm);
         let phase = row.and_then(|row| row.decision.as_ref()).map(|decision| decision.phase);
@@ -376,8 +377,13 @@ fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code,
             }
             Some(Phase::Paused) if frozen => say(Code::Suspended, ""),
             Some(Phase::Paused) => Some((Code::Suspended, PAUSED.to_owned())),
+            Some(Phase::Running | Phase::Done) | None if is_kept => say(Code::Suspended, ""),
             Some(Phase::Running | Phase::Done) | None => say(Code::WaitingForRollout, ""),
         };
+    }
+    // It may run what it should, and is not replaced.
+    if is_kept && seen.and_then(|seen| seen.vm_hash).is_some_and(|hash| hash != desired) {
+        return say(Code::Suspended, "");
     }
     match seen.map(|seen| seen.state) {
         None | Some(InstanceState::Absent) => say(Code::WaitingForAssignment, worker.as_str()),

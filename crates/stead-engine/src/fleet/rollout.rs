@@ -64,6 +64,8 @@ pub struct Instance {
     pub released_at: Millis,
     /// Whether it has a worker.
     pub is_assigned: bool,
+    /// Whether its worker is suspended: whatever is released, it stays as it is.
+    pub is_frozen: bool,
     /// What its worker says of it, or the one that it leaves while it has no other; none: that is silent, or has not been
     /// heard by this leader.
     pub seen: Option<Sight>,
@@ -142,6 +144,12 @@ impl Instance {
         let is_given_up = !self.is_assigned && seen.hash != Some(self.released);
         !seen.is_running || seen.ready_since.is_none() || seen.hash == Some(target) || is_given_up
     }
+
+    /// Whether a suspension keeps it from the target.
+    fn is_kept_from(&self, target: Digest) -> bool {
+        let runs_it = self.seen.is_some_and(|seen| seen.hash == Some(target));
+        self.is_frozen && !(self.released == target && runs_it)
+    }
 }
 
 /// Returns what is released now, and remembers why it stopped.
@@ -165,7 +173,8 @@ pub fn rollout(rolling: &Rolling<'_>, memory: &mut Memory, now: Millis) -> Decis
         memory.hold = None;
         memory.is_done = true;
     }
-    if memory.hold.is_none() && settings.auto_hold {
+    // What is frozen has no chance to become ready; whether it fails is looked at before anything else is released.
+    if memory.hold.is_none() && settings.auto_hold && !rolling.is_frozen {
         let proven = &memory.proven;
         memory.hold = rolling.instances.iter().find_map(|instance| failure(rolling, instance, proven, now));
     }
@@ -200,18 +209,25 @@ fn release(rolling: &Rolling<'_>, waiting: &[&Instance], decision: &mut Decision
     let is_available = |instance: &Instance| instance.is_available(min_ready, now);
     let missing = rolling.replicas.saturating_sub(count(rolling.instances.iter()));
     let mut away = missing + count(rolling.instances.iter().filter(|instance| !is_available(instance)));
+    // What a suspension keeps as it is would only count as away.
+    let waiting = || waiting.iter().filter(|instance| !instance.is_frozen);
     // What has nothing to lose costs nothing: it is away already.
-    for instance in waiting.iter().filter(|instance| instance.is_free(rolling.target)) {
+    for instance in waiting().filter(|instance| instance.is_free(rolling.target)) {
         decision.release.push(instance.key.clone());
     }
+    // Nobody waits for a canary that is suspended: the next one goes in its place.
+    let canaries = rolling.instances.iter().fold(settings.canary, |end, instance| {
+        let is_kept = instance.key.ordinal < end && instance.is_kept_from(rolling.target);
+        end.saturating_add(u32::from(is_kept))
+    });
     let canaries_done = rolling
         .instances
         .iter()
-        .filter(|instance| instance.key.ordinal < settings.canary)
+        .filter(|instance| instance.key.ordinal < canaries && !instance.is_kept_from(rolling.target))
         .all(|instance| instance.released == rolling.target && is_available(instance));
     let most = settings.max_unavailable.of(rolling.replicas);
-    for instance in waiting.iter().filter(|instance| !instance.is_free(rolling.target)) {
-        let is_canary = instance.key.ordinal < settings.canary;
+    for instance in waiting().filter(|instance| !instance.is_free(rolling.target)) {
+        let is_canary = instance.key.ordinal < canaries;
         // Of a silent worker nobody knows: it is not touched until it speaks.
         let may_go = instance.seen.is_some() && (is_canary || canaries_done);
         if !may_go {
@@ -243,7 +259,7 @@ fn failure(
     }
     let deadline = seconds(rolling.settings.progress_deadline_seconds);
     let is_late = now.saturating_sub(instance.released_at) > deadline;
-    (is_late && !proven.contains(&instance.key) && instance.is_assigned)
+    (is_late && !instance.is_frozen && !proven.contains(&instance.key) && instance.is_assigned)
         .then(|| Hold { instance: instance.key.clone(), code: Code::NotReady })
 }
 

@@ -10,6 +10,7 @@ use crate::fleet::plan::{Proposal, plan};
 use crate::fleet::testing::{requires, vm, worker_name};
 
 mod moves;
+mod suspended;
 mod volumes;
 
 pub(in crate::fleet) fn commit(number: u64) -> CommitId {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stead_model::fleet::state::{HoldTarget, Placement, WorkerState};
 use stead_model::fleet::vm::Resources;
-use stead_model::fleet::{InstanceKey, Millis};
+use stead_model::fleet::{FleetFile, InstanceKey, Millis};
 use stead_model::plan::Digest;
 use stead_model::{VmId, WorkerName};
 
@@ -91,10 +91,11 @@ impl Cluster {
     /// Releases new specs where the rollout of each VM lets it.
     fn roll(&mut self, now: Millis) {
         let desired: Vec<_> = self.desired().cloned().collect();
+        let fleet = self.fleet();
         let mut releases: Vec<(InstanceKey, Digest)> = Vec::new();
         for spec in &desired {
             let Some(target) = self.target(&spec.id) else { continue };
-            let instances = self.rolling_instances(&spec.id, spec.replicas, now);
+            let instances = self.rolling_instances(&fleet, &spec.id, spec.replicas, now);
             let rolling = Rolling {
                 vm: &spec.id,
                 target,
@@ -110,6 +111,11 @@ impl Cluster {
             let mut happened: Vec<Event> = Vec::new();
             let was_held = row.memory.hold.is_some();
             let decision = rollout::rollout(&rolling, &mut row.memory, now);
+            // What may not be replaced is not late: its time begins once it may.
+            let kept = instances.iter().filter(|instance| rolling.is_frozen || instance.is_frozen);
+            for instance in kept.filter(|instance| !row.memory.proven.contains(&instance.key)) {
+                self.released_at.insert(instance.key.clone(), now);
+            }
             let before = row.decision.as_ref().map(|decision| decision.phase);
             if let Some(hold) = &row.memory.hold
                 && !was_held
@@ -196,7 +202,8 @@ impl Cluster {
         granted
     }
 
-    fn rolling_instances(&self, vm: &VmId, replicas: u32, now: Millis) -> Vec<Instance> {
+    fn rolling_instances(&self, fleet: &FleetFile, vm: &VmId, replicas: u32, now: Millis) -> Vec<Instance> {
+        let is_suspended = |worker: &WorkerName| fleet.workers.get(worker).is_some_and(|entry| entry.suspend);
         let first = InstanceKey::new(vm, 0);
         let placed = self.durable.placements.range(first..).take_while(|(key, _)| key.vm == *vm);
         placed
@@ -206,6 +213,7 @@ impl Cluster {
                 released: placement.released,
                 released_at: self.released_at.get(key).copied().unwrap_or(self.leader_since).min(now),
                 is_assigned: placement.worker.is_some(),
+                is_frozen: placement.worker.as_ref().is_some_and(is_suspended),
                 seen: match &placement.worker {
                     Some(worker) => self.sight_of(key, worker),
                     None => self.sight_of_leaving(key, placement),

@@ -286,13 +286,6 @@ fn a_publication_does_what_was_planned() {
             planned.replace.iter().map(|change| &change.instance).collect();
         let mut released: BTreeSet<InstanceKey> =
             done(EventKind::Released).into_iter().map(|(key, _)| key).collect();
-        let suspended = |worker: &WorkerName| past.cluster.shown_state(worker) == WorkerState::Suspended;
-        let on_suspended: BTreeSet<InstanceKey> = planned
-            .assign
-            .iter()
-            .filter(|(_, worker)| suspended(worker))
-            .map(|(key, _)| key.clone())
-            .collect();
         // What has no place, or nobody hears of, uses up what a rollout may have away.
         let goes_on =
             past.silent == 0 && past.cluster.durable.holds.is_empty() && planned.unschedulable.is_empty();
@@ -304,13 +297,12 @@ fn a_publication_does_what_was_planned() {
                 let more = events.into_iter().filter(|event| event.ev == EventKind::Released);
                 released.extend(more.filter_map(|event| event.instance));
             }
-            released.retain(|key| !on_suspended.contains(key));
             assert_eq!(released.iter().collect::<BTreeSet<_>>(), replaced, "seed {seed}");
             *seen.entry("followed").or_default() += 1;
         } else {
             // What has no place may run something else as soon as it has one, and runs nothing yet.
             let has_place = |key: &InstanceKey| planned.unschedulable.iter().all(|one| one.instance != *key);
-            released.retain(|key| !on_suspended.contains(key) && has_place(key));
+            released.retain(|key| has_place(key));
             assert!(released.iter().all(|key| replaced.contains(key)), "seed {seed}");
         }
         let SnapshotNow { held_vms, brake, rebalanced, leaving, homeless, runs, .. } = &snapshot.now;

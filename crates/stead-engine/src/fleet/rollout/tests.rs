@@ -15,6 +15,7 @@ fn healthy(ordinal: u32, hash: Digest) -> Instance {
         released: hash,
         released_at: NOW - 60_000,
         is_assigned: true,
+        is_frozen: false,
         seen: Some(Sight { hash: Some(hash), is_running: true, ready_since: Some(0), exits: 0 }),
     }
 }
@@ -152,6 +153,57 @@ fn pauses_and_suspensions_freeze_releases() {
     assert_eq!(decide(&done, paused, &mut Memory::default(), NOW).phase, Phase::Done);
 }
 
+/// Sections 7, 8: what a suspended worker keeps is not released and stops nobody; another is the canary in its place.
+#[test]
+fn what_is_suspended_is_passed_over() {
+    let kept = |instance: Instance| Instance { is_frozen: true, ..instance };
+    let rest = [healthy(1, OLD), healthy(2, OLD), healthy(3, OLD)];
+    let with = |first: &Instance| [std::slice::from_ref(first), &rest].concat();
+    let many = Rollout { max_unavailable: Amount::Count(4), ..Rollout::default() };
+    let canary = Rollout { canary: 1, ..many };
+    // The last one was released, and runs, what a commit then took back.
+    let back = Instance { released: OLD, ..healthy(0, NEW) };
+    for first in [healthy(0, OLD), broken(0, OLD, 0), back] {
+        let mut instances = with(&kept(first));
+        assert_eq!(released(&instances, many), [1, 2, 3]);
+        assert_eq!(released(&instances, canary), [1]);
+        instances[1] = broken(1, NEW, 0);
+        assert_eq!(released(&instances, canary), Vec::<u32>::new(), "the canary in its place is not ready");
+        instances[1] = healthy(1, NEW);
+        assert_eq!(released(&instances, canary), [2, 3]);
+        assert_eq!(released(&instances, Rollout { canary: 2, ..canary }), [2]);
+    }
+    assert_eq!(released(&with(&kept(healthy(0, OLD))), Rollout::default()), [1]);
+    // A canary that has its spec is one, suspended or not.
+    assert_eq!(released(&with(&kept(healthy(0, NEW))), canary), [1, 2, 3]);
+    assert_eq!(released(&with(&kept(broken(0, NEW, 0))), canary), Vec::<u32>::new());
+}
+
+/// Section 8: what may not be replaced is not late, whether its worker is suspended or its VM is frozen. What crashes with the
+/// new spec crashes.
+#[test]
+fn nothing_is_late_while_it_is_frozen() {
+    let vm = vm_id("web");
+    let later = NOW + 3_600_000;
+    let hold = |first: Instance, is_frozen: bool| {
+        let instances = [first, healthy(1, OLD)];
+        let settings = Rollout::default();
+        let rolling =
+            Rolling { vm: &vm, target: NEW, settings, replicas: 2, is_frozen, instances: &instances };
+        let mut memory = Memory { target: Some(NEW), ..Memory::default() };
+        let phase = rollout(&rolling, &mut memory, later).phase;
+        (phase, memory.hold.map(|hold| hold.code))
+    };
+    let waits = Instance { released: NEW, ..healthy(0, OLD) };
+    let kept = Instance { is_frozen: true, ..waits.clone() };
+    assert_eq!(hold(waits.clone(), false), (Phase::Held, Some(Code::NotReady)));
+    assert_eq!(hold(waits, true), (Phase::Paused, None));
+    assert_eq!(hold(kept, false), (Phase::Running, None));
+    let crashes = Instance { is_frozen: true, ..broken(0, NEW, 3) };
+    assert_eq!(hold(crashes.clone(), false), (Phase::Held, Some(Code::CrashLoop)));
+    assert_eq!(hold(crashes, true), (Phase::Paused, None), "nothing is released meanwhile");
+}
+
 #[test]
 fn moves_start_the_new_copy_first_unless_two_must_not_run() {
     assert_eq!(handover(false, false, false), Handover::Overlap);
@@ -170,12 +222,14 @@ fn the_budget_is_never_exceeded() {
         let instances: Vec<Instance> = (0..replicas)
             .map(|ordinal| {
                 let hash = if dice.one_in(3) { NEW } else { OLD };
-                match dice.below(5) {
+                let is_frozen = dice.one_in(6);
+                let instance = match dice.below(5) {
                     0 => broken(ordinal, hash, u32::try_from(dice.below(4)).unwrap()),
                     1 => Instance { seen: None, ..healthy(ordinal, hash) },
                     2 => Instance { released: NEW, ..healthy(ordinal, OLD) },
                     _ => healthy(ordinal, hash),
-                }
+                };
+                Instance { is_frozen, ..instance }
             })
             .collect();
         let settings = Rollout {
@@ -194,6 +248,8 @@ fn the_budget_is_never_exceeded() {
         let most = settings.max_unavailable.of(replicas) as usize;
         assert!(taken == 0 || away + taken <= most, "case {case}: {away} away, {taken} taken of {most}");
         assert!(memory.hold.is_none() || decision.release.is_empty(), "case {case}");
+        let mut kept = instances.iter().filter(|instance| instance.is_frozen);
+        assert!(kept.all(|instance| !decision.release.contains(&instance.key)), "case {case}");
         let again = decide(&instances, settings, &mut memory, NOW);
         assert_eq!(again, decision, "case {case}: the same look twice");
     }
