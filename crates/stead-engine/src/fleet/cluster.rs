@@ -295,6 +295,11 @@ impl Cluster {
     fn stored_rollout(&self, vm: &VmId, target: Digest) -> RolloutRow {
         let open = self.durable.rollouts.get(vm);
         let mut memory = open.cloned().unwrap_or_else(|| rollout::Memory::done(target));
+        // One that is over was proven by everything that has its spec. Of a state that was lost nobody knows.
+        if open.is_none() && self.taken.is_none() {
+            let placed = self.placements_of(vm).filter(|(_, placement)| placement.released == target);
+            memory.proven = placed.map(|(key, _)| key.clone()).collect();
+        }
         if let Some(row) = self.rollouts.get(vm).filter(|row| row.memory.target == memory.target) {
             memory.proven.clone_from(&row.memory.proven);
         }

@@ -77,7 +77,10 @@ impl Cluster {
         })
     }
 
-    fn placements_of<'a>(&'a self, vm: &'a VmId) -> impl Iterator<Item = (&'a InstanceKey, &'a Placement)> {
+    pub(super) fn placements_of<'a>(
+        &'a self,
+        vm: &'a VmId,
+    ) -> impl Iterator<Item = (&'a InstanceKey, &'a Placement)> {
         let first = InstanceKey::new(vm, 0);
         self.durable.placements.range(first..).take_while(move |(key, _)| key.vm == *vm)
     }

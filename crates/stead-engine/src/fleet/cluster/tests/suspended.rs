@@ -1,4 +1,4 @@
-//! Rollouts that meet a suspension or a hold.
+//! Rollouts that meet a suspension, a hold, or another leader.
 
 use stead_model::fleet::Code;
 
@@ -136,4 +136,29 @@ fn a_deadline_begins_anew_when_a_freeze_ends() {
         let shown = status(&cluster, false).rollouts.remove(0);
         assert_eq!((shown.state, shown.code), (Phase::Held, Some(Code::NotReady)), "{freeze:?}");
     }
+}
+
+/// Sections 8, 13: a rollout that was over stays so under the next leader, whatever becomes of its instances; what that leader
+/// releases has its deadline.
+#[test]
+fn a_new_leader_knows_that_a_rollout_was_over() {
+    let (mut cluster, now) = settled();
+    let ended = place(&cluster);
+    let mut next = Cluster::resume(cluster.durable.clone(), 2, now);
+    next.tick(now);
+    let mut seen = obedient(&next, ended.as_str(), 0);
+    seen.iter_mut().for_each(|seen| seen.ready = false);
+    beat(&mut next, ended.as_str(), 1, "ssd", seen, now);
+    run(&mut next, now, 1_200_000, ended.as_str());
+    let shown = status(&next, false);
+    assert_eq!((shown.rollouts[0].state, codes(&shown)[0]), (Phase::Done, Some(Code::NotReady)));
+    // The last leader took a commit and did nothing about it.
+    publish_web(&mut cluster, 2, now);
+    let mut next = Cluster::resume(cluster.durable.clone(), 2, now);
+    next.tick(now);
+    let seen = obedient(&cluster, ended.as_str(), 60_000);
+    beat(&mut next, ended.as_str(), 1, "ssd", seen, now);
+    run(&mut next, now, 1_200_000, ended.as_str());
+    let shown = status(&next, false).rollouts.remove(0);
+    assert_eq!((shown.state, shown.code), (Phase::Held, Some(Code::NotReady)));
 }
