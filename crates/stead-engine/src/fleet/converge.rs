@@ -366,7 +366,8 @@ fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code,
     if let Some((code, detail)) = told.filter(|(code, _)| *code != Code::BuiltLocally) {
         return say(code, detail);
     }
-    let is_kept = frozen || cluster.fleet().worker(worker).suspend;
+    // Asked of few: most run what they should.
+    let is_kept = || frozen || cluster.fleet().worker(worker).suspend;
     if released != Some(desired) {
         let row = cluster.rollouts.get(&key.vm);
         let phase = row.and_then(|row| row.decision.as_ref()).map(|decision| decision.phase);
@@ -377,12 +378,12 @@ fn code_at(cluster: &Cluster, spot: &Spot<'_>, desired: Digest) -> Option<(Code,
             }
             Some(Phase::Paused) if frozen => say(Code::Suspended, ""),
             Some(Phase::Paused) => Some((Code::Suspended, PAUSED.to_owned())),
-            Some(Phase::Running | Phase::Done) | None if is_kept => say(Code::Suspended, ""),
+            Some(Phase::Running | Phase::Done) | None if is_kept() => say(Code::Suspended, ""),
             Some(Phase::Running | Phase::Done) | None => say(Code::WaitingForRollout, ""),
         };
     }
     // It may run what it should, and is not replaced.
-    if is_kept && seen.and_then(|seen| seen.vm_hash).is_some_and(|hash| hash != desired) {
+    if seen.and_then(|seen| seen.vm_hash).is_some_and(|hash| hash != desired) && is_kept() {
         return say(Code::Suspended, "");
     }
     match seen.map(|seen| seen.state) {
