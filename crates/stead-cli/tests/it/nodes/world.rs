@@ -115,7 +115,14 @@ impl World {
             let text = std::fs::read_to_string(machines.join(id).join("pid")).unwrap_or_default();
             let pid = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
             if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+                // Waited for: for a moment it may still look as if it ran.
+                let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
                 rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+                if let Ok(process) = process {
+                    let ended = rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN);
+                    let limit = rustix::event::Timespec { tv_sec: 10, tv_nsec: 0 };
+                    rustix::event::poll(&mut [ended], Some(&limit)).ok();
+                }
             }
         }
         machines
