@@ -27,6 +27,8 @@ pub struct Browser {
     number: u64,
     /// What the page complained of.
     complaints: Vec<String>,
+    /// What is typed where a server asks who that is.
+    login: Option<(String, String)>,
     _home: tempfile::TempDir,
 }
 
@@ -64,8 +66,8 @@ impl Browser {
         // Each opens when the other side does.
         let to = File::options().write(true).open(to).unwrap();
         let from = BufReader::new(File::open(from).unwrap());
-        let (session, complaints) = (None, Vec::new());
-        let mut browser = Self { child, to, from, session, number: 0, complaints, _home: home };
+        let (session, complaints, login) = (None, Vec::new(), None);
+        let mut browser = Self { child, to, from, session, number: 0, complaints, login, _home: home };
         let made = browser.call("Target.createTarget", json!({"url": "about:blank"}));
         let attached =
             browser.call("Target.attachToTarget", json!({"targetId": made["targetId"], "flatten": true}));
@@ -82,6 +84,13 @@ impl Browser {
         self.call("Emulation.setDeviceMetricsOverride", size);
         let wish = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.call("Emulation.setEmulatedMedia", wish);
+    }
+
+    /// Has the browser be used by somebody who goes on where a certificate is strange, and who has a password.
+    pub fn trust(&mut self, user: &str, password: &str) {
+        self.login = Some((user.to_owned(), password.to_owned()));
+        self.call("Security.setIgnoreCertificateErrors", json!({"ignore": true}));
+        self.call("Fetch.enable", json!({"handleAuthRequests": true}));
     }
 
     /// Opens an address.
@@ -146,19 +155,25 @@ impl Browser {
         taken["data"].as_str().unwrap_or_default().to_owned()
     }
 
-    fn call(&mut self, method: &str, params: Value) -> Value {
+    /// Gives an order and returns its number.
+    fn order(&mut self, method: &str, params: Value) -> u64 {
         self.number += 1;
         let mut order = json!({"id": self.number, "method": method, "params": params});
         if let Some(session) = &self.session {
             order["sessionId"] = json!(session);
         }
         self.to.write_all(format!("{order}\0").as_bytes()).unwrap();
+        self.number
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        let number = self.order(method, params);
         loop {
             let mut told = Vec::new();
             self.from.read_until(0, &mut told).unwrap();
             assert_eq!(told.pop(), Some(0), "the browser ended during {method}");
             let mut told: Value = serde_json::from_slice(&told).unwrap();
-            if told["id"] == self.number {
+            if told["id"] == number {
                 assert!(told["error"].is_null(), "{method}: {told}");
                 return told["result"].take();
             }
@@ -169,6 +184,21 @@ impl Browser {
                         && !told["params"].to_string().contains(NETWORK_CHANGED) =>
                 {
                     self.complaints.push(told["params"]["entry"].to_string());
+                }
+                Some("Fetch.requestPaused") => {
+                    self.order("Fetch.continueRequest", json!({"requestId": told["params"]["requestId"]}));
+                }
+                // Typed once: the browser remembers it if it was right.
+                Some("Fetch.authRequired") => {
+                    let typed = match self.login.take() {
+                        Some((user, password)) => {
+                            json!({"response": "ProvideCredentials", "username": user, "password": password})
+                        }
+                        None => json!({"response": "CancelAuth"}),
+                    };
+                    let request = &told["params"]["requestId"];
+                    let answer = json!({"requestId": request, "authChallengeResponse": typed});
+                    self.order("Fetch.continueWithAuth", answer);
                 }
                 Some(_) | None => {}
             }

@@ -55,7 +55,7 @@ pub(crate) fn run(
     if args.json {
         output.out.print(&json::document(&serde_json::json!({"agents": listed})));
     } else if listed.is_empty() {
-        output.err.print_line("no agents");
+        output.err.print_line("no agents: agents.yaml lists them (`--agents FILE` for another place)");
     } else {
         listed.iter().for_each(|agent| output.out.print_line(&line(agent)));
     }

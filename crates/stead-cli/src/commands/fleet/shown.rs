@@ -79,10 +79,12 @@ fn headline(status: &Value, paint: Paint) -> String {
     };
     let counts = status.get("counts").unwrap_or(&Value::Null);
     let commit: String = text(status, "commit").chars().take(12).collect();
-    let at = if commit.is_empty() { "nothing is published yet".to_owned() } else { format!("at {commit}") };
+    let state = paint.apply(style, state);
+    if commit.is_empty() {
+        return format!("{state}  nothing is published yet\n");
+    }
     format!(
-        "{} {} %  {} of {}  generation {} {at}\n",
-        paint.apply(style, state),
+        "{state} {} %  {} of {}  generation {} at {commit}\n",
         number(status, "convergence_percent"),
         number(counts, "converged"),
         counted(number(counts, "desired"), "instance"),
@@ -208,5 +210,10 @@ mod tests {
         assert!(shown(&json!([])).contains("no publisher has told anything yet"));
         let active = json!([{"group": "default", "active": {"generation": 1}}]);
         assert!(!shown(&active).contains("no publisher"), "{}", shown(&active));
+    }
+
+    #[test]
+    fn without_a_publication_nothing_is_counted() {
+        assert!(shown(&json!([])).starts_with("converging  nothing is published yet\n"));
     }
 }

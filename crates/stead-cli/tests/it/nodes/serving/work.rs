@@ -1,6 +1,7 @@
 //! Signals, jobs and reports over the wire.
 
 use serde_json::{Value, json};
+use stead_testkit::browser::Browser;
 
 use super::super::{manifest, site};
 use super::wire::{Serving, until};
@@ -205,4 +206,31 @@ fn the_page_is_for_operators() {
     let node = serving.mint(&["--node", "edge", "--spec", "base"]);
     assert_eq!(serving.get("/ui", &node).status, 401);
     assert_eq!(serving.ask("POST", "/ui", &ann, "").code(), "E102");
+}
+
+/// An operator signs in with a browser: nodes, jobs and runs are seen, and change while they are looked at.
+#[test]
+fn the_page_is_seen_in_a_browser() {
+    let Some(mut browser) = Browser::start() else { return };
+    let lab = site(&[("manifests/m.yaml", &manifest("  - {name: edge, type: vm, spec: base}\n"))]);
+    let serving = Serving::start(&lab);
+    let ann = serving.operator();
+    let page = format!("https://127.0.0.1:{}/ui", serving.port);
+    browser.look(390, "dark");
+    // Without a token nothing is shown.
+    browser.trust("ann", &serving.mint(&["--node", "edge", "--spec", "base"]));
+    browser.open(&page);
+    browser.until("document.readyState === 'complete'");
+    assert!(!browser.text().contains("Nodes"), "{}", browser.text());
+    browser.trust("ann", &ann);
+    browser.open(&page);
+    browser.until_text("edge");
+    assert_eq!(browser.ask("document.documentElement.scrollWidth <= innerWidth"), json!(true));
+    browser.press("Jobs");
+    let job = json!({"node": "edge", "argv": ["/bin/<b>", "a-word"]});
+    assert_eq!(serving.ask("POST", "/v1/jobs", &ann, &job.to_string()).status, 202);
+    browser.until_text("/bin/<b>");
+    assert!(!browser.text().contains("a-word"), "{}", browser.text());
+    browser.press("Runs");
+    browser.until_text("There are no runs");
 }
