@@ -88,6 +88,9 @@ pub struct PlanMeta {
     /// Tasks named by `--only`.
     #[serde(default)]
     pub only: Vec<String>,
+    /// The targets of `--limit`, which also hold when the run is resumed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limit: Vec<String>,
     /// Inventory files, absolute.
     #[serde(default)]
     pub inventory: Vec<String>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use stead_bundle::{LoadError, LockError, OpenError, RecordError, RunDirectory, load_meta, load_plan};
 use stead_engine::run::{Now, ReplayError, ResumeChoice, ResumeRefusal, Run, Turn};
+use stead_engine::target::TargetExpr;
 use stead_model::bundle::RunMeta;
 use stead_model::event::{Event, EventKind, Mode, RunKind};
 use stead_model::plan::{Digest, Plan};
@@ -194,6 +195,7 @@ impl Runner {
         self.kind = found.meta.kind;
         self.journaled_facts = found.events.iter().filter_map(|event| facts_in(&event.kind)).collect();
         self.run_id = Some(found.meta.run_id.clone());
+        self.limit = self.limit_of(&found)?;
         let (mut run, hosts) = self.replayed(&found, &plan)?;
         let is_run = found.meta.kind == RunKind::Run;
         if is_run && stead_bundle::is_sealed(&found.path) {
@@ -306,11 +308,24 @@ impl Runner {
 
     /// Returns the run as its journal leaves it.
     fn replayed(&self, found: &Found, plan: &CheckedPlan) -> Result<(Run, Arc<InventoryHosts>), ResumeError> {
-        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), self.limit.clone(), plan.plan()));
+        let limit = self.limit_of(found)?;
+        let hosts = Arc::new(InventoryHosts::new(self.inventory.clone(), limit, plan.plan()));
         let options = self.run_options(Some(found.meta.run_id.clone()), Mode::Run);
         let mut run = Run::new(&plan.compiled, hosts.clone(), options);
         run.replay(&found.events).map_err(ResumeError::Replay)?;
         Ok((run, hosts))
+    }
+
+    /// Returns what targets are cut down to: what is given now, else what the run began with.
+    fn limit_of(&self, found: &Found) -> Result<Vec<TargetExpr>, ResumeError> {
+        if !self.limit.is_empty() {
+            return Ok(self.limit.clone());
+        }
+        let recorded = found.meta.plan.limit.iter().map(|text| TargetExpr::parse(text));
+        recorded.collect::<Result<_, _>>().map_err(|error| ResumeError::CannotStart {
+            exit_code: ExitCode::Verification,
+            message: format!("the recorded limit cannot be read: {error}"),
+        })
     }
 }
 

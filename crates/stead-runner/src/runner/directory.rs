@@ -83,6 +83,7 @@ impl Runner {
             .collect();
         let mut meta = self.provenance.meta.clone();
         meta.plan = plan.plan().name.to_string();
+        meta.limit = self.limit.iter().map(ToString::to_string).collect();
         meta.segments = 1;
         let beginning = Beginning {
             run_id: run_id.clone(),

@@ -1,6 +1,6 @@
 //! Which hosts there are: transports, files, their problems, and where they are found.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Site;
 
@@ -155,6 +155,23 @@ fn limit_leaves_the_rest_not_selected() {
     assert_eq!(rows[0]["hosts"][0]["host"], "a1");
     assert_eq!((&rows[1]["status"], &rows[1]["cause"]), (&json!("skipped"), &json!("not_selected")));
     assert_eq!(site.names(&["_all", "--limit", "role:web"]), "a1");
+}
+
+/// Section 5: what a run was limited to holds when it is resumed, for tasks that it never came to as well.
+#[test]
+fn a_run_that_is_resumed_keeps_its_limit() {
+    let site = Site::of("  a1: {transport: local, labels: {role: web}}\n  b1: {transport: local}\n");
+    site.write(
+        "p.yaml",
+        "api_version: v1\nname: p\ntasks:\n  - {name: first, target: _all, shell: 'test -e go'}\n  - {name: second, target: _all, shell: 'true', depends_on: [first]}\n",
+    );
+    site.run(&["plan", "run", "p.yaml", "--limit", "role:web"]).exits(1);
+    site.write("go", "");
+    let told = site.run(&["resume", "last", "--json"]).exits(0);
+    for row in told.json()["tasks"].as_array().unwrap() {
+        let hosts: Vec<&Value> = row["hosts"].as_array().unwrap().iter().map(|host| &host["host"]).collect();
+        assert_eq!(hosts, ["a1"], "{row}");
+    }
 }
 
 /// Section 2: a host key that is not checked and a secret in the text are warned of on every run that reaches them.
