@@ -171,6 +171,7 @@ fn publication(vms: Vec<Arc<VmSpec>>, reserve: impl FnOnce(&CommitId) -> u64) ->
         specs_hash,
         specs: vms,
         policy: None,
+        broken: Vec::new(),
     }
 }
 

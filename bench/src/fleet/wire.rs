@@ -288,7 +288,16 @@ async fn publish(client: &Client) {
     let specs_hash = specs_hash(specs.iter().map(AsRef::as_ref));
     let generation = client.reserve_generation(&commit, "ci").await.expect("a number");
     let intent_hash = intent_hash(&commit, &group, &specs_hash);
-    let publication = Publication { group, commit, generation, intent_hash, specs_hash, specs, policy: None };
+    let publication = Publication {
+        group,
+        commit,
+        generation,
+        intent_hash,
+        specs_hash,
+        specs,
+        policy: None,
+        broken: Vec::new(),
+    };
     let verdict = client.publish(publication, "ci").await.expect("a verdict");
     assert_eq!(verdict.outcome, stead_model::fleet::state::Outcome::Accepted, "{verdict:?}");
 }

@@ -106,7 +106,8 @@ fn problems_of(standing: &Standing<'_>, message: &Publication) -> Vec<Problem> {
             message.group.to_string(),
         );
     }
-    if specs != message.specs_hash {
+    // What is no VM has no hash.
+    if specs != message.specs_hash && message.broken.is_empty() {
         let text = format!("specsHash is {specs}, not {}", message.specs_hash);
         add("specs-hash", text, message.group.to_string());
     }
@@ -120,15 +121,17 @@ fn problems_of(standing: &Standing<'_>, message: &Publication) -> Vec<Problem> {
         add("too-many-specs", text, message.group.to_string());
     }
     let mut seen: BTreeMap<&VmId, u32> = BTreeMap::new();
+    for id in message.ids() {
+        *seen.entry(id).or_default() += 1;
+        if let Some(other) = standing.taken.get(id) {
+            let text = format!("`{id}` is a VM of group `{other}` and of group `{}`", message.group);
+            add("duplicate-id", text, format!("{id}.id"));
+        }
+    }
     for spec in &message.specs {
-        *seen.entry(&spec.id).or_default() += 1;
         if spec.group != message.group {
             let text = format!("it is of group `{}`, and published with `{}`", spec.group, message.group);
             add("wrong-group", text, format!("{}.group", spec.id));
-        }
-        if let Some(other) = standing.taken.get(&spec.id) {
-            let text = format!("`{}` is a VM of group `{other}` and of group `{}`", spec.id, message.group);
-            add("duplicate-id", text, format!("{}.id", spec.id));
         }
         for (field, artifact) in spec.artifacts() {
             if !artifact.is_resolved() {
@@ -150,6 +153,7 @@ fn problems_of(standing: &Standing<'_>, message: &Publication) -> Vec<Problem> {
         let text = format!("this commit had specsHash {known} before, and has {} now", message.specs_hash);
         add("evaluation-not-deterministic", text, message.group.to_string());
     }
+    problems.extend(message.broken.iter().flat_map(|vm| vm.problems.iter().cloned()));
     problems.sort();
     problems
 }
@@ -174,7 +178,7 @@ fn guard(standing: &Standing<'_>, message: &Publication) -> Option<Problem> {
     let running = standing.running.len();
     let Guard { max_stop_percent, min_instances } = standing.fleet.policy.guard;
     let is_much = stops as u64 * 100 > u64::from(max_stop_percent) * running as u64;
-    if is_much && running >= min_instances as usize && !entry.removed {
+    if is_much && running >= min_instances as usize {
         return Some(Problem {
             code: "too-many-stops".to_owned(),
             message: format!(

@@ -379,6 +379,7 @@ fn verdict(
         specs_hash: specs,
         specs: proposal.specs.to_vec(),
         policy: None,
+        broken: Vec::new(),
     };
     accept(&standing, &message)
 }

@@ -425,6 +425,7 @@ impl Shared<'_> {
             specs_hash,
             specs,
             policy,
+            broken: Vec::new(),
         };
         let (master, name) = (self.pipeline.master.as_ref(), &self.pipeline.name);
         let verdict = if publication.policy.is_some() {

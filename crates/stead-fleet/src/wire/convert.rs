@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use capnp::{data_list, text};
+use serde_json::Value;
 use stead_engine::fleet::cluster::{MOST_SEEN, MOVES_TOGETHER};
 use stead_model::diagnostic::{Diagnostic, Diagnostics};
 use stead_model::fleet::peer::Role;
 use stead_model::fleet::state::{
-    Assigned, Heartbeat, InstanceState, Outcome, Problem, Publication, Seen, Verdict, WorkerFacts,
+    Assigned, BrokenVm, Heartbeat, InstanceState, Outcome, Problem, Publication, Seen, Verdict, WorkerFacts,
 };
 use stead_model::fleet::vm::Resources;
-use stead_model::fleet::{Code, CommitId, FleetFile, InstanceKey};
+use stead_model::fleet::{Code, CommitId, FleetFile, InstanceKey, VmSpec};
 use stead_model::plan::Digest;
-use stead_model::{GroupName, WorkerName};
+use stead_model::{GroupName, VmId, WorkerName};
 
 use super::fleet_capnp::{assigned, assignment, desired, hello, observed, problem, verdict};
 use super::request::{Desired, Hello, SentAssignment, read_spec};
@@ -237,32 +238,61 @@ fn read_publication(from: &Desired) -> Result<Publication, Verdict> {
     };
     let intent_hash = digest("intentHash", &from.intent_hash);
     let specs_hash = digest("specsHash", &from.specs_hash);
-    let mut specs = Vec::with_capacity(from.specs.len());
-    for bytes in &from.specs {
-        match read_spec(bytes) {
-            Ok(spec) if bytes.len() > LARGEST_SPEC => {
-                let message = format!("it takes {} bytes, and {LARGEST_SPEC} is the most", bytes.len());
-                problems.push(Problem {
-                    code: "too-large".to_owned(),
-                    message,
-                    subject: spec.id.to_string(),
-                });
-            }
-            Ok(spec) => specs.push(Arc::new(spec)),
-            Err(diagnostics) => problems.extend(problems_of(&diagnostics, "specs")),
-        }
-        if problems.len() > MOST_PROBLEMS {
-            break;
-        }
-    }
+    let (specs, broken) = read_vms(&from.specs);
     let policy = read_policy(&from.policy).map_err(|found| problems.extend(found)).ok().flatten();
     match (group, commit, intent_hash, specs_hash) {
         (Some(group), Some(commit), Some(intent_hash), Some(specs_hash)) if problems.is_empty() => {
             let generation = from.generation;
-            Ok(Publication { group, commit, generation, intent_hash, specs_hash, specs, policy })
+            Ok(Publication { group, commit, generation, intent_hash, specs_hash, specs, policy, broken })
         }
-        (_, _, _, _) => Err(invalid(problems)),
+        (_, _, _, _) => {
+            problems.extend(broken.into_iter().flat_map(|vm| vm.problems));
+            Err(invalid(problems))
+        }
     }
+}
+
+/// Returns the VMs that were sent, and those that break a rule.
+fn read_vms(sent: &[Vec<u8>]) -> (Vec<Arc<VmSpec>>, Vec<BrokenVm>) {
+    let (mut specs, mut broken) = (Vec::with_capacity(sent.len()), Vec::new());
+    let mut found = 0;
+    for (index, bytes) in sent.iter().enumerate() {
+        let is_large = bytes.len() > LARGEST_SPEC;
+        let diagnostics = match read_spec(bytes) {
+            Ok(spec) if !is_large => {
+                specs.push(Arc::new(spec));
+                continue;
+            }
+            Ok(_) => None,
+            Err(diagnostics) => Some(diagnostics),
+        };
+        let value: Option<Value> = serde_json::from_slice(bytes).ok();
+        let id = value.as_ref().and_then(|value| VmId::parse(value.get("id")?.as_str()?).ok());
+        // One without an id is told by its place.
+        let name = id.as_ref().map_or_else(|| format!("[{index}]"), ToString::to_string);
+        let mut problems = diagnostics.map(|found| problems_of_vm(&found, &name)).unwrap_or_default();
+        if is_large {
+            let message = format!("it takes {} bytes, and {LARGEST_SPEC} is the most", bytes.len());
+            problems.push(Problem { code: "too-large".to_owned(), message, subject: name });
+        }
+        found += problems.len();
+        broken.push(BrokenVm { id, problems });
+        if found > MOST_PROBLEMS {
+            break;
+        }
+    }
+    (specs, broken)
+}
+
+/// Returns the problems of the VM `name`, which was read as the only one of a list.
+fn problems_of_vm(diagnostics: &Diagnostics, name: &str) -> Vec<Problem> {
+    let mut problems = problems_of(diagnostics, name);
+    for problem in &mut problems {
+        if let Some(field) = problem.subject.strip_prefix("[0]") {
+            problem.subject = format!("{name}{field}");
+        }
+    }
+    problems
 }
 
 /// Returns the verdict on a publication that cannot be read.

@@ -217,6 +217,7 @@ impl master::Server for Service {
         drop(params);
         desired.publisher = self.publisher(desired.publisher);
         let master = Arc::clone(&self.hall.master);
+        let (authority, peer) = (Arc::clone(&self.hall.authority), self.member.peer.to_string());
         let work = async move {
             let publisher = desired.publisher.clone();
             let read = tokio::task::spawn_blocking(move || convert::read_publications(&desired)).await;
@@ -224,7 +225,13 @@ impl master::Server for Service {
                 read.map_err(|_| CallError::Away("the publication could not be read".to_owned()))?;
             match read {
                 Ok(publications) => master.publish_together(publications, &publisher).await,
-                Err(verdicts) => Ok(verdicts),
+                Err(verdicts) => {
+                    for problem in verdicts.iter().flat_map(|verdict| &verdict.problems) {
+                        let why = format!("{}: {}", problem.subject, problem.message);
+                        authority.note_refused(&peer, &problem.code, &why);
+                    }
+                    Ok(verdicts)
+                }
             }
         };
         match self.hall.outside(work).await? {

@@ -417,6 +417,25 @@ pub struct Publication {
     pub specs: Vec<Arc<VmSpec>>,
     /// Of the group `fleet`: what `fleet.yaml` says.
     pub policy: Option<Arc<FleetFile>>,
+    /// VMs that were sent and are none.
+    pub broken: Vec<BrokenVm>,
+}
+
+impl Publication {
+    /// Returns the ids of all VMs that were sent.
+    pub fn ids(&self) -> impl Iterator<Item = &VmId> {
+        let broken = self.broken.iter().filter_map(|vm| vm.id.as_ref());
+        self.specs.iter().map(|spec| &spec.id).chain(broken)
+    }
+}
+
+/// What was sent as a VM and breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenVm {
+    /// Its id, if it has one.
+    pub id: Option<VmId>,
+    /// What is wrong with it.
+    pub problems: Vec<Problem>,
 }
 
 /// One thing that is wrong with a publication.

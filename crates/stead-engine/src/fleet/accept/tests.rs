@@ -1,6 +1,8 @@
 //! Each row of the table, and that nothing is told by halves.
 
 use stead_model::fleet::CommitId;
+use stead_model::fleet::fleet_file::GroupEntry;
+use stead_model::fleet::state::BrokenVm;
 
 use super::*;
 use crate::fleet::testing::{vm, vm_id};
@@ -14,7 +16,9 @@ fn publication(digit: char, generation: u64, specs: Vec<VmSpec>) -> Publication 
     let specs_hash = specs_hash(&specs);
     let intent_hash = intent_hash(&commit(digit), &group, &specs_hash);
     let specs = specs.into_iter().map(Arc::new).collect();
-    Publication { group, commit: commit(digit), generation, intent_hash, specs_hash, specs, policy: None }
+    let commit = commit(digit);
+    let broken = Vec::new();
+    Publication { group, commit, generation, intent_hash, specs_hash, specs, policy: None, broken }
 }
 
 fn stored(message: &Publication) -> Generation {
@@ -112,6 +116,51 @@ fn everything_that_is_broken_is_told() {
     assert!(verdict.problems[1].message.contains("`edge`") && verdict.problems[1].subject == "db.id");
 }
 
+/// Section 6: what cannot be read is told with everything else.
+#[test]
+fn broken_vms_are_told_with_the_rest() {
+    let mut setting = Setting::new(2);
+    setting.taken.insert(vm_id("db"), GroupName::parse("edge").unwrap());
+    let problem = |subject: &str| Problem {
+        code: "fleet/out-of-range".to_owned(),
+        message: "too small".to_owned(),
+        subject: subject.to_owned(),
+    };
+    let broken = |id: &str| BrokenVm { id: Some(vm_id(id)), problems: vec![problem(id)] };
+    let mut message = publication('b', 6, vec![vm("web", 1, 1, 1)]);
+    message.intent_hash = Digest([0; 32]);
+    message.broken = vec![broken("db"), broken("web"), BrokenVm { id: None, problems: vec![problem("[3]")] }];
+    let verdict = accept(&setting.standing(6), &message);
+    assert_eq!(verdict.outcome, Outcome::Invalid);
+    let told: Vec<(&str, &str)> =
+        verdict.problems.iter().map(|problem| (problem.code.as_str(), problem.subject.as_str())).collect();
+    assert_eq!(
+        told,
+        [
+            ("duplicate-id", "db.id"),
+            ("duplicate-id", "web.id"),
+            ("fleet/out-of-range", "[3]"),
+            ("fleet/out-of-range", "db"),
+            ("fleet/out-of-range", "web"),
+            ("intent-hash", "default"),
+        ]
+    );
+    assert_eq!((verdict.active, verdict.highest), (5, 5), "nothing of it is stored");
+}
+
+/// Section 6: a commit may have other specs than before where `fleet.yaml` says so.
+#[test]
+fn specs_of_a_commit_may_differ_where_that_is_allowed() {
+    let mut setting = Setting::new(2);
+    let next = publication('b', 6, vec![vm("web", 2, 1, 1)]);
+    let known = Some(Digest([9; 32]));
+    let verdict = accept(&Standing { known_specs: known, ..setting.standing(6) }, &next);
+    assert_eq!((verdict.outcome, codes(&verdict)), (Outcome::Invalid, vec!["evaluation-not-deterministic"]));
+    setting.fleet.policy.require_same_specs = false;
+    let verdict = accept(&Standing { known_specs: known, ..setting.standing(6) }, &next);
+    assert_eq!(verdict.outcome, Outcome::Accepted);
+}
+
 /// F26: an empty list and too many stops wait, unless they are approved; replacements are no stops.
 #[test]
 fn what_stops_much_waits_for_approval() {
@@ -128,9 +177,20 @@ fn what_stops_much_waits_for_approval() {
     assert_eq!(accept(&setting.standing(6), &half).outcome, Outcome::Accepted);
     setting.fleet.approve.insert(few.specs_hash);
     assert_eq!(accept(&setting.standing(6), &few).outcome, Outcome::Accepted);
-    setting.fleet.groups.entry(GroupName::default_group()).or_default().removed = true;
-    assert_eq!(accept(&setting.standing(6), &empty).outcome, Outcome::Accepted);
+    // That a group may go says nothing of how much stops with it.
+    for fleet in [
+        GroupEntry { removed: true, ..GroupEntry::default() },
+        GroupEntry { allow_empty: true, ..GroupEntry::default() },
+    ] {
+        setting.fleet.groups.insert(GroupName::default_group(), fleet);
+        let verdict = accept(&setting.standing(6), &empty);
+        assert_eq!((verdict.outcome, codes(&verdict)), (Outcome::Held, vec!["too-many-stops"]));
+        let mut small = Setting::new(9);
+        small.fleet = setting.fleet.clone();
+        assert_eq!(accept(&small.standing(6), &empty).outcome, Outcome::Accepted);
+    }
     let small = Setting::new(9);
+    assert_eq!(codes(&accept(&small.standing(6), &empty)), ["empty-set"]);
     assert_eq!(
         accept(&small.standing(6), &publication('b', 6, vec![vm("web", 1, 1, 1)])).outcome,
         Outcome::Accepted

@@ -126,7 +126,7 @@ impl Cluster {
             taken.extend(specs.map(|spec| (spec.id.clone(), name.clone())));
         }
         for one in together.iter().filter(|one| one.group != message.group) {
-            taken.extend(one.specs.iter().map(|spec| (spec.id.clone(), one.group.clone())));
+            taken.extend(one.ids().map(|id| (id.clone(), one.group.clone())));
         }
         taken
     }

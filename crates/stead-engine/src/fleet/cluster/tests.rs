@@ -28,6 +28,7 @@ pub(in crate::fleet) fn publication(cluster: &mut Cluster, number: u64, specs: &
         specs_hash,
         specs: specs.iter().cloned().map(Arc::new).collect(),
         policy: None,
+        broken: Vec::new(),
     }
 }
 
@@ -42,6 +43,7 @@ pub(in crate::fleet) fn policy(cluster: &mut Cluster, number: u64, fleet: FleetF
         specs_hash,
         specs: vec![],
         policy: Some(Arc::new(fleet)),
+        broken: Vec::new(),
     }
 }
 

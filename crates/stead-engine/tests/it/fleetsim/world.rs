@@ -275,6 +275,7 @@ impl World {
             specs_hash,
             specs,
             policy: is_fleet.then(|| Arc::new(fleet.clone())),
+            broken: Vec::new(),
         }
     }
 

@@ -79,6 +79,7 @@ fn publish(cluster: &mut Cluster, group: &GroupName, number: u64, specs: Vec<VmS
         specs_hash: hash,
         specs: specs.into_iter().map(Arc::new).collect(),
         policy: is_fleet.then(|| Arc::new(fleet)),
+        broken: Vec::new(),
     };
     let verdict = cluster.publish(&message, now);
     assert!(matches!(verdict.outcome, Outcome::Accepted | Outcome::Held | Outcome::Suspended), "{verdict:?}");

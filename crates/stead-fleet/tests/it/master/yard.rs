@@ -76,6 +76,7 @@ pub(super) fn publication(group: &str, number: u64, generation: u64, specs: Vec<
         specs_hash,
         specs,
         policy: None,
+        broken: Vec::new(),
     }
 }
 
@@ -106,6 +107,7 @@ pub(super) async fn publish_policy(master: &dyn Master, number: u64, text: &str)
         specs_hash,
         specs: vec![],
         policy: Some(Arc::new(fleet)),
+        broken: Vec::new(),
     };
     master.publish(publication, "p").await.unwrap()
 }

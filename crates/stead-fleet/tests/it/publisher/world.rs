@@ -298,6 +298,7 @@ fn read_publication(value: &Value) -> Publication {
         specs_hash: hash("specs_hash"),
         specs: specs.into_iter().map(Arc::new).collect(),
         policy,
+        broken: Vec::new(),
     }
 }
 

@@ -1,15 +1,17 @@
 //! What is sent arrives, and what is answered comes back.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use stead_engine::fleet::canon::vm_hash;
 use stead_fleet::api::{Applied, CallError, GroupPipeline, HoldOrder, Master, PipelineReport, StatusFilter};
+use stead_fleet::events::{Ev, Events, read};
 use stead_fleet::identity::{Authority, MemoryLedger};
 use stead_fleet::master::{self, Settings};
 use stead_fleet::store::{Embedded, StoreLedger};
-use stead_fleet::wire::serve;
+use stead_fleet::wire::{Client, ServeError, serve};
 use stead_model::fleet::peer::Role;
 use stead_model::fleet::state::{
     Allocatable, HoldTarget, InstanceState, Outcome, Publication, Seen, WorkerFacts,
@@ -20,6 +22,7 @@ use stead_model::plan::Digest;
 use stead_model::{GroupName, WorkerName};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::small::{Running, client, code, commit, heartbeat, publication};
@@ -212,32 +215,100 @@ async fn a_master_that_is_away_is_found_again() {
 }
 
 /// The real master behind the wire, with its store and the authority in it.
+struct Real {
+    master: master::Running,
+    authority: Arc<Authority>,
+    address: String,
+    shutdown: CancellationToken,
+    served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Real {
+    async fn start(dir: &Path) -> Self {
+        let store = Arc::new(Embedded::open(&dir.join("master.db")).unwrap());
+        let authority = Authority::open(Arc::new(StoreLedger::new(store.clone())), "m1").await.unwrap();
+        let events = Arc::new(Events::open(&dir.join("events")).unwrap());
+        authority.log_to(Arc::clone(&events));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let settings = Settings {
+            name: "m1".to_owned(),
+            address: address.clone(),
+            store,
+            history: 100,
+            events: Some(events),
+            peers: None,
+            rebuild: None,
+        };
+        let master = master::start(settings).await.unwrap();
+        let shutdown = CancellationToken::new();
+        let served = serve(listener, master.handle(), Arc::clone(&authority), shutdown.clone());
+        let served = Handle::current().spawn(served);
+        Self { master, authority, address, shutdown, served }
+    }
+
+    async fn member(&self, role: Role, name: &str) -> Arc<Client> {
+        let mut identity = self.authority.enrol(role, name).await.unwrap();
+        identity.masters = vec![self.address.clone()];
+        client(identity)
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.served.await.unwrap().unwrap();
+        self.master.stop().await;
+    }
+}
+
+/// Section 6: everything that is wrong is told at once, each under its VM, and written down; nothing is stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_vms_are_told_by_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = Real::start(dir.path()).await;
+    let publisher = real.member(Role::Publisher, "ci").await;
+    let generation = publisher.reserve_generation(&commit('a'), "").await.unwrap();
+    let mut broken = publication(generation, &["db", "fine", "web"]);
+    broken.intent_hash = Digest([7; 32]);
+    broken.specs.push(Arc::clone(&broken.specs[1]));
+    let db = Arc::make_mut(&mut broken.specs[0]);
+    (db.resources.mem_mib, db.replicas) = (0, 20_000);
+    Arc::make_mut(&mut broken.specs[2]).singleton = true;
+    for spec in &mut broken.specs[2..] {
+        Arc::make_mut(spec).runtime.env.insert("LARGE".to_owned(), "x".repeat(600 << 10));
+    }
+    let verdict = publisher.publish(broken, "").await.unwrap();
+    assert_eq!((verdict.outcome, verdict.active, verdict.highest), (Outcome::Invalid, 0, 0));
+    let told: Vec<(&str, &str)> =
+        verdict.problems.iter().map(|found| (found.code.as_str(), found.subject.as_str())).collect();
+    let expected = [
+        ("duplicate-id", "fine.id"),
+        ("fleet/conflict", "web.singleton"),
+        ("fleet/out-of-range", "db.replicas"),
+        ("fleet/out-of-range", "db.resources.memMiB"),
+        ("intent-hash", "default"),
+        ("too-large", "fine"),
+        ("too-large", "web"),
+    ];
+    assert_eq!(told, expected, "{verdict:?}");
+
+    let good = publisher.publish(publication(generation, &["db", "web"]), "").await.unwrap();
+    assert_eq!(good.outcome, Outcome::Accepted, "{good:?}");
+    real.stop().await;
+    let lines = read(&dir.path().join("events")).unwrap().into_iter();
+    let refused: Vec<_> = lines.filter(|line| line.ev == Ev::Refused).map(|line| line.fields).collect();
+    assert!(refused.iter().all(|fields| fields.by == "ci" && fields.commit == Some(commit('a'))));
+    let refused: Vec<(&str, &str)> = refused
+        .iter()
+        .map(|fields| (fields.code.as_str(), fields.reason.split(": ").next().unwrap()))
+        .collect();
+    assert_eq!(refused, expected);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_master_is_served() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(Embedded::open(&dir.path().join("master.db")).unwrap());
-    let authority = Authority::open(Arc::new(StoreLedger::new(store.clone())), "m1").await.unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let settings = Settings {
-        name: "m1".to_owned(),
-        address: address.clone(),
-        store,
-        history: 100,
-        events: None,
-        peers: None,
-        rebuild: None,
-    };
-    let master = master::start(settings).await.unwrap();
-    let shutdown = CancellationToken::new();
-    let served = serve(listener, master.handle(), Arc::clone(&authority), shutdown.clone());
-    let served = Handle::current().spawn(served);
-    let member = async |role, name| {
-        let mut identity = authority.enrol(role, name).await.unwrap();
-        identity.masters = vec![address.clone()];
-        client(identity)
-    };
-    let worker = member(Role::Worker, "w1").await;
+    let real = Real::start(dir.path()).await;
+    let worker = real.member(Role::Worker, "w1").await;
     let mut report = heartbeat("w1", 1, 1);
     (report.full, report.seen_generation, report.seen_revision) = (true, 0, 0);
     report.facts = Some(WorkerFacts {
@@ -255,7 +326,7 @@ async fn a_real_master_is_served() {
         mapped: Default::default(),
     });
     worker.report(report).await.unwrap();
-    let publisher = member(Role::Publisher, "ci").await;
+    let publisher = real.member(Role::Publisher, "ci").await;
     let generation = publisher.reserve_generation(&commit('a'), "").await.unwrap();
     let verdict = publisher.publish(publication(generation, &["db", "web"]), "").await.unwrap();
     assert_eq!(verdict.outcome, Outcome::Accepted, "{verdict:?}");
@@ -274,12 +345,10 @@ async fn a_real_master_is_served() {
         applied = Applied { generation: found.generation, revision: found.revision };
         assert!(start.elapsed() < Duration::from_secs(60), "{found:?}");
     }
-    let observer = member(Role::Observer, "page").await;
+    let observer = real.member(Role::Observer, "page").await;
     let (status, _) = observer.status(0, Duration::ZERO, &StatusFilter::default()).await.unwrap();
     assert!(status.0.contains("web/1"), "{}", status.0);
-    shutdown.cancel();
-    served.await.unwrap().unwrap();
-    master.stop().await;
+    real.stop().await;
 }
 
 /// Section 12: a connection that has been idle for 15 seconds is asked whether it is there, and stays.

@@ -241,6 +241,7 @@ pub(super) fn publication(generation: u64, names: &[&str]) -> Publication {
         specs_hash,
         specs,
         policy: None,
+        broken: Vec::new(),
     }
 }
 

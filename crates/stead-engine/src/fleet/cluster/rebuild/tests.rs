@@ -32,6 +32,7 @@ fn publish(cluster: &mut Cluster, number: u64, name: &str, specs: &[VmSpec], now
         specs_hash,
         specs: specs.iter().cloned().map(Arc::new).collect(),
         policy: None,
+        broken: Vec::new(),
     };
     cluster.publish(&message, now)
 }
@@ -349,6 +350,7 @@ fn the_policy_claims_nothing() {
         specs_hash: policy_hash(&fleet),
         specs: vec![],
         policy: Some(Arc::new(fleet)),
+        broken: Vec::new(),
     };
     assert_eq!(cluster.publish(&message, now).outcome, Outcome::Accepted);
     yard.pass(&mut cluster, &mut now, 10);
