@@ -214,12 +214,17 @@ fn store(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<Artifact> {
     };
     let Some(node) = fields.get("narHash") else { return Some(Artifact::Written { path, sub }) };
     let hash = walk.full_text(node)?;
-    let bits = hash.strip_prefix("sha256-").and_then(base64::decode);
-    if bits.is_none_or(|bits| bits.len() != 32) {
+    if !is_sri(hash) {
         walk.report(node.bad(format!("{} is not `sha256-` and 32 bytes in base 64", node.describe())));
         return None;
     }
     Some(Artifact::Store { path, sub, nar_hash: hash.to_owned() })
+}
+
+/// Whether `text` is the one spelling of a hash: another would be another VM.
+fn is_sri(text: &str) -> bool {
+    let Some(written) = text.strip_prefix("sha256-") else { return false };
+    base64::decode(written).is_some_and(|bits| bits.len() == 32 && base64::encode(&bits) == written)
 }
 
 fn blob(walk: &mut Walk<'_>, fields: Fields<'_>) -> Option<Artifact> {
@@ -256,6 +261,22 @@ fn refuse(walk: &mut Walk<'_>, fields: Fields<'_>, key: &str, why: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Section 4: one hash, one spelling.
+    #[test]
+    fn a_hash_has_one_spelling() {
+        assert!(is_sri("sha256-HDfQGvQL4ugGkd48w99EN3ppmvuxfGjwgJZLL9Bx/BM="));
+        for bad in [
+            "sha256-HDfQGvQL4ugGkd48w99EN3pp mvuxfGjwgJZLL9Bx/BM=",
+            "sha256-HDfQGvQL4ugGkd48w99EN3ppmvuxfGjwgJZLL9Bx/BM=\n",
+            "sha256- HDfQGvQL4ugGkd48w99EN3ppmvuxfGjwgJZLL9Bx/BM=",
+            "sha256-HDfQGvQL4ugGkd48w99EN3ppmvuxfGjwgJZLL9Bx/BM",
+            "sha256-HDfQGvQL4ugGkd48w99EN3ppmvuxfGjwgJZLL9Bx",
+            "HDfQGvQL4ugGkd48w99EN3ppmvuxfGjwgJZLL9Bx/BM=",
+        ] {
+            assert!(!is_sri(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn store_paths_stay_in_the_store() {

@@ -1,6 +1,6 @@
 //! What the fields of a VM say of each other.
 
-use super::{DiskSource, Driver, Ready, ReadyKind, VmSpec};
+use super::{Disk, DiskSource, Driver, Ready, ReadyKind, VmSpec};
 use crate::yaml::{Fields, Walk};
 
 /// Reports what does not fit together.
@@ -57,10 +57,15 @@ fn check_volumes(walk: &mut Walk<'_>, runtime: crate::yaml::Node<'_>, vm: &VmSpe
     let disks = runtime.get("disks");
     for (index, disk) in vm.runtime.disks.iter().enumerate() {
         let DiskSource::Volume(name) = &disk.source else { continue };
+        let node = disks.and_then(|disks| disks.as_list()?.nth(index)).unwrap_or(runtime);
+        let is_other = |other: &Disk| other.source == disk.source && other.format != disk.format;
+        if vm.runtime.disks.iter().take(index).any(is_other) {
+            let message = format!("the volume `{name}` is a disk of two formats");
+            walk.report(node.error("fleet/conflict", message).help("write the same `format` in both"));
+        }
         if vm.volumes.iter().any(|volume| volume.name == *name) {
             continue;
         }
-        let node = disks.and_then(|disks| disks.as_list()?.nth(index)).unwrap_or(runtime);
         let names = vm.volumes.iter().map(|volume| volume.name.as_str());
         let message = format!("there is no volume `{name}`");
         let help = crate::diagnostic::suggest(name.as_str(), names);
@@ -82,6 +87,11 @@ pub(super) fn check_ready(walk: &mut Walk<'_>, fields: Fields<'_>, ready: &Ready
             let message = format!("this kind of readiness needs the key `{key}`");
             walk.report(fields.node().error("fleet/missing-field", message));
         }
+    }
+    if let Some(node) = fields.get("argv").filter(|_| needed.contains(&"argv"))
+        && node.as_list().is_some_and(|mut words| words.next().is_none_or(|word| word.as_text() == Some("")))
+    {
+        walk.report(node.bad("`argv` begins with a program, and here is none"));
     }
     for key in ["port", "path", "match", "argv"] {
         if let Some(node) = fields.node().key(key)

@@ -136,6 +136,47 @@ fn fields_that_do_not_fit_together_are_told() {
     );
 }
 
+/// Sections 3, 4: nothing that only looks like a value passes.
+#[test]
+fn what_says_nothing_is_told() {
+    let kernel = |hash: &str| {
+        format!(r#"{{"storePath": "/nix/store/nzwi9zybr70kfpbp3s3l07k0xxps0j12-x", "narHash": "{hash}"}}"#)
+    };
+    let vm = |more: &str, hash: &str| {
+        let kernel = kernel(hash);
+        read(&format!(
+            r#"{{"a": {{"resources": {{"cpuMilli": 1, "memMiB": 1}}, {more} "runtime": {{"kernel": {kernel}}}}}}}"#
+        ))
+        .1
+    };
+    let hash = "sha256-HDfQGvQL4ugGkd48w99EN3ppmvuxfGjwgJZLL9Bx/BM=";
+    assert_eq!(vm("", hash), Vec::<String>::new());
+    let told = vm("", &hash.replace("EN3", "EN3 "));
+    assert!(told[0].starts_with("fleet/bad-type a.runtime.kernel.narHash VM `a`: "), "{told:?}");
+    for argv in ["[]", r#"[""]"#, r#"["", "x"]"#] {
+        let told = vm(&format!(r#""ready": {{"kind": "exec", "argv": {argv}}},"#), hash);
+        let message = "fleet/bad-type a.ready.argv VM `a`: `argv` begins with a program, and here is none";
+        assert_eq!(told, [message], "{argv}");
+    }
+    assert_eq!(vm(r#""ready": {"kind": "exec", "argv": ["/bin/true", ""]},"#, hash), Vec::<String>::new());
+}
+
+/// Section 3: a volume has one format.
+#[test]
+fn a_volume_has_one_format() {
+    let disks = |second: &str| {
+        read(&format!(
+            r#"{{"a": {{"resources": {{"cpuMilli": 1, "memMiB": 1}}, "volumes": [{{"name": "d", "sizeMiB": 1}}],
+                "runtime": {{"kernel": "/nix/store/nzwi9zybr70kfpbp3s3l07k0xxps0j12-x",
+                    "disks": [{{"volume": "d", "format": "qcow2"}}, {second}]}}}}}}"#
+        ))
+        .1
+    };
+    assert_eq!(disks(r#"{"volume": "d", "format": "qcow2", "readOnly": true}"#), Vec::<String>::new());
+    let message = "fleet/conflict a.runtime.disks[1] VM `a`: the volume `d` is a disk of two formats";
+    assert_eq!(disks(r#"{"volume": "d"}"#), [message]);
+}
+
 #[test]
 fn defaults_lie_under_what_a_vm_says() {
     let group = GroupName::parse("edge").unwrap();
@@ -168,4 +209,13 @@ fn amounts_are_rounded_down_and_at_least_one() {
     ] {
         assert_eq!(amount.of(total), count);
     }
+    // A count is written as it is meant; a part of few is rounded.
+    let told = |amount: &str| {
+        read(&format!(
+            r#"{{"a": {{"resources": {{"cpuMilli": 1, "memMiB": 1}}, "rollout": {{"maxUnavailable": {amount}}}, "runtime": {{"driver": "sandbox"}}}}}}"#
+        ))
+        .1
+    };
+    assert_eq!((told("1"), told("\"0%\"")), (vec![], vec![]));
+    assert!(told("0")[0].starts_with("fleet/out-of-range a.rollout.maxUnavailable"), "{:?}", told("0"));
 }
