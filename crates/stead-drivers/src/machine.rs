@@ -32,3 +32,4 @@ pub use local::StepWatch;
 pub(crate) use process::ProcessMark;
 pub use vm::BootSettings;
 pub(crate) use vm::network::{USER_GATEWAY, bridge_address};
+pub use vm::volume;

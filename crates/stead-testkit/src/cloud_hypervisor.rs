@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,10 +24,12 @@ pub const TALK: &str = "talk";
 /// How long the guest takes to power off.
 const POWER_OFF: Duration = Duration::from_millis(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// Longer than anybody waits for an answer.
+const TOO_LATE: Duration = Duration::from_secs(11);
 
 /// Writes the program to `directory` and returns its path. `test` is the full name of the test that calls [`run`];
 /// `DIRECTORY/faults.json` says what goes wrong: `not_created` (the status of `vm.info` before `vm.create`), `lose`
-/// (calls that are done but not answered), `pending` (how often `vm.create` has to wait), `refuse` (statuses by call, each
+/// (calls that are done but not answered), `late` (calls that are done and answered too late, each once), `pending` (how often `vm.create` has to wait), `refuse` (statuses by call, each
 /// answered once instead of doing it), `delay_ms`.
 ///
 /// # Panics
@@ -162,6 +164,19 @@ impl Program {
         u16::try_from(status.as_u64()?).ok()
     }
 
+    /// Whether a call is answered too late, once for each time that `late` names it.
+    fn is_late(&self, call: &str) -> bool {
+        let mut faults = fs::read(&self.faults)
+            .ok()
+            .and_then(|text| serde_json::from_slice::<Value>(&text).ok())
+            .unwrap_or_default();
+        let Some(calls) = faults.get_mut("late").and_then(Value::as_array_mut) else { return false };
+        let Some(place) = calls.iter().position(|late| late == call) else { return false };
+        calls.remove(place);
+        fs::write(&self.faults, faults.to_string()).expect("a file of faults");
+        true
+    }
+
     fn answer(&mut self, stream: UnixStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
@@ -189,6 +204,9 @@ impl Program {
             None => self.call(method, &call, &body),
         };
         *self.calls.entry(call.clone()).or_default() += 1;
+        if self.is_late(&call) {
+            std::thread::sleep(TOO_LATE);
+        }
         let loses = self.fault("lose").as_array().is_some_and(|calls| calls.contains(&json!(call)));
         // Lost once: whoever asks again is told.
         if loses && self.calls.get(&call) == Some(&1) {
@@ -312,6 +330,9 @@ impl Program {
         for disk in machine.config["disks"].as_array().into_iter().flatten() {
             let path = disk["path"].as_str().unwrap_or_default();
             let Ok(file) = File::open(path) else { return failed(&format!("no disk {path}")) };
+            if disk["image_type"] == "Qcow2" && disk["backing_files"] != true && is_layer(&file) {
+                return failed("Backing file support is disabled");
+            }
             let is_locked =
                 rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err();
             if disk["readonly"] != true && is_locked {
@@ -333,4 +354,10 @@ impl Program {
         self.event("vm", "booted");
         DONE()
     }
+}
+
+/// Whether a disk is a layer over another one.
+fn is_layer(disk: &File) -> bool {
+    let mut head = [0; 16];
+    disk.read_exact_at(&mut head, 0).is_ok() && head.starts_with(b"QFI\xfb") && head[8..] != [0; 8]
 }

@@ -17,9 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stead_model::machine::{
-    Boot, DriveAccess, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope,
-};
+use stead_model::machine::{Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, OwnerScope};
 use stead_model::site::address::Cidr;
 use stead_runner::machine::{
     Capabilities, Changed, ConsoleStream, Ensured, MachineDriver, MachineError, Need, Stopped,
@@ -33,7 +31,7 @@ use super::qemu::KVM;
 use super::vm::network::{self, Networks};
 use super::vm::run::{self, Virtual};
 use super::vm::{self, BootSettings, image};
-use config::{DISK, extra_disk, layer};
+use config::{DISK, extra_disk};
 
 static KIND: Kind =
     Kind { driver: "cloud-hypervisor", noun: "virtual machine", kept: &[], mark: "STEAD_MACHINE" };
@@ -135,11 +133,7 @@ impl Local for CloudHypervisorDriver {
         for disk in &spec.disks {
             image::raw_empty(&home.file(&extra_disk(&disk.name)), disk.size_gb)?;
         }
-        for (index, drive) in spec.drives.iter().enumerate() {
-            if drive.access == DriveAccess::Private {
-                image::raw_copy(&drive.into(), &home.file(&layer(index)), None)?;
-            }
-        }
+        image::layers(spec, home)?;
         (self.watch)("disks");
         vm::plant(home, spec, &cards)?;
         (self.watch)("seed");

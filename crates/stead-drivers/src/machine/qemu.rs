@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stead_model::machine::{
-    Boot, DriveAccess, Machine, MachineExit, MachineId, MachineKind, MachineSpec, Owner, OwnerScope,
+    Boot, Machine, MachineExit, MachineId, MachineKind, MachineSpec, Owner, OwnerScope,
 };
 use stead_model::site::address::Cidr;
 use stead_runner::machine::{
@@ -155,11 +155,7 @@ impl Local for QemuDriver {
         for disk in &spec.disks {
             image::empty(&home.file(&argv::extra_disk(&disk.name)), disk.size_gb)?;
         }
-        for (index, drive) in spec.drives.iter().enumerate() {
-            if drive.access == DriveAccess::Private {
-                image::overlay(&drive.into(), &home.file(&argv::layer(index)), None)?;
-            }
-        }
+        image::layers(spec, home)?;
         (self.watch)("disks");
         vm::plant(home, spec, &cards)?;
         (self.watch)("seed");

@@ -6,6 +6,7 @@ mod iso;
 pub(super) mod network;
 pub(super) mod run;
 pub(super) mod seed;
+pub mod volume;
 
 use std::io;
 

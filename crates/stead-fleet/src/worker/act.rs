@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::drivers::{Machines, node_name};
 use super::files::{Cause, Failure, Files, Record};
 use super::logbook::Logbook;
-use super::machine::{Asked, Bits, make_volume, remove_volume};
+use super::machine::{Asked, Bits, make_volumes, remove_volume};
 use super::observe::start_of;
 use super::{Settings, WorkerError, clock};
 use crate::events::Ev;
@@ -115,9 +115,9 @@ impl Hands {
         let driver = self.machines.get(record.driver)?;
         let id = self.machines.id(&order.key)?;
         let volumes = self.files.volumes(&order.key);
-        let made =
-            order.spec.volumes.iter().try_for_each(|volume| make_volume(&volumes, volume, record.driver));
-        made.map_err(|error| MachineError::failed(error.to_string()))?;
+        let (place, vm, kind) = (volumes.clone(), Arc::clone(&order.spec), record.driver);
+        let made = tokio::task::spawn_blocking(move || make_volumes(&place, &vm, kind)).await;
+        made.map_err(|error| MachineError::failed(error.to_string()))??;
         let config = self.config(order).await?;
         let spec = Asked {
             key: &order.key,

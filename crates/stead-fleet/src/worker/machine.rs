@@ -1,12 +1,11 @@
 //! What a driver is asked for so that an instance comes to be.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use stead_model::fleet::vm::{Disk, DiskFormat, DiskSource, Driver, Net, NetMode, Volume};
+use stead_drivers::machine::volume;
+use stead_model::fleet::vm::{Disk, DiskFormat, DiskSource, Driver, Net, NetMode};
 use stead_model::fleet::{Artifact, InstanceKey, VmSpec};
 use stead_model::machine::{
     Boot, Drive, DriveAccess, DriveFormat, MachineKind, MachineProgram, MachineSpec, Nic, Owner, PassedPort,
@@ -149,18 +148,15 @@ impl Asked<'_> {
     }
 
     fn drive(&self, disk: &Disk) -> Drive {
-        let format = match disk.format {
-            DiskFormat::Raw => DriveFormat::Raw,
-            DiskFormat::Qcow2 => DriveFormat::Qcow2,
-        };
+        let format = format_of(disk.format);
         let written = |access| if disk.read_only { DriveAccess::ReadOnly } else { access };
         match &disk.source {
             DiskSource::Image(image) => {
                 Drive { path: self.text(image), format, access: written(DriveAccess::Private) }
             }
             DiskSource::Volume(name) => Drive {
-                path: file_of(self.volumes, name.as_str()).display().to_string(),
-                format: DriveFormat::Raw,
+                path: volume::file(self.volumes, name.as_str(), format).display().to_string(),
+                format,
                 access: written(DriveAccess::Shared),
             },
         }
@@ -222,28 +218,39 @@ fn directory_of(volumes: &Path, name: &str) -> PathBuf {
     volumes.join(name)
 }
 
-/// Returns the file that a volume is for a virtual machine.
-fn file_of(volumes: &Path, name: &str) -> PathBuf {
-    volumes.join(format!("{name}.raw"))
+fn format_of(format: DiskFormat) -> DriveFormat {
+    match format {
+        DiskFormat::Raw => DriveFormat::Raw,
+        DiskFormat::Qcow2 => DriveFormat::Qcow2,
+    }
 }
 
-/// Makes a volume unless it is there: a directory, or for a virtual machine a file of its size.
-pub(super) fn make_volume(volumes: &Path, volume: &Volume, driver: Driver) -> io::Result<()> {
-    if !driver.is_virtual() {
-        return make_directory(&directory_of(volumes, volume.name.as_str()));
+/// Makes the volumes of a VM unless they are there: directories, or for a virtual machine files of their size, in the format of
+/// the disks that they are. Blocks.
+pub(super) fn make_volumes(volumes: &Path, spec: &VmSpec, driver: Driver) -> Result<(), MachineError> {
+    if spec.volumes.is_empty() {
+        return Ok(());
     }
-    make_directory(volumes)?;
-    let file = file_of(volumes, volume.name.as_str());
-    let size = volume.size_mib.saturating_mul(1 << 20);
-    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(file)?;
-    // Grown if need be, never cut.
-    if file.metadata()?.len() < size { file.set_len(size) } else { Ok(()) }
+    make_directory(volumes).map_err(|error| MachineError::failed(error.to_string()))?;
+    for wanted in &spec.volumes {
+        let name = wanted.name.as_str();
+        if driver.is_virtual() {
+            let is_it = |disk: &&Disk| disk.source == DiskSource::Volume(wanted.name.clone());
+            let disk = spec.runtime.disks.iter().find(is_it);
+            let format = disk.map_or(DriveFormat::Raw, |disk| format_of(disk.format));
+            volume::ensure(volumes, name, format, wanted.size_mib.saturating_mul(1 << 20))?;
+        } else {
+            let made = make_directory(&directory_of(volumes, name));
+            made.map_err(|error| MachineError::failed(error.to_string()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a volume, whatever it was for.
 pub(super) fn remove_volume(volumes: &Path, name: &str) -> io::Result<()> {
     remove(&directory_of(volumes, name))?;
-    remove(&file_of(volumes, name))
+    volume::remove(volumes, name)
 }
 
 #[cfg(test)]
@@ -294,26 +301,28 @@ pub(super) mod tests {
     #[test]
     fn a_virtual_machine_has_what_its_spec_names() {
         let spec = spec(&json!({
-            "volumes": [{"name": "data", "sizeMiB": 8}],
+            "volumes": [{"name": "data", "sizeMiB": 8}, {"name": "thin", "sizeMiB": 8}],
             "runtime": {"driver": "qemu", "kernel": store("vmlinux"), "cmdline": "a=b",
-                "disks": [{"image": store("disk.raw")}, {"image": store("ro.img"), "readOnly": true, "format": "qcow2"}, {"volume": "data"}],
+                "disks": [{"image": store("disk.raw")}, {"image": store("ro.img"), "readOnly": true, "format": "qcow2"},
+                    {"volume": "data"}, {"volume": "thin", "format": "qcow2"}],
                 "nets": [{"ports": [{"guest": 80, "host": 8080}]}, {"mode": "tap", "bridge": "br0"}, {"mode": "none"}]},
         }));
         let machine = asked(&spec, Driver::Qemu, true);
         assert_eq!((machine.cpus, machine.memory_mb, machine.kind), (Some(2), Some(64), MachineKind::Vm));
         let kernel = format!("/srv/nix{STORE}/vmlinux");
         assert_eq!(machine.boot, Some(Boot::Kernel { kernel, initrd: None, cmdline: "a=b".to_owned() }));
-        let drives: Vec<(&str, DriveAccess)> = machine
+        let drives: Vec<(&str, DriveFormat, DriveAccess)> = machine
             .drives
             .iter()
-            .map(|drive| (drive.path.rsplit('/').next().unwrap(), drive.access))
+            .map(|drive| (drive.path.rsplit('/').next().unwrap(), drive.format, drive.access))
             .collect();
         assert_eq!(
             drives,
             [
-                ("disk.raw", DriveAccess::Private),
-                ("ro.img", DriveAccess::ReadOnly),
-                ("data.raw", DriveAccess::Shared)
+                ("disk.raw", DriveFormat::Raw, DriveAccess::Private),
+                ("ro.img", DriveFormat::Qcow2, DriveAccess::ReadOnly),
+                ("data.raw", DriveFormat::Raw, DriveAccess::Shared),
+                ("thin.qcow2", DriveFormat::Qcow2, DriveAccess::Shared)
             ]
         );
         let nics: Vec<(&str, Option<&str>)> =

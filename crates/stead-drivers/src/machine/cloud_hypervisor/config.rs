@@ -6,7 +6,7 @@ use stead_model::machine::{Drive, DriveAccess, DriveFormat, MachineSpec};
 
 use crate::machine::console;
 use crate::machine::vm::network::{Card, Wire};
-use crate::machine::vm::{CPUS, Kernel, MEMORY_MB, context_id, seed};
+use crate::machine::vm::{CPUS, Kernel, MEMORY_MB, context_id, image, seed};
 
 /// The first disk.
 pub(super) const DISK: &str = "disk.raw";
@@ -14,11 +14,6 @@ pub(super) const DISK: &str = "disk.raw";
 /// Returns the file of a disk besides the first.
 pub(super) fn extra_disk(name: &str) -> String {
     format!("disk-{name}.raw")
-}
-
-/// Returns the file of the layer that a machine writes to instead of one of its drives.
-pub(super) fn layer(index: usize) -> String {
-    format!("layer-{index}.raw")
 }
 
 /// Returns a drive as `vm.create` takes it.
@@ -30,7 +25,10 @@ fn drive(index: usize, drive: &Drive) -> Value {
     match drive.access {
         DriveAccess::ReadOnly => json!({ "path": drive.path, "readonly": true, "image_type": kind }),
         DriveAccess::Shared => json!({ "path": drive.path, "readonly": false, "image_type": kind }),
-        DriveAccess::Private => json!({ "path": layer(index), "readonly": false, "image_type": "Raw" }),
+        DriveAccess::Private => {
+            let path = image::layer(index);
+            json!({ "path": path, "readonly": false, "image_type": "Qcow2", "backing_files": true })
+        }
     }
 }
 
@@ -148,7 +146,7 @@ mod tests {
         assert_eq!(
             config["disks"],
             json!([
-                { "path": "layer-0.raw", "readonly": false, "image_type": "Raw" },
+                { "path": "layer-0.qcow2", "readonly": false, "image_type": "Qcow2", "backing_files": true },
                 { "path": "/store/ro.qcow2", "readonly": true, "image_type": "Qcow2" },
                 { "path": "/volumes/data.raw", "readonly": false, "image_type": "Raw" },
                 { "path": "seed.iso", "readonly": true, "image_type": "Raw" },

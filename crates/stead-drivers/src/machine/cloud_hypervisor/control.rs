@@ -11,12 +11,12 @@ use stead_runner::machine::{Changed, MachineError};
 use tokio::process::Child;
 
 use super::api::{self, Answer};
-use super::config::{DISK, config, extra_disk, layer};
+use super::config::{DISK, config, extra_disk};
 use super::{CloudHypervisorDriver, events};
 use crate::machine::console;
 use crate::machine::home::{Held, Home, Record};
 use crate::machine::local::{LOOK_AGAIN, blocking, end_all, made};
-use crate::machine::vm::{network, run, seed};
+use crate::machine::vm::{image, network, run, seed};
 
 /// How long it may take until the guest runs.
 const BIRTH: Duration = Duration::from_secs(60);
@@ -191,7 +191,7 @@ fn locked_path(home: &Home, spec: &MachineSpec, said: &str) -> Option<String> {
     if !is_locked {
         return None;
     }
-    let layers = (0..spec.drives.len()).map(layer);
+    let layers = (0..spec.drives.len()).map(image::layer);
     let own = [DISK.to_owned(), seed::FILE.to_owned()].into_iter().chain(layers);
     let own = own.chain(spec.disks.iter().map(|disk| extra_disk(&disk.name)));
     let given = spec.drives.iter().map(|drive| drive.path.clone());
@@ -225,7 +225,7 @@ mod tests {
             ("disk.raw", "/machines/quay/disk.raw"),
             ("\"/machines/quay/disk.raw\"", "/machines/quay/disk.raw"),
             ("disk-data.raw", "/machines/quay/disk-data.raw"),
-            ("layer-0.raw", "/machines/quay/layer-0.raw"),
+            ("layer-0.qcow2", "/machines/quay/layer-0.qcow2"),
             ("seed.iso", "/machines/quay/seed.iso"),
             ("/store/my disk.qcow2", "/store/my disk.qcow2"),
             ("`/dev/vg/data`", "/dev/vg/data"),

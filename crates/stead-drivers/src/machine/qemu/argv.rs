@@ -8,7 +8,7 @@ use stead_model::machine::{DriveAccess, DriveFormat, MachineSpec};
 use super::qmp;
 use crate::machine::console;
 use crate::machine::vm::network::{Card, Wire};
-use crate::machine::vm::{CPUS, Kernel, MEMORY_MB, context_id, seed};
+use crate::machine::vm::{CPUS, Kernel, MEMORY_MB, context_id, image, seed};
 
 /// The first disk.
 pub(super) const DISK: &str = "disk.qcow2";
@@ -138,7 +138,7 @@ fn disks(order: &Order<'_>, line: &mut Line) {
         let place = match drive.access {
             // A comma would begin another setting.
             DriveAccess::ReadOnly | DriveAccess::Shared => drive.path.replace(',', ",,"),
-            DriveAccess::Private => layer(index),
+            DriveAccess::Private => image::layer(index),
         };
         let format = match (drive.access, drive.format) {
             (DriveAccess::Private, _) | (_, DriveFormat::Qcow2) => "qcow2",
@@ -172,11 +172,6 @@ fn kernel(order: &Order<'_>, line: &mut Line) {
         line.pair("-initrd", initrd);
     }
     line.pair("-append", &kernel.cmdline);
-}
-
-/// Returns the file of the layer that a machine writes to instead of one of its drives.
-pub(super) fn layer(index: usize) -> String {
-    format!("layer-{index}.qcow2")
 }
 
 /// Returns the file of a disk besides the first.

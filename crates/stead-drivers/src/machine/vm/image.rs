@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use stead_model::machine::{Drive, DriveFormat};
+use stead_model::machine::{Drive, DriveAccess, DriveFormat, MachineSpec};
 use stead_runner::machine::MachineError;
 
+use crate::machine::home::Home;
 use crate::machine::local::SYSTEM_PATH;
 use crate::machine::oci::MARK;
 
@@ -26,11 +27,16 @@ pub(crate) struct Image {
 
 impl From<&Drive> for Image {
     fn from(drive: &Drive) -> Self {
-        let format = match drive.format {
-            DriveFormat::Raw => Format::Raw,
-            DriveFormat::Qcow2 => Format::Qcow2,
-        };
-        Self { path: PathBuf::from(&drive.path), format }
+        Self { path: PathBuf::from(&drive.path), format: drive.format.into() }
+    }
+}
+
+impl From<DriveFormat> for Format {
+    fn from(format: DriveFormat) -> Self {
+        match format {
+            DriveFormat::Raw => Self::Raw,
+            DriveFormat::Qcow2 => Self::Qcow2,
+        }
     }
 }
 
@@ -83,6 +89,20 @@ fn format_of(path: &Path) -> io::Result<Format> {
     Ok(if magic == b"QFI\xfb" { Format::Qcow2 } else { Format::Raw })
 }
 
+/// Returns the file of the layer that a machine writes to instead of one of its drives.
+pub(crate) fn layer(index: usize) -> String {
+    format!("layer-{index}.qcow2")
+}
+
+/// Makes the layers of the drives that a machine writes to and keeps to itself. What is read through them is not copied.
+pub(in crate::machine) fn layers(spec: &MachineSpec, home: &Home) -> Result<(), MachineError> {
+    let drives = spec.drives.iter().enumerate();
+    for (index, drive) in drives.filter(|(_, drive)| drive.access == DriveAccess::Private) {
+        overlay(&drive.into(), &home.file(&layer(index)), None)?;
+    }
+    Ok(())
+}
+
 /// Makes the first disk as an overlay on `image`, grown to `gigabytes`.
 pub(crate) fn overlay(image: &Image, disk: &Path, gigabytes: Option<u64>) -> Result<(), MachineError> {
     let size = grown(image, disk, gigabytes)?;
@@ -96,7 +116,12 @@ pub(crate) fn overlay(image: &Image, disk: &Path, gigabytes: Option<u64>) -> Res
 
 /// Makes an empty disk.
 pub(crate) fn empty(disk: &Path, gigabytes: u64) -> Result<(), MachineError> {
-    let size = gigabytes.saturating_mul(GIB).to_string();
+    empty_of(disk, gigabytes.saturating_mul(GIB))
+}
+
+/// Makes an empty disk of so many bytes.
+pub(super) fn empty_of(disk: &Path, size: u64) -> Result<(), MachineError> {
+    let size = size.to_string();
     let mut args: Vec<&OsStr> = ["create", "-q", "-f", "qcow2"].map(OsStr::new).into();
     args.extend([disk.as_os_str(), OsStr::new(&size)]);
     run(disk, &args).map(drop)
@@ -114,13 +139,27 @@ pub(crate) fn raw_copy(image: &Image, disk: &Path, gigabytes: Option<u64>) -> Re
         }
         Format::Qcow2 => {
             let size = grown(image, disk, gigabytes)?;
-            let mut args: Vec<&OsStr> = ["convert", "-q", "-f", "qcow2", "-O", "raw"].map(OsStr::new).into();
-            args.extend([image.path.as_os_str(), disk.as_os_str()]);
-            run(disk, &args)?;
+            convert(image, disk, Format::Raw)?;
             size
         }
     };
     File::options().write(true).open(disk).and_then(|file| file.set_len(size)).map_err(failed)
+}
+
+/// Makes a disk with everything that is on `image`, in another format.
+pub(super) fn convert(image: &Image, disk: &Path, to: Format) -> Result<(), MachineError> {
+    let mut args: Vec<&OsStr> =
+        ["convert", "-q", "-f", image.format.word(), "-O", to.word()].map(OsStr::new).into();
+    args.extend([image.path.as_os_str(), disk.as_os_str()]);
+    run(disk, &args).map(drop)
+}
+
+/// Makes a disk that is there larger.
+pub(super) fn grow(image: &Image, size: u64) -> Result<(), MachineError> {
+    let mut args: Vec<&OsStr> = ["resize", "-q", "-f", image.format.word()].map(OsStr::new).into();
+    let size = size.to_string();
+    args.extend([image.path.as_os_str(), OsStr::new(&size)]);
+    run(&image.path, &args).map(drop)
 }
 
 /// Copies a file into one of this account's own, whatever the first one may be used for.
@@ -138,6 +177,11 @@ pub(crate) fn raw_empty(disk: &Path, gigabytes: u64) -> Result<(), MachineError>
 
 /// Returns the size of `disk`, made from `image`.
 fn grown(image: &Image, disk: &Path, gigabytes: Option<u64>) -> Result<u64, MachineError> {
+    fits(image, size_of(image, disk)?, gigabytes)
+}
+
+/// Returns how large `image` is for a machine; asked for `disk`.
+pub(super) fn size_of(image: &Image, disk: &Path) -> Result<u64, MachineError> {
     let mut args: Vec<&OsStr> = ["info", "--output=json", "-f", image.format.word()].map(OsStr::new).into();
     args.push(image.path.as_os_str());
     let said = run(disk, &args)?;
@@ -145,7 +189,7 @@ fn grown(image: &Image, disk: &Path, gigabytes: Option<u64>) -> Result<u64, Mach
     let size = info.as_ref().and_then(|info| info.get("virtual-size")).and_then(Value::as_u64);
     let unknown =
         || MachineError::failed(format!("{PROGRAM} does not say how large {} is", image.path.display()));
-    fits(image, size.ok_or_else(unknown)?, gigabytes)
+    size.ok_or_else(unknown)
 }
 
 fn fits(image: &Image, size: u64, gigabytes: Option<u64>) -> Result<u64, MachineError> {

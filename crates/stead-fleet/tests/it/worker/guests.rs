@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stead_model::fleet::vm::Driver;
+use stead_model::fleet::vm::{DiskFormat, Driver};
 use stead_model::fleet::{Code, VmSpec};
 use stead_model::plan::Digest;
 use stead_model::site::Host;
@@ -80,7 +80,9 @@ pub(super) fn qemu_guest(yard: &Yard, firmware: &Value, text: &str, more: &Value
 async fn guests_of_qemu_are_ready_replaced_and_back() {
     let Some((yard, firmware)) = qemu_yard() else { return };
     let guest = |text: &str| qemu_guest(&yard, &firmware, text, &json!({}));
-    let (first, second) = (guest("first"), guest("second"));
+    let (first, mut second) = (guest("first"), guest("second"));
+    // Its volume has another format.
+    Arc::make_mut(&mut second).runtime.disks[1].format = DiskFormat::Qcow2;
     let agent = yard.begin();
     yard.assign(1, &[("guest/0", &first), ("guest/1", &first)]);
     yard.until_ready("guest/0", &first).await;
@@ -90,6 +92,9 @@ async fn guests_of_qemu_are_ready_replaced_and_back() {
     yard.assign(2, &[("guest/0", &second), ("guest/1", &first)]);
     yard.until_ready("guest/0", &second).await;
     assert!(!is_alive(pids.0) && is_alive(pids.1));
+    let volumes = fs::read_dir(yard.path("state/fleet/volumes/guest.0")).unwrap();
+    let volumes: Vec<_> = volumes.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(volumes, ["data.qcow2"]);
     fs::remove_dir_all(yard.path("artifacts")).unwrap();
     yard.assign(3, &[("guest/0", &first), ("guest/1", &first)]);
     yard.until_ready("guest/0", &first).await;
@@ -132,6 +137,27 @@ pub(super) fn cloud_guest(yard: &Yard, id: &str, more: Value) -> Arc<VmSpec> {
         spec[key] = value.clone();
     }
     vm(id, spec)
+}
+
+/// Section 3: an image that is written to is a layer over it, and no copy, which would take long while nothing runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_of_cloud_hypervisor_writes_to_a_layer() {
+    let yard = cloud_yard();
+    let kernel = put(&yard, "vmlinux", cloud_hypervisor::KERNEL);
+    let image = put(&yard, "disk", &[7; 4 << 20]);
+    let blob = image["sha256"].as_str().unwrap().to_owned();
+    let runtime = json!({"driver": "cloud-hypervisor", "kernel": kernel, "disks": [{"image": image}]});
+    let guest = cloud_guest(&yard, "guest", json!({"runtime": runtime}));
+    let agent = yard.begin();
+    yard.assign(1, &[("guest/0", &guest)]);
+    yard.until_ready("guest/0", &guest).await;
+    let layer = fs::read(yard.machine("guest/0").join("layer-0.qcow2")).unwrap();
+    assert!(layer.len() < 1 << 20, "{} bytes", layer.len());
+    assert!(layer.windows(blob.len()).any(|name| name == blob.as_bytes()), "it names what is below it");
+    yard.assign(2, &[]);
+    yard.until_gone("guest/0").await;
+    yard.assert_clean();
+    agent.end().await.unwrap();
 }
 
 /// Case 14: whatever goes wrong at any call, it is tried again, and nothing is left over.
@@ -195,6 +221,39 @@ async fn what_goes_wrong_on_the_way_down_leaves_nothing() {
         }
     }
     agent.end().await.unwrap();
+}
+
+/// Starts a guest that is deaf and stops it again; `call` is answered later than anybody waits for it.
+async fn with_a_late_answer(call: &str) {
+    let yard = cloud_yard();
+    let guest = cloud_guest(&yard, "guest", json!({"stopSeconds": 1}));
+    fs::write(yard.path("faults.json"), json!({"late": [call]}).to_string()).unwrap();
+    let agent = yard.begin();
+    yard.assign(1, &[("guest/0", &guest)]);
+    yard.until_ready("guest/0", &guest).await;
+    let deaf = yard.machine("guest/0").join(cloud_hypervisor::DEAF);
+    fs::write(&deaf, "").unwrap();
+    yard.wait("a deaf guest", || !deaf.exists()).await;
+    yard.assign(2, &[]);
+    yard.until_gone("guest/0").await;
+    yard.assert_clean();
+    agent.end().await.unwrap();
+    assert_eq!(fs::read_to_string(yard.path("faults.json")).unwrap(), r#"{"late":[]}"#, "{call}");
+}
+
+/// Case 14: an answer that does not come in time, at any call of the way up or down: it is tried again, or done by force, and
+/// nothing is left over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_come_too_late_leave_nothing() {
+    tokio::join!(
+        with_a_late_answer("vmm.ping"),
+        with_a_late_answer("vm.info"),
+        with_a_late_answer("vm.create"),
+        with_a_late_answer("vm.boot"),
+        with_a_late_answer("vm.power-button"),
+        with_a_late_answer("vm.shutdown"),
+        with_a_late_answer("vmm.shutdown"),
+    );
 }
 
 /// Case 14: a guest that powers off is started again, or not, as its policy says.
