@@ -13,7 +13,7 @@ use super::mode::{Modes, modes};
 use super::pattern::{infer, violation};
 use super::problems::{Looks, Problems};
 use super::references::{self, HostAt, Written};
-use super::{ChosenHost, Forest, HostOrigin, find_host, host_below};
+use super::{ChosenHost, Forest, ForestNode, HostOrigin, find_host, host_below};
 
 /// What a manifest is checked for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -350,7 +350,7 @@ fn check_nodes(
         // Nodes of one entry that have the same problem have it told once.
         let first = problems.found.0.len();
         check_driver(site, forest, index, written, maker, problems);
-        check_delegation(manifest, !node.children.is_empty(), written, wanted.mode, problems);
+        check_delegation(manifest, is_hosting(node, written), written, wanted.mode, problems);
         let new = problems.found.0.split_off(first);
         problems.found.0.extend(new.into_iter().filter(|problem| told.insert((node.written, problem.code))));
     }
@@ -365,8 +365,7 @@ fn check_nodes(
                 modes: modes(wanted.mode, manifest, &written.execution),
                 driver: maker.driver,
                 spec_digest: written.spec.as_ref().and_then(|spec| digests.of(&spec.value, &node.name)),
-                is_hosting: !node.children.is_empty()
-                    || written.kind.as_ref().is_some_and(|kind| kind.value == NodeType::Pve),
+                is_hosting: is_hosting(node, written),
             }
         })
         .collect();
@@ -446,23 +445,32 @@ fn check_driver(
     }
 }
 
+/// Whether a node is to make machines.
+fn is_hosting(node: &ForestNode, written: &ManifestNode) -> bool {
+    !node.children.is_empty() || written.kind.as_ref().is_some_and(|kind| kind.value == NodeType::Pve)
+}
+
 /// A hosting node without an agent cannot be told by a job.
 fn check_delegation(
     manifest: &Manifest,
-    has_children: bool,
+    is_hosting: bool,
     written: &ManifestNode,
     flag: Option<Mode>,
     problems: &mut Problems<'_>,
 ) {
-    let is_push = modes(flag, manifest, &written.execution).config == Mode::Push;
-    if manifest.settings.delegation == Delegation::Job && has_children && is_push {
-        let message = format!(
-            "`{}` has children and the mode push, but `delegation: job` needs its agent",
-            written.name.value
-        );
-        let problem = problems.error("node/conflict", written, "execution", written.name.span, message);
-        problems.push(problem.help("give it the mode pull or hybrid, or use `delegation: ssh`"));
+    if manifest.settings.delegation != Delegation::Job || !is_hosting {
+        return;
     }
+    let is_push = modes(flag, manifest, &written.execution).config == Mode::Push;
+    let (key, why, help) = match (is_push, &written.spec) {
+        (true, _) => ("execution", "has the mode push", "give it the mode pull or hybrid"),
+        (false, None) => ("spec", "has no spec, and so no agent", "give it a spec"),
+        (false, Some(_)) => return,
+    };
+    let message =
+        format!("`{}` makes machines and {why}, but `delegation: job` needs its agent", written.name.value);
+    let problem = problems.error("node/conflict", written, key, written.name.span, message);
+    problems.push(problem.help(format!("{help}, or use `delegation: ssh`")));
 }
 
 fn warn_of_hostnames<'s>(

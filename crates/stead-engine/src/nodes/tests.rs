@@ -1,6 +1,6 @@
 //! Manifests against themselves, their site and their host.
 
-use stead_model::site::manifest::{Origin, Pattern};
+use stead_model::site::manifest::{Mode, Origin, Pattern};
 use stead_model::site::{Entry, FileKind, Manifest, Site, SiteFile};
 
 use super::*;
@@ -308,16 +308,28 @@ fn a_driver_makes_only_what_it_can() {
     );
 }
 
+/// Section 6: a hosting node is one with children, or a `pve`; without a spec it has no agent either.
 #[test]
-fn a_push_node_cannot_be_told_by_a_job() {
-    let text = format!("settings: {{delegation: job}}\nnodes: [{STAR}]\n");
-    assert_eq!(check(&text).diagnostics.0[0].code, "node/conflict");
-    let pulled = check_manifest(
-        &Site::default(),
-        &manifest(&text),
-        ForHost { mode: Some(stead_model::site::manifest::Mode::Pull), host: None },
-    );
-    assert_eq!(pulled.diagnostics.to_string(), "");
+fn a_hosting_node_without_an_agent_cannot_be_told_by_a_job() {
+    let site = Site::read(vec![file(FileKind::Spec, "base", "schema_version: 1\n"), secrets()]);
+    let found = |nodes: &str, mode| -> Vec<String> {
+        let text = format!("settings: {{delegation: job}}\nnodes: [{nodes}]\n");
+        let checked = check_manifest(&site, &manifest(&text), ForHost { mode: Some(mode), host: None });
+        let conflicts = checked.diagnostics.iter().filter(|problem| problem.code == "node/conflict");
+        conflicts.map(|problem| problem.path.clone()).collect()
+    };
+    let parent = "{name: a, type: vm, spec: base}, {name: b, type: vm, parent: a}";
+    for (nodes, pushed, pulled) in [
+        (parent, "nodes[0].execution", ""),
+        (STAR, "nodes[0].execution", "nodes[0].spec"),
+        ("{name: a, type: pve, spec: base}", "nodes[0].execution", ""),
+        ("{name: a, type: pve}", "nodes[0].execution", "nodes[0].spec"),
+        ("{name: a, type: vm}", "", ""),
+    ] {
+        assert_eq!(found(nodes, Mode::Push).join(" "), pushed, "{nodes}");
+        assert_eq!(found(nodes, Mode::Pull).join(" "), pulled, "{nodes}");
+        assert_eq!(found(nodes, Mode::Hybrid).join(" "), pulled, "{nodes}");
+    }
 }
 
 /// Case 11: parents first, file order kept; depth, ancestors, descendants.
