@@ -27,6 +27,7 @@ use stead_runner::journal::read_with;
 use crate::machine::ProcessMark;
 use crate::node_agent::JOB_MARK;
 use crate::nodes::{Pairs, server_directory};
+use crate::repositories;
 use crate::site::{UnpackError, clear, unpack, unpacked_name};
 
 pub use follow::{Wanted, follow};
@@ -173,6 +174,10 @@ impl Errands {
             ErrandVerb::Drift => place.with_file_name(format!("{}@{}", errand.parcel.manifest, errand.run)),
         };
         unpack(&errand.parcel, &site)?;
+        if errand.verb == ErrandVerb::Create {
+            let server = server_directory(&self.state, &site);
+            repositories::keep(&server, errand.repositories.as_deref()).map_err(failed("write", &server))?;
+        }
         self.forget_old()?;
         home.prepare(errand, &self.arguments(errand, &site))?;
         let mut keeper = Command::new(program);
@@ -480,6 +485,7 @@ mod tests {
             parcel: Parcel { schema: 1, manifest: key("m"), files, authorized_keys: Vec::new() },
             manifest: Value::Null,
             arguments: Vec::new(),
+            repositories: None,
         }
     }
 

@@ -31,6 +31,7 @@ mod package;
 mod program_hash;
 mod ranges;
 mod reboot;
+pub mod repositories;
 pub mod roles;
 pub mod run;
 mod schedule;

@@ -48,7 +48,7 @@ use stead_model::node::{NodeChange, NodeEntry};
 use stead_model::plan::Digest;
 use stead_model::site::host::Timeouts;
 use stead_model::site::manifest::{ManifestNode, Mode, NodeType, OnNodeError};
-use stead_model::site::{Manifest, ResolvedSpec, Site, resolve};
+use stead_model::site::{Host, Manifest, ResolvedSpec, Site, resolve};
 use stead_model::{NodeName, RunId, canonical_json};
 use stead_runner::Announcer;
 use stead_runner::machine::MachineDriver;
@@ -257,7 +257,12 @@ impl NodesSurroundings {
         let host = self.host_of(self.node(name).ok().as_ref(), entry.as_ref());
         let own = &self.parts.host;
         let other = (host != own.name).then(|| find_host(&self.parts.site, &host).ok()).flatten();
-        let seconds = pick(&other.as_ref().unwrap_or(own).host.timeouts());
+        self.limit_on(&other.as_ref().unwrap_or(own).host, pick)
+    }
+
+    /// Returns how long a part of the life of what is made on `host` may take, the buffer added.
+    pub(crate) fn limit_on(&self, host: &Host, pick: impl FnOnce(&Timeouts) -> u32) -> Duration {
+        let seconds = pick(&host.timeouts());
         Duration::from_secs(u64::from(seconds) + u64::from(self.parts.manifest.settings.timeout_buffer))
     }
 
@@ -295,6 +300,20 @@ impl NodesSurroundings {
             state.nodes.extend(entry.map(|entry| (name.clone(), entry)));
             result
         })
+    }
+
+    /// Returns the run that everything is done in: this one, or the first of those that have delegated it.
+    pub(crate) fn first_run(&self) -> Option<RunId> {
+        match &self.parts.manifest.context {
+            Some(context) => RunId::parse(&context.run).ok(),
+            None => self.begun.get().cloned().flatten(),
+        }
+    }
+
+    /// Notes that this run has made the machine of a node. What is done next to the node writes it down.
+    fn note_maker(&self, name: &NodeName) {
+        let (new, run) = (self.new_entry(name), self.first_run());
+        self.remember(name, |entry| entry.get_or_insert(new).made_by = run);
     }
 
     /// Changes what is remembered of a node: says it, then writes it down if it is different.

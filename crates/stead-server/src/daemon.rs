@@ -23,7 +23,7 @@ use crate::certificate::CertificateError;
 use crate::lock;
 use crate::place::{ServerFacts, ServerOptions, ServerPlace};
 use crate::report::ServerReport;
-use crate::snapshot::Sources;
+use crate::snapshot::{SnapshotError, Sources};
 use crate::socket::{self, AskError};
 
 /// How long a server may take to answer before it counts as not answering.
@@ -86,6 +86,9 @@ pub enum ServerError {
     /// Its new certificate cannot be made.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// What it serves cannot be read.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// It does not answer.
     #[error("the server at {} does not answer", socket.display())]
     Silent {
@@ -136,6 +139,22 @@ pub struct StatusReport {
 /// One that answers is left as it is, whatever `options` say, but for a new certificate. One that is starting is waited
 /// for; one that does not answer is replaced.
 pub fn ensure(place: &ServerPlace, options: &ServerOptions, program: &Path) -> Result<Started, ServerError> {
+    if let Some(facts) = make_way(place, options)? {
+        return Ok(Started::Before(facts));
+    }
+    match launch(place, options, program) {
+        // Another call was quicker: its server is as good.
+        Err(refused @ ServerError::Refused { .. }) => {
+            let port = port_of(place, options.port)?;
+            answering(place, port)?.map_or(Err(refused), |facts| Ok(Started::Before(facts)))
+        }
+        launched => launched.map(Started::Now),
+    }
+}
+
+/// Returns what a server of this site says of itself that is there already, with the new certificate if one is wanted. One
+/// that is starting is waited for; one that does not answer is ended, so that another can take its place.
+pub fn make_way(place: &ServerPlace, options: &ServerOptions) -> Result<Option<ServerFacts>, ServerError> {
     let port = port_of(place, options.port)?;
     let directory = place.directory();
     let mut make = fs::DirBuilder::new();
@@ -143,19 +162,13 @@ pub fn ensure(place: &ServerPlace, options: &ServerOptions, program: &Path) -> R
     let was_there = holder(place, port)?.is_some();
     if let Some(facts) = answering(place, port)? {
         let facts = if options.new_certificate { renew(place, options, facts)? } else { facts };
-        return Ok(Started::Before(facts));
+        return Ok(Some(facts));
     }
-    // One that has come since is starting: it is waited for below.
+    // One that has come since is starting: whoever starts another waits for it.
     if was_there {
         end(place, port)?;
     }
-    match launch(place, options, program) {
-        // Another call was quicker: its server is as good.
-        Err(refused @ ServerError::Refused { .. }) => {
-            answering(place, port)?.map_or(Err(refused), |facts| Ok(Started::Before(facts)))
-        }
-        launched => launched.map(Started::Now),
-    }
+    Ok(None)
 }
 
 /// Gives a server that runs a new certificate. Returns what it then says of itself.

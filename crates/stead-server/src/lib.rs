@@ -54,13 +54,14 @@ mod store;
 
 pub use certificate::{Certificate, CertificateError};
 pub use daemon::{
-    Reloaded, ServerError, Started, StatusReport, ensure, reload, reload_keys, reload_usable, status, stop,
+    Reloaded, ServerError, Started, StatusReport, ensure, make_way, reload, reload_keys, reload_usable,
+    status, stop,
 };
 pub use place::{ServerFacts, ServerOptions, ServerPlace};
 pub use plans::{PlanEnd, PlanHead, TakenPlan};
 pub use report::{ReloadReport, ServerReport};
 pub use repos::ReposError;
 pub use serve::{Attachment, ServeError, serve};
-pub use snapshot::SnapshotError;
+pub use snapshot::{SnapshotError, pack_repositories};
 pub use socket::AskError;
 pub use store::JournalError;

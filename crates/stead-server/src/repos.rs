@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use stead_drivers::repositories;
 use stead_model::SiteKey;
 use stead_runner::clock;
 
@@ -59,20 +60,40 @@ pub(crate) struct Repos {
 
 impl Repos {
     /// Clones `repos` below `directory`.
-    pub(crate) fn clone_all(directory: &Path, repos: &[(SiteKey, PathBuf)]) -> Result<Self, ReposError> {
+    ///
+    /// # Errors
+    /// With what is wrong with each that cannot be cloned.
+    pub(crate) fn clone_all(directory: &Path, repos: &[(SiteKey, PathBuf)]) -> Result<Self, Vec<ReposError>> {
         let Some((first, _)) = repos.first() else { return Ok(Self::default()) };
-        let failed = |source| ReposError::Io { name: first.clone(), what: "make a directory", source };
+        let failed = |source| vec![ReposError::Io { name: first.clone(), what: "make a directory", source }];
         fs::create_dir_all(directory).map_err(failed)?;
         let home = tempfile::tempdir_in(directory).map_err(failed)?;
-        let mut clones = BTreeMap::new();
+        let (mut clones, mut errors) = (BTreeMap::new(), Vec::new());
         let deadline = clock::instant() + LONGEST;
         for (name, path) in repos {
             let to = home.path().join(format!("{name}.git"));
             let index = home.path().join(format!("{name}.index"));
-            Cloning { name, from: path, to: &to, index: &index, deadline }.run()?;
+            let cloned = Cloning { name, from: path, to: &to, index: &index, deadline }.run();
+            errors.extend(cloned.err());
             clones.insert(name.clone(), to);
         }
+        match errors.is_empty() {
+            true => Ok(Self { clones, _directory: Some(home) }),
+            false => Err(errors),
+        }
+    }
+
+    /// Unpacks the clones in an archive that the level above has handed down, below `directory`.
+    pub(crate) fn unpack(directory: &Path, archive: &Path) -> io::Result<Self> {
+        fs::create_dir_all(directory)?;
+        let home = tempfile::tempdir_in(directory)?;
+        let clones = repositories::unpack(archive, home.path())?;
         Ok(Self { clones, _directory: Some(home) })
+    }
+
+    /// Packs them into an archive.
+    pub(crate) fn pack(&self, archive: &Path) -> io::Result<()> {
+        repositories::pack(&self.clones, archive)
     }
 
     /// Removes what an earlier server has left.

@@ -22,7 +22,7 @@ use crate::place::ServerFacts;
 use crate::plans::Plans;
 use crate::rates::Rates;
 use crate::report::{ReloadReport, ServerReport};
-use crate::snapshot::{Snapshot, Sources, Spoilt};
+use crate::snapshot::{Snapshot, Sources, Spoilt, said};
 use crate::store::Store;
 
 /// What all connections share.
@@ -196,7 +196,7 @@ impl Server {
         let read = tokio::task::spawn_blocking(move || load(&site, &site, Manifests::None)).await;
         let site = match read {
             Ok(Ok(loaded)) => loaded.site,
-            Ok(Err(error)) => return Err(WireError::new(WireCode::E400, chain(&error).join(": "))),
+            Ok(Err(error)) => return Err(WireError::new(WireCode::E400, said(&error))),
             Err(_) => return Err(WireError::new(WireCode::E500, "it was cut off")),
         };
         let problems = Keys::problems(&site);
@@ -244,10 +244,7 @@ impl Server {
                 problems.extend(refused.as_ref().map(|error| error.message.clone()));
                 (refused, problems)
             }
-            Ok(Err(error)) => {
-                let problems = chain(&error);
-                (Some(WireError::new(WireCode::E400, problems.join(": "))), problems)
-            }
+            Ok(Err(problems)) => (Some(WireError::new(WireCode::E400, problems.join("; "))), problems),
             Err(_) => {
                 let problem = "the reload itself has failed".to_owned();
                 (Some(WireError::new(WireCode::E500, problem.clone())), vec![problem])
@@ -273,16 +270,4 @@ impl Server {
             self.indexes.send_replace(Some(Arc::new(index)));
         }
     }
-}
-
-/// Returns what an error says, and what its causes say.
-fn chain(error: &dyn std::error::Error) -> Vec<String> {
-    let mut messages = vec![error.to_string()];
-    let mut next = error.source();
-    while let Some(cause) = next {
-        messages.push(cause.to_string());
-        next = cause.source();
-    }
-    messages.dedup();
-    messages
 }

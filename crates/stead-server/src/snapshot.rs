@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::net::IpAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use stead_drivers::repositories::handed_down;
 use stead_drivers::site::{Manifests, load};
 use stead_model::node::wire::{WireCode, WireError};
 use stead_model::site::settings::Limits;
@@ -66,12 +67,30 @@ pub enum SnapshotError {
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]
     Tls(#[source] rustls::Error),
-    /// A repository cannot be cloned.
-    #[error(transparent)]
-    Repos(#[from] ReposError),
-    /// Files that could be used no longer can: what each says is wrong with it.
-    #[error("{}", .0.join("; "))]
-    Broken(Vec<String>),
+    /// Repositories cannot be cloned.
+    #[error("{}", .0.iter().map(said).collect::<Vec<_>>().join("; "))]
+    Repos(Vec<ReposError>),
+    /// What the level above has handed down cannot be read.
+    #[error("failed to read the repositories in {}", path.display())]
+    HandedDown {
+        /// The archive of them.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Returns what an error and its causes say, in one line.
+pub(crate) fn said(error: &impl std::error::Error) -> String {
+    let mut messages = vec![error.to_string()];
+    let mut next = error.source();
+    while let Some(cause) = next {
+        messages.push(cause.to_string());
+        next = cause.source();
+    }
+    messages.dedup();
+    messages.join(": ")
 }
 
 /// What a snapshot is made of.
@@ -125,55 +144,96 @@ impl Sources {
 
     /// Reads everything again. Returns it with what is wrong with files that `before` could use and that are used as they
     /// were.
+    ///
+    /// # Errors
+    /// Everything that keeps it from being used, of whatever kind.
     pub(crate) fn reload(
         &self,
         before: &Snapshot,
         spoilt: Spoilt,
-    ) -> Result<(Snapshot, Vec<String>), SnapshotError> {
+    ) -> Result<(Snapshot, Vec<String>), Vec<String>> {
         let options = ServerOptions { new_certificate: false, ..self.options.clone() };
-        let certificate = Self { options, ..self.clone() }.certificate()?.certificate;
-        let mut snapshot = self.read(certificate)?;
+        let certificate = Self { options, ..self.clone() }.certificate();
+        let mut problems: Vec<String> = certificate.as_ref().err().map(said).into_iter().collect();
+        let mut site = match self.load() {
+            Ok(site) => site,
+            Err(error) => {
+                problems.push(said(&error));
+                return Err(problems);
+            }
+        };
+        let repos = self.repos(&site);
+        problems.extend(repos.as_ref().err().map(said));
+        let mut broken = broken(&site);
         let known: BTreeSet<&String> = before.broken.iter().map(|(file, _)| file).collect();
-        let newly = snapshot.broken.iter().filter(|(file, _)| !known.contains(file)).cloned();
+        let newly = broken.iter().filter(|(file, _)| !known.contains(file)).cloned();
         let newly: Vec<(String, String)> = newly.collect();
         let (kept, refused): (Vec<_>, Vec<_>) = newly.into_iter().partition(|(file, _)| match spoilt {
             Spoilt::Refused => false,
-            Spoilt::Kept => snapshot.keep(file, &before.site),
+            Spoilt::Kept => keep_file(&mut site, &mut broken, file, &before.site),
         });
-        let problems = |list: Vec<(String, String)>| list.into_iter().map(|(_, problem)| problem).collect();
-        match refused.is_empty() {
-            true => Ok((snapshot, problems(kept))),
-            false => Err(SnapshotError::Broken(problems(refused))),
-        }
+        problems.extend(refused.into_iter().map(|(_, problem)| problem));
+        let (Ok(certificate), Ok(repos), true) = (certificate, repos, problems.is_empty()) else {
+            return Err(problems);
+        };
+        let snapshot = Snapshot::new(site, broken, repos, certificate.certificate);
+        let snapshot = snapshot.map_err(|error| vec![said(&error)])?;
+        Ok((snapshot, kept.into_iter().map(|(_, problem)| problem).collect()))
     }
 
     /// Reads the site. A file that cannot be used makes only its own answers fail, but `site.yaml` must hold.
     pub(crate) fn read(&self, certificate: Certificate) -> Result<Snapshot, SnapshotError> {
-        let site = load(&self.place.site, &self.place.site, Manifests::All)?.site;
+        let site = self.load()?;
+        let repos = self.repos(&site)?;
+        let broken = broken(&site);
+        Snapshot::new(site, broken, repos, certificate)
+    }
+
+    fn load(&self) -> Result<Site, SnapshotError> {
+        Ok(load(&self.place.site, &self.place.site, Manifests::All)?.site)
+    }
+
+    /// Returns the repositories that `site.yaml` names, if it can be used, or that were handed down.
+    fn repos(&self, site: &Site) -> Result<Repos, SnapshotError> {
         if site.settings.is_broken() {
-            return Err(SnapshotError::Site(site.settings.diagnostics));
+            return Err(SnapshotError::Site(site.settings.diagnostics.clone()));
         }
-        let repos: Vec<(SiteKey, PathBuf)> = site
-            .settings
-            .value
-            .server
-            .repos
-            .iter()
-            .map(|(name, path)| (name.clone(), self.place.site.join(path)))
-            .collect();
-        let repos = Repos::clone_all(&self.place.repos(self.port), &repos)?;
-        let config = certificate.server_config().map_err(SnapshotError::Tls)?;
-        let names: Vec<&SiteKey> = site.specs.keys().collect();
-        Ok(Snapshot {
-            spec_list: json!({"specs": names}).to_string().into(),
-            broken: broken(&site),
-            keys: RwLock::new(Arc::new(Keys::of(&site))),
-            site,
-            repos,
-            certificate,
-            tls: TlsAcceptor::from(Arc::new(config)),
-            ready: RwLock::default(),
-        })
+        let directory = self.place.repos(self.port);
+        match handed_down(&self.place.directory()) {
+            Some(path) => {
+                Repos::unpack(&directory, &path).map_err(|source| SnapshotError::HandedDown { path, source })
+            }
+            None => clone_named(&directory, &self.place, site),
+        }
+    }
+}
+
+/// Clones the repositories that `site.yaml` names below a directory.
+fn clone_named(directory: &Path, place: &ServerPlace, site: &Site) -> Result<Repos, SnapshotError> {
+    let named = site.settings.value.server.repos.iter();
+    let repos: Vec<(SiteKey, PathBuf)> =
+        named.map(|(name, path)| (name.clone(), place.site.join(path))).collect();
+    Repos::clone_all(directory, &repos).map_err(SnapshotError::Repos)
+}
+
+/// Returns an archive of the repositories that the server of a site serves, for the level below: the one that was handed down,
+/// else a new one in `aside`. None: it serves none.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn pack_repositories(place: &ServerPlace, aside: &Path) -> Result<Option<PathBuf>, SnapshotError> {
+    if let Some(archive) = handed_down(&place.directory()) {
+        return Ok(Some(archive));
+    }
+    let site = load(&place.site, &place.site, Manifests::None)?.site;
+    let repos = clone_named(aside, place, &site)?;
+    if repos.len() == 0 {
+        return Ok(None);
+    }
+    let path = aside.join("repositories.tar");
+    match repos.pack(&path) {
+        Ok(()) => Ok(Some(path)),
+        Err(source) => Err(SnapshotError::HandedDown { path, source }),
     }
 }
 
@@ -211,20 +271,40 @@ fn broken(site: &Site) -> Vec<(String, String)> {
     broken
 }
 
+/// Uses a `broken` file as it was `before`, if it was there; returns whether others are none the worse for it.
+fn keep_file(site: &mut Site, broken: &mut Vec<(String, String)>, file: &str, before: &Site) -> bool {
+    let was_there = match file.split_once('/') {
+        Some((SPECS, name)) => keep(&mut site.specs, name, &before.specs),
+        Some((POSTURES, name)) => keep(&mut site.postures, name, &before.postures),
+        Some((MANIFESTS, name)) => keep(&mut site.manifests, name, &before.manifests),
+        // Nobody refers to a file without a usable name; everybody needs secrets and keys.
+        Some(_) | None => return file == STRAYS,
+    };
+    if was_there {
+        broken.retain(|(broken, _)| broken != file);
+    }
+    true
+}
+
 impl Snapshot {
-    /// Uses a file as it was `before`, if it was there; returns whether others are none the worse for it.
-    fn keep(&mut self, file: &str, before: &Site) -> bool {
-        let was_there = match file.split_once('/') {
-            Some((SPECS, name)) => keep(&mut self.site.specs, name, &before.specs),
-            Some((POSTURES, name)) => keep(&mut self.site.postures, name, &before.postures),
-            Some((MANIFESTS, name)) => keep(&mut self.site.manifests, name, &before.manifests),
-            // Nobody refers to a file without a usable name; everybody needs secrets and keys.
-            Some(_) | None => return file == STRAYS,
-        };
-        if was_there {
-            self.broken.retain(|(broken, _)| broken != file);
-        }
-        true
+    fn new(
+        site: Site,
+        broken: Vec<(String, String)>,
+        repos: Repos,
+        certificate: Certificate,
+    ) -> Result<Self, SnapshotError> {
+        let config = certificate.server_config().map_err(SnapshotError::Tls)?;
+        let names: Vec<&SiteKey> = site.specs.keys().collect();
+        Ok(Self {
+            spec_list: json!({"specs": names}).to_string().into(),
+            broken,
+            keys: RwLock::new(Arc::new(Keys::of(&site))),
+            site,
+            repos,
+            certificate,
+            tls: TlsAcceptor::from(Arc::new(config)),
+            ready: RwLock::default(),
+        })
     }
 
     /// Returns what one client may cost.
@@ -310,18 +390,54 @@ fn addresses(bind: IpAddr) -> Vec<IpAddr> {
     if !bind.is_unspecified() {
         addresses.push(bind);
     }
-    // A table of the kernel, without which the certificate names fewer addresses: clients go by its pin.
-    let routes = std::fs::read_to_string("/proc/net/fib_trie").or_else(|_| Ok::<_, io::Error>(String::new()));
-    let mut last = None;
-    for line in routes.unwrap_or_default().lines() {
-        match line.trim_start().strip_prefix("|-- ") {
-            Some(address) => last = address.parse::<IpAddr>().ok(),
-            None if line.contains("host LOCAL") => addresses.extend(last),
-            None => {}
-        }
-    }
+    // Tables of the kernel, without which the certificate names fewer addresses: clients go by its pin.
+    let table = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    addresses.extend(own_of_version_4(&table("/proc/net/fib_trie")));
+    addresses.extend(own_of_version_6(&table("/proc/net/if_inet6")));
     addresses.sort();
     addresses.dedup();
     addresses.truncate(256);
     addresses
+}
+
+/// Returns the addresses of this machine in the kernel's table of routes.
+fn own_of_version_4(routes: &str) -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    let mut last = None;
+    for line in routes.lines() {
+        match line.trim_start().strip_prefix("|-- ") {
+            Some(address) => last = address.parse::<IpAddr>().ok(),
+            None if line.contains("host LOCAL") => found.extend(last),
+            None => {}
+        }
+    }
+    found
+}
+
+/// Returns the addresses of this machine in the kernel's table of interfaces: each line begins with one, in 32 digits.
+fn own_of_version_6(interfaces: &str) -> Vec<IpAddr> {
+    let first = interfaces.lines().filter_map(|line| line.split_whitespace().next());
+    let numbers =
+        first.filter(|word| word.len() == 32).filter_map(|word| u128::from_str_radix(word, 16).ok());
+    numbers.map(|number| IpAddr::from(Ipv6Addr::from(number))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Section 9: a certificate names the addresses of both versions.
+    #[test]
+    fn addresses_of_both_versions_are_found() {
+        let routes = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 192.0.2.7\n        /32 host LOCAL\n     |-- 192.0.2.255\n        /32 link BROADCAST\n";
+        assert_eq!(own_of_version_4(routes), ["192.0.2.7".parse::<IpAddr>().unwrap()]);
+        let interfaces = "00000000000000000000000000000001 01 80 10 80       lo\n20010db8000000000000000000000007 02 40 00 80     eth0\nnonsense\n";
+        assert_eq!(
+            own_of_version_6(interfaces),
+            ["::1", "2001:db8::7"].map(|address| address.parse::<IpAddr>().unwrap())
+        );
+        let found = addresses(IpAddr::from([0, 0, 0, 0]));
+        let own = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        assert!(own_of_version_6(&own).iter().all(|address| found.contains(address)), "{found:?}");
+    }
 }

@@ -24,7 +24,7 @@ pub(super) fn place(args: &SiteArgs, settings: &Settings) -> Result<ServerPlace,
 pub(super) fn failure(error: ServerError) -> Failure {
     let kind = match &error {
         ServerError::Site(diagnostics) => return Failure::invalid(diagnostics.clone()),
-        ServerError::Load(_) => FailureKind::Invalid,
+        ServerError::Load(_) | ServerError::Snapshot(_) => FailureKind::Invalid,
         ServerError::Refused { exit_code: Some(3), .. } => FailureKind::Invalid,
         ServerError::Refused { .. }
         | ServerError::File { .. }

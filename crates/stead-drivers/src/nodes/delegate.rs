@@ -69,7 +69,7 @@ impl NodesSurroundings {
         deputy: &Deputy<'_>,
         verb: &str,
     ) -> Result<Outcome, OpError> {
-        let wanted = self.wanted(cx, deputy, verb)?;
+        let wanted = self.wanted(deputy, verb)?;
         if wanted.only.as_ref().is_some_and(Vec::is_empty) {
             return Ok(Outcome::default());
         }
@@ -182,14 +182,17 @@ impl NodesSurroundings {
         wanted: &Wanted,
         mut line: Line,
     ) -> Result<(Line, Listening), OpError> {
+        let mut repositories = None;
         if wanted.verb == ErrandVerb::Create {
             self.bring_images(deputy, wanted, &line).await?;
+            repositories = self.bring_repositories(deputy, &line).await?;
         }
         let mut recalled = Recalled::of(cx, deputy.node())?;
         let mut tries = 0;
         let mut waits: Option<Instant> = None;
         loop {
             let errand = self.errand(cx, deputy, wanted, recalled.ended).await?;
+            let errand = Errand { repositories: repositories.clone(), ..errand };
             match self.begin(&line, deputy, &errand).await {
                 Ok(ErrandBegun { busy: Some(other), .. }) => {
                     let since = match waits {
@@ -198,8 +201,7 @@ impl NodesSurroundings {
                     };
                     waits = Some(since);
                     // Who makes something may wait as long as the task.
-                    let most =
-                        self.limit(deputy.node().map_or("", NodeName::as_str), |limits| limits.destroy);
+                    let most = self.limit_of(deputy, |limits| limits.destroy);
                     if wanted.verb == ErrandVerb::Destroy && since.elapsed() > most {
                         let message = format!("the run {other} on {deputy} did not end");
                         return Err(OpError::new(ErrorClass::Timeout, message));
@@ -272,21 +274,17 @@ impl NodesSurroundings {
     }
 
     /// Returns what the level below is to do.
-    fn wanted(&self, cx: &OpContext, deputy: &Deputy<'_>, verb: &str) -> Result<Wanted, OpError> {
+    fn wanted(&self, deputy: &Deputy<'_>, verb: &str) -> Result<Wanted, OpError> {
         let below: Vec<usize> = self.below(deputy);
         let names = |chosen: &dyn Fn(usize) -> bool| -> Vec<NodeName> {
             let found = below.iter().filter(|index| chosen(**index));
             found.map(|index| self.parts.forest.nodes[*index].name.clone()).collect()
         };
         let is_selected = |index: usize| self.parts.selection.selected.get(index).copied().unwrap_or(false);
-        let began = super::remove::began(cx);
+        let run = self.first_run();
         let is_new = |index: usize| {
             let entry = self.entry(&self.parts.forest.nodes[index].name);
-            entry.is_some_and(|entry| match entry.created_at {
-                Some(at) => Some(at) >= began,
-                // Half of it may be there.
-                None => matches!(entry.status, NodeStatus::Running | NodeStatus::Failed),
-            })
+            entry.is_some_and(|entry| entry.is_made_by(run.as_ref()))
         };
         let orphans = self.parts.wishes.orphans.iter().filter(|name| self.is_run_by(deputy, name));
         let orphans: Vec<NodeName> = orphans.cloned().collect();
@@ -391,7 +389,8 @@ impl NodesSurroundings {
         let only = only.into_iter().flatten().flat_map(|name| ["--only".to_owned(), name.to_string()]);
         let arguments = only.collect();
         let manifest = manifest.map_or(Value::Null, |manifest| manifest.to_json());
-        Ok(Errand { run, verb, host: deputy::host_key(deputy)?, parcel, manifest, arguments })
+        let host = deputy::host_key(deputy)?;
+        Ok(Errand { run, verb, host, parcel, manifest, arguments, repositories: None })
     }
 
     /// Forgets nodes in `name`, which are gone; without a list all of them.

@@ -76,6 +76,9 @@ impl NodesSurroundings {
             self.parts.announcer.warn(Warning::new("node/adopted", text)).await;
         }
         let made = ensured.changed;
+        if made {
+            self.note_maker(name);
+        }
         let broken = |error: OpError| OpError { changed: made, ..error };
         let started = timeout(limit, driver.start(&ensured.machine.id)).await;
         let started = started.unwrap_or_else(|_| Err(late(name, "started", limit)));

@@ -57,10 +57,13 @@ pub fn is_handed_down(state_dir: &Path, site_dir: &Path) -> bool {
 pub fn server_directory(state_dir: &Path, site_dir: &Path) -> PathBuf {
     match HandedDown::of(state_dir, site_dir) {
         None => state_dir.join("server"),
-        Some(HandedDown { site, manifest }) => {
-            state_dir.join(DELEGATED).join(site).join(format!(".{manifest}.server"))
-        }
+        Some(HandedDown { site, manifest }) => handed_down_server(state_dir, &site, &manifest),
     }
+}
+
+/// Returns where the server of what `site` has handed down for `manifest` keeps its files.
+pub(super) fn handed_down_server(state_dir: &Path, site: &str, manifest: &str) -> PathBuf {
+    state_dir.join(DELEGATED).join(site).join(format!(".{manifest}.server"))
 }
 
 impl Pairs {
@@ -74,9 +77,10 @@ impl Pairs {
         self.hosts().join(host).join(self.mark(manifest)).join("state.json")
     }
 
-    /// Returns what the lock of a pair is called.
+    /// Returns what the lock of a pair is called. A dash of the host's name is written twice, so that no two pairs have one
+    /// lock: no manifest's name begins with one.
     pub fn lock(&self, host: &str, manifest: &str) -> String {
-        format!("nodes-{host}-{}", self.mark(manifest))
+        format!("nodes-{}-{}", host.replace('-', "--"), self.mark(manifest))
     }
 
     /// Returns host and manifest of the pairs of which something is known, sorted; of this host and manifest, if named.
@@ -163,6 +167,19 @@ mod tests {
         assert_eq!(a.known(None, Some("x")), [pair("other", "x")]);
         assert_eq!(a.known(None, Some("m")), []);
         assert_eq!(b.known(None, None), []);
+    }
+
+    /// Section 10: other pairs go on.
+    #[test]
+    fn every_pair_has_a_lock_of_its_own() {
+        let pairs = Pairs::of(Path::new("/s"), Path::new("/site"));
+        assert_eq!(pairs.lock("local", "b-c"), "nodes-local-b-c");
+        let names = ["a", "a-", "a-b", "a--b", "a-b-c", "b", "b-c", "c"];
+        let manifests = ["a", "b", "b-c", "b--c", "c", "c-"];
+        let all: Vec<String> =
+            names.iter().flat_map(|host| manifests.map(|manifest| pairs.lock(host, manifest))).collect();
+        let different: std::collections::BTreeSet<&String> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "{all:?}");
     }
 
     #[test]

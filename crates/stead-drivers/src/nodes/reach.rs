@@ -134,17 +134,34 @@ impl NodesSurroundings {
     pub(crate) async fn connect(&self, name: &NodeName) -> Result<Arc<dyn Transport>, OpError> {
         let entry = self.entry(name).ok_or_else(|| OpError::operation(format!("{name} was never made")))?;
         let way = self.way_to(name, &entry).await?;
-        self.connect_by(&way, name.as_str()).await
+        let limit = self.limit(name.as_str(), |limits| limits.ssh);
+        self.connect_by(&way, name.as_str(), limit, Some(name)).await
     }
 
-    /// Connects to a machine that is called `name`, trying again for as long as its SSH may take to come up.
+    /// Returns why nobody will answer any more at a machine that this level has made, as its driver says.
+    async fn end_of(&self, name: &NodeName) -> Option<String> {
+        let entry = self.entry(name).filter(|entry| entry.parent.is_none())?;
+        let driver = self.driver(&self.host_of(self.node(name.as_str()).ok().as_ref(), Some(&entry))).ok()?;
+        match driver.inspect(entry.machine_id.as_ref()?).await.ok()? {
+            None => Some("its machine is gone".to_owned()),
+            Some(machine) if machine.state.is_live() => None,
+            Some(machine) => {
+                let why = machine.exit.map_or_else(String::new, |exit| format!(" ({})", exit.reason));
+                Some(format!("its machine does not run{why}"))
+            }
+        }
+    }
+
+    /// Connects to a machine that is called `name`, trying again for as long as its SSH may take to come up; that of a `node`
+    /// only while it runs.
     pub(super) async fn connect_by(
         &self,
         way: &TransportSpec,
         name: &str,
+        limit: Duration,
+        node: Option<&NodeName>,
     ) -> Result<Arc<dyn Transport>, OpError> {
         let mut way = way.clone();
-        let limit = self.limit(name, |limits| limits.ssh);
         let deadline = Instant::now() + limit;
         let (mut pause, mut patience) = (FIRST_PAUSE, FIRST_TRY);
         loop {
@@ -163,6 +180,13 @@ impl NodesSurroundings {
                     false => format!("{name} was not reached over SSH: {error}"),
                 };
                 return Err(OpError::new(error.class(), message));
+            }
+            if pause == LONGEST_PAUSE
+                && let Some(node) = node
+                && let Some(end) = self.end_of(node).await
+            {
+                let message = format!("{name} was not reached over SSH: {end}");
+                return Err(OpError::new(ErrorClass::Unreachable, message));
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ pub trait LevelServer: Send + Sync {
 
     /// Has it read the site again, if it runs.
     async fn reload(&self) -> Result<(), String>;
+
+    /// Returns an archive of the repositories that it serves, made in `aside` unless there is one; none: it serves none.
+    async fn pack_repositories(&self, aside: &Path) -> Result<Option<PathBuf>, String>;
 }
 
 /// A server that answers.

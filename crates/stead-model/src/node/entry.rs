@@ -87,6 +87,9 @@ pub struct NodeEntry {
     pub told: Option<Told>,
     /// When its machine was made.
     pub created_at: Option<Timestamp>,
+    /// The run that made its machine: the first one, where runs have delegated that. None: the machine was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<RunId>,
     /// Why it failed or was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -113,6 +116,7 @@ impl NodeEntry {
             jti: None,
             told: None,
             created_at: None,
+            made_by: None,
             error: None,
         }
     }
@@ -120,6 +124,14 @@ impl NodeEntry {
     /// Whether its agent asks the server of the level it is of.
     pub fn fetches(&self) -> bool {
         self.jti.is_some() || (self.mode != Mode::Push && self.spec.is_some())
+    }
+
+    /// Whether `run` made its machine, or may have left half of one. Clocks do not count: that of who made it may be another.
+    pub fn is_made_by(&self, run: Option<&RunId>) -> bool {
+        match self.machine_id {
+            Some(_) => run.is_some() && self.made_by.as_ref() == run,
+            None => matches!(self.status, NodeStatus::Running | NodeStatus::Failed),
+        }
     }
 
     /// Forgets its agent: what it was told is worth nothing any more.
@@ -231,6 +243,16 @@ impl NodesState {
         own.map(|(name, _)| name).chain(claimed).cloned().collect()
     }
 
+    /// Returns the nodes that a node is in, outermost first.
+    pub fn way_to<'s>(&'s self, name: &NodeName) -> Vec<&'s NodeName> {
+        let above = |name: &NodeName| self.nodes.get(name).and_then(|entry| entry.parent.as_ref());
+        // A damaged file may say that nodes are in each other.
+        let mut way: Vec<&NodeName> =
+            std::iter::successors(above(name), |name| above(name)).take(self.nodes.len()).collect();
+        way.reverse();
+        way
+    }
+
     /// Returns the node of this level that a node is in, or the node itself. None for one that is not known, and in a
     /// damaged file.
     pub fn root_of<'s>(&'s self, name: &'s NodeName) -> Option<&'s NodeName> {
@@ -246,9 +268,7 @@ impl NodesState {
 
     /// Returns how deep a node is, 1 for those of this level.
     pub fn level_of(&self, name: &NodeName) -> usize {
-        let above = |name: &NodeName| self.nodes.get(name).and_then(|entry| entry.parent.clone());
-        // A damaged file may say that nodes are in each other.
-        std::iter::successors(above(name), above).take(self.nodes.len()).count() + 1
+        self.way_to(name).len() + 1
     }
 
     /// Returns the bytes of the file: the same for the same state.
@@ -277,6 +297,23 @@ mod tests {
         let bytes = state().to_bytes();
         let read = NodesState::parse(&bytes).unwrap();
         assert_eq!((read.to_bytes(), read), (bytes, state()));
+    }
+
+    /// Section 10: the clock of who made a machine says nothing about which run that was.
+    #[test]
+    fn a_machine_is_of_the_run_that_made_it_whatever_the_clock_says() {
+        let [first, second] = ["first", "second"].map(|run| RunId::parse(run).unwrap());
+        let mut entry = NodeEntry::new(NodeType::Vm, DriverKind::Sandbox, Mode::Push);
+        assert!(!entry.is_made_by(Some(&first)), "nothing was begun");
+        entry.status = NodeStatus::Failed;
+        assert!(entry.is_made_by(Some(&first)), "half of it may be there");
+        entry.machine_id = Some(MachineId::new("b8ca0a97"));
+        entry.created_at = Some(Timestamp::from_micros(i64::MAX));
+        assert!(!entry.is_made_by(Some(&first)), "it was found");
+        assert!(!entry.is_made_by(None), "it was found, by nobody knows which run");
+        entry.made_by = Some(first.clone());
+        entry.created_at = Some(Timestamp::from_micros(0));
+        assert!(entry.is_made_by(Some(&first)) && !entry.is_made_by(Some(&second)));
     }
 
     #[test]

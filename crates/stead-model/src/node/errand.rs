@@ -57,6 +57,9 @@ pub struct Errand {
     pub manifest: Value,
     /// Further arguments of the command.
     pub arguments: Vec<String>,
+    /// The archive of repositories that was brought before, for the server of the level below. Counts when nodes are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repositories: Option<String>,
 }
 
 impl Errand {

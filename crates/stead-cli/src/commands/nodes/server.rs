@@ -81,4 +81,9 @@ impl LevelServer for OwnServer {
         // Its keys are what changed: whatever is wrong with other files, a token that is revoked is refused.
         self.blocking(|inner| stead_server::reload_keys(&inner.place)?.into_result().map(drop)).await
     }
+
+    async fn pack_repositories(&self, aside: &Path) -> Result<Option<PathBuf>, String> {
+        let aside = aside.to_owned();
+        self.blocking(move |inner| Ok(stead_server::pack_repositories(&inner.place, &aside)?)).await
+    }
 }

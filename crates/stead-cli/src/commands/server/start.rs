@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 use stead_model::ExitCode;
-use stead_server::{Attachment, ServerFacts, ServerOptions, Started, ensure, serve};
+use stead_server::{Attachment, ServerFacts, ServerOptions, Started, ensure, make_way, serve};
 
 use crate::args::ServerStartArgs;
 use crate::failure::{Failure, FailureKind};
@@ -21,6 +21,15 @@ pub(crate) fn run(
     let options = options(args, settings);
     if args.foreground {
         let attachment = if args.detached { Attachment::Detached } else { Attachment::Foreground };
+        // Whoever started a detached one has looked.
+        let before = match attachment {
+            Attachment::Foreground => make_way(&place, &options).map_err(super::failure)?,
+            Attachment::Detached => None,
+        };
+        if let Some(facts) = before {
+            say_running(args, output, &facts);
+            return Ok(ExitCode::Success);
+        }
         let ready = |facts: &ServerFacts| print(args, output, facts, "running");
         serve(&place, &options, attachment, ready).map_err(super::serve_failure)?;
         return Ok(ExitCode::Success);
@@ -28,12 +37,15 @@ pub(crate) fn run(
     let program = std::env::current_exe().map_err(|error| Failure::caused_by(FailureKind::Work, error))?;
     match ensure(&place, &options, &program).map_err(super::failure)? {
         Started::Now(facts) => print(args, output, &facts, "started"),
-        Started::Before(facts) => {
-            print(args, output, &facts, "already running");
-            say_ignored(args, output);
-        }
+        Started::Before(facts) => say_running(args, output, &facts),
     }
     Ok(ExitCode::Success)
+}
+
+/// Says that a server was there before.
+fn say_running(args: &ServerStartArgs, output: &Output, facts: &ServerFacts) {
+    print(args, output, facts, "already running");
+    say_ignored(args, output);
 }
 
 fn options(args: &ServerStartArgs, settings: &Settings) -> ServerOptions {

@@ -121,6 +121,7 @@ fn fields(ev: &str) -> &'static [&'static str] {
             "jti",
             "told",
             "created_at",
+            "made_by",
             "error",
         ],
         "delegated" => &["task", "origin", "event"],

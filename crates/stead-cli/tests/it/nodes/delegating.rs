@@ -4,6 +4,7 @@ mod by_job;
 mod images;
 mod jobs;
 mod keys;
+mod repositories;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -42,10 +42,14 @@ fn documents_of_runs_have_the_promised_keys() {
 
     let state: Value = serde_json::from_str(&world.state()).unwrap();
     has_keys(&state, "schema manifest manifest_digest host run nodes", "");
-    has_keys(&state["nodes"]["edge"], STATE, "vm_id type");
+    has_keys(&state["nodes"]["edge"], STATE, "vm_id type made_by");
     let seen = world.run(&["status", "-M", "m", "-H", "local", "--json"]).exits(0).document();
     has_keys(&seen, "success nodes", "schema verb");
-    has_keys(&seen["nodes"][0], &format!("{STATE} machine agent converged"), "vm_id type name manifest on");
+    has_keys(
+        &seen["nodes"][0],
+        &format!("{STATE} machine agent converged"),
+        "vm_id type made_by name manifest on",
+    );
 
     world.host("local", "driver: sandbox\nfaults: [{node: far, phase: create, error: no}]\n");
     world.nodes("- {name: far, type: vm}\n");
@@ -165,7 +169,7 @@ fn documents_of_agents_and_jobs_have_the_promised_keys() {
     pulled.lab.run(["create", "--mode", "pull", "--yes"].into_iter().chain(pair)).exits(0);
     let state: Value = serde_json::from_str(&pulled.lab.read("state/nodes/local/m/state.json")).unwrap();
     has_keys(&state, "schema manifest manifest_digest host run server nodes", "");
-    has_keys(&state["nodes"]["edge"], &format!("{STATE} jti"), "type told");
+    has_keys(&state["nodes"]["edge"], &format!("{STATE} jti"), "type told made_by");
     let job = ["job", "submit", "--node", "edge", "--wait", "--json", "--", "true"];
     let job = pulled.lab.run(job).exits(0).document();
     has_keys(

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::{BASE, KEY, LOCAL, manifest, site, write};
 use crate::cases_17_32::lab::{Ended, Lab};
+pub(super) use files::git;
 use wire::Serving;
 
 fn server(lab: &Lab, args: &[&str]) -> Ended {
@@ -96,7 +97,15 @@ fn the_socket_is_its_owners_and_the_certificate_is_as_it_is_told() {
     assert!(shown.status.success(), "it lasts ten years: {text}");
     assert!(text.contains("prime256v1"), "{text}");
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    for known in ["DNS:localhost".to_owned(), format!("DNS:{name}"), "IP Address:127.0.0.1".to_owned()] {
+    let own = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let own = own.lines().filter_map(|line| u128::from_str_radix(line.get(..32)?, 16).ok());
+    // As the program that is asked writes them: eight numbers, none left out.
+    let own = own.map(|address| {
+        let parts = std::net::Ipv6Addr::from(address).segments().map(|part| format!("{part:X}"));
+        format!("IP Address:{}", parts.join(":"))
+    });
+    let names = ["DNS:localhost".to_owned(), format!("DNS:{name}"), "IP Address:127.0.0.1".to_owned()];
+    for known in names.into_iter().chain(own) {
         assert!(text.contains(&known), "{known}: {text}");
     }
     server(&lab, &["stop"]).exits(0);
@@ -232,6 +241,27 @@ fn a_reload_is_whole_or_not_at_all() {
     }
     serving.reload();
     assert_eq!(serving.status()["reload"]["ok"], true);
+}
+
+/// Section 9: a reload that is refused tells all that is wrong, of whatever kind.
+#[test]
+fn a_refused_reload_tells_every_kind_of_problem() {
+    let lab = site(&[("site.yaml", "server: {repos: {}}\n")]);
+    let serving = Serving::start(&lab);
+    write(&lab, "site.yaml", "server: {repos: {kit: ../no-kit, box: ../no-box}}\n");
+    write(&lab, "specs/base.yaml", "schema_version: [");
+    write(&lab, "secrets.yaml", "ssh_keys: 1\n");
+    lab.write("state/server/key.pem", "nonsense");
+    serving.reload();
+    let told = |serving: &Serving<'_>| serving.status()["reload"]["problems"].to_string();
+    for part in ["key.pem", "`kit`", "`box`", "specs/base.yaml", "secrets.yaml"] {
+        assert!(told(&serving).contains(part), "{part}: {}", told(&serving));
+    }
+    write(&lab, "site.yaml", "server: 1\n");
+    serving.reload();
+    for part in ["key.pem", "site.yaml", "specs/base.yaml", "secrets.yaml"] {
+        assert!(told(&serving).contains(part), "{part}: {}", told(&serving));
+    }
 }
 
 /// SIGTERM ends the server, and long-polls with 204.

@@ -103,6 +103,13 @@ fn a_machine_that_is_not_reached_is_told_apart() {
     ends(&world.create(&[]), 7, "edge was not reached over SSH within 1s");
 }
 
+/// Section 2: nobody answers any more at a machine that has ended, so it is not waited for.
+#[test]
+fn a_machine_that_ends_is_not_waited_for() {
+    let world = world("phase: ssh, crash: true", "ssh: 3600");
+    ends(&world.create(&[]), 7, "edge was not reached over SSH: its machine does not run");
+}
+
 /// Section 7: what a fault says is in the error of the node that waited in vain for it, as the last lines of the machine.
 #[test]
 fn a_wait_that_ended_shows_what_the_machine_said_last() {

@@ -1,11 +1,12 @@
 //! Who runs a part of the forest: a node for what is in it, or a host that is another machine for what is made there.
 
 use std::fmt;
+use std::time::Duration;
 
 use stead_engine::nodes::{
     ChosenHost, address_below, context_below, host_below, host_manifest, sub_manifest,
 };
-use stead_model::site::host::DriverKind;
+use stead_model::site::host::{DriverKind, Timeouts};
 use stead_model::site::manifest::Context;
 use stead_model::site::{Host, Manifest};
 use stead_model::{NodeName, SiteKey};
@@ -102,8 +103,17 @@ impl NodesSurroundings {
             Deputy::Node(node) => self.hosting_line(&node.node.name).await,
             Deputy::Host(host) => {
                 let way = self.way_to_host(host).await?;
-                self.connect_by(&way, &host.name).await.map(Line::Ssh)
+                let limit = self.limit_of(deputy, |limits| limits.ssh);
+                self.connect_by(&way, &host.name, limit, None).await.map(Line::Ssh)
             }
+        }
+    }
+
+    /// Returns how long something may take that a deputy is waited for.
+    pub(super) fn limit_of(&self, deputy: &Deputy<'_>, pick: impl FnOnce(&Timeouts) -> u32) -> Duration {
+        match deputy {
+            Deputy::Node(node) => self.limit(node.node.name.as_str(), pick),
+            Deputy::Host(host) => self.limit_on(&host.host, pick),
         }
     }
 

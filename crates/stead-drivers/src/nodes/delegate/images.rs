@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::super::NodesSurroundings;
 use super::super::hosts::{IMAGES, image_dir};
 use super::super::line::Line;
+use super::super::pairs::{handed_down_server, server_directory};
 use super::super::push::AS_OWNER;
 use super::Wanted;
 use super::deputy::Deputy;
@@ -26,6 +27,7 @@ use super::pack::pack;
 use crate::disk::body::hash;
 use crate::errand::COMMAND;
 use crate::errand::images::{is_plain, places};
+use crate::repositories::{self, handed_down};
 use crate::server_client::ServerClient;
 
 /// Puts its input into a directory under a name: whole, by its hash, or not at all. What is there stays.
@@ -67,21 +69,12 @@ impl NodesSurroundings {
         let setting = hosting.as_ref().and_then(|host| host.driver_settings.get("image_dir")?.as_str());
         let there = setting.unwrap_or(IMAGES);
         let names = known.iter().map(|(name, _)| name.clone()).collect();
-        let asked = ImagesAsked { directory: there.to_owned(), names };
-        let looked =
-            self.ask(line, deputy.node(), &[COMMAND, "absent"], json!(asked).to_string().into()).await?;
-        let absent = serde_json::from_slice::<Vec<String>>(&looked.stdout).ok();
-        let absent = absent.filter(|_| looked.code == Some(0)).ok_or_else(|| {
-            OpError::operation(format!("looking for images on {deputy}: {}", looked.complaint()))
-        })?;
+        let absent = self.absent(deputy, line, there, names).await?;
         known.retain(|(name, _)| absent.contains(name));
         if known.is_empty() {
             return Ok(());
         }
-        let state = self.parts.state_dir.clone();
-        let begun = tokio::task::spawn_blocking(move || Offer::begin(&state)).await;
-        let begun = begun.map_err(|_| OpError::operation("offering images was cut off"))?;
-        let offer = begun.map_err(|error| OpError::io("offering images", &error))?;
+        let offer = self.offer().await?;
         let mut asides = Vec::new();
         let mut files = Vec::new();
         for (name, source) in known {
@@ -97,8 +90,80 @@ impl NodesSurroundings {
                 }
             });
         }
-        match line {
-            Line::Ssh(transport) => {
+        self.hand_over(deputy, line, offer, files, there).await
+    }
+
+    /// Brings a deputy the repositories that this level serves, if nodes below it have agents: their server serves them too.
+    /// Returns what the archive of them is called there.
+    pub(super) async fn bring_repositories(
+        &self,
+        deputy: &Deputy<'_>,
+        line: &Line,
+    ) -> Result<Option<String>, OpError> {
+        let has_agent = |index: usize| {
+            let node = self.parts.forest.nodes.get(index).and_then(|node| self.node(node.name.as_str()).ok());
+            node.is_some_and(|node| node.agent_mode().is_some())
+        };
+        let parts = &self.parts;
+        let own = server_directory(&parts.state_dir, &parts.site_dir);
+        let serves_any = !parts.site.settings.value.server.repos.is_empty() || handed_down(&own).is_some();
+        let is_needed = serves_any && self.below(deputy).into_iter().any(has_agent);
+        let Some(server) = parts.server.as_ref().filter(|_| is_needed) else { return Ok(None) };
+        let offer = self.offer().await?;
+        let aside = offer.aside().map_err(|error| OpError::io("packing repositories", &error))?;
+        let packed = server.pack_repositories(aside.path()).await.map_err(OpError::operation)?;
+        let Some(archive) = packed else { return Ok(None) };
+        let path = archive.clone();
+        let hashed = tokio::task::spawn_blocking(move || hash(&mut File::open(path)?)).await;
+        let hashed = hashed.map_err(|_| OpError::operation("reading repositories was cut off"))?;
+        let (_, sum) = hashed.map_err(|error| OpError::io("reading repositories", &error))?;
+        let name = format!("repositories-{}.tar", sum.get(..16).unwrap_or_default());
+        let site = parts.site.settings.value.name.as_str();
+        let there = repositories::directory(&handed_down_server(Path::new(""), site, &parts.name));
+        let there = there.to_string_lossy();
+        if !self.absent(deputy, line, &there, vec![name.clone()]).await?.is_empty() {
+            self.hand_over(deputy, line, offer, vec![(name.clone(), archive)], &there).await?;
+        }
+        Ok(Some(name))
+    }
+
+    /// Returns those of `names` that a directory at the other end does not have.
+    async fn absent(
+        &self,
+        deputy: &Deputy<'_>,
+        line: &Line,
+        there: &str,
+        names: Vec<String>,
+    ) -> Result<Vec<String>, OpError> {
+        let asked = ImagesAsked { directory: there.to_owned(), names };
+        let looked =
+            self.ask(line, deputy.node(), &[COMMAND, "absent"], json!(asked).to_string().into()).await?;
+        let absent = serde_json::from_slice::<Vec<String>>(&looked.stdout).ok();
+        absent.filter(|_| looked.code == Some(0)).ok_or_else(|| {
+            OpError::operation(format!("looking for what {deputy} has: {}", looked.complaint()))
+        })
+    }
+
+    async fn offer(&self) -> Result<Offer, OpError> {
+        let state = self.parts.state_dir.clone();
+        let begun = tokio::task::spawn_blocking(move || Offer::begin(&state)).await;
+        let begun = begun.map_err(|_| OpError::operation("offering files was cut off"))?;
+        begun.map_err(|error| OpError::io("offering files", &error))
+    }
+
+    /// Has a deputy have files in a directory, each under a name.
+    async fn hand_over(
+        &self,
+        deputy: &Deputy<'_>,
+        line: &Line,
+        offer: Offer,
+        files: Vec<(String, PathBuf)>,
+        there: &str,
+    ) -> Result<(), OpError> {
+        match (line, deputy.node()) {
+            (Line::Jobs(client), Some(node)) => self.have_fetched(client, node, offer, files, there).await,
+            (Line::Jobs(_), None) => Err(OpError::invalid("only a node has an agent")),
+            (Line::Ssh(transport), _) => {
                 for (name, file) in &files {
                     bring(&**transport, file, there, name).await.map_err(|error| OpError {
                         message: format!("bringing {name} to {deputy}: {}", error.message),
@@ -107,7 +172,6 @@ impl NodesSurroundings {
                 }
                 Ok(())
             }
-            Line::Jobs(client) => self.have_fetched(client, &node.node.name, offer, files, there).await,
         }
     }
 

@@ -6,7 +6,8 @@ use super::super::site;
 use super::wire::Serving;
 use crate::cases_17_32::lab::Lab;
 
-fn git(lab: &Lab, directory: &str, args: &[&str]) -> (bool, String) {
+/// Runs Git, and returns whether that went well and what it said.
+pub(in crate::nodes) fn git(lab: &Lab, directory: &str, args: &[&str]) -> (bool, String) {
     let mut command = Command::new("git");
     command.current_dir(lab.path(directory)).args(args).env("HOME", lab.root());
     command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_SSL_NO_VERIFY", "1").env("GIT_CONFIG_NOSYSTEM", "1");

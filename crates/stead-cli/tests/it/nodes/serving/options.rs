@@ -79,6 +79,30 @@ fn in_the_foreground_it_says_when_it_is_ready_and_obeys_signals() {
     server(&lab, &["status"]).exits(1);
 }
 
+/// Section 9: where one runs there is nothing to do, in the foreground too; one that does not answer is replaced.
+#[test]
+fn in_the_foreground_one_that_runs_is_left_and_one_that_hangs_is_replaced() {
+    let lab = site(&[("site.yaml", "server: {port: 0, bind: 127.0.0.1}\n")]);
+    let serving = Serving::of(&lab, server(&lab, &["start", "--json"]).exits(0).document());
+    let again = server(&lab, &["start", "--foreground", "--json"]).exits(0).document();
+    assert_eq!((&again["pid"], &again["port"]), (&serving.facts["pid"], &serving.facts["port"]));
+    server(&lab, &["start", "--foreground", "-b", "127.0.0.1"])
+        .exits(0)
+        .says("already running")
+        .says("--bind");
+
+    wire::kill(&serving.facts, Signal::STOP);
+    let mut command = lab.stead(["server", "start", "--foreground"]);
+    command.stdout(File::create(lab.path("said")).unwrap()).stderr(File::create(lab.path("errors")).unwrap());
+    let running = Running::of(command.spawn().unwrap());
+    wire::until(|| lab.read("said").lines().count() == 2);
+    assert!(!wire::is_alive(&serving.facts), "the one before has gone");
+    let status = server(&lab, &["status", "--json"]).exits(0).document();
+    assert_eq!((&status["pid"], &status["port"]), (&json!(running.pid()), &serving.facts["port"]));
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code, 0, "{}", lab.read("errors"));
+}
+
 /// Section 9: in the background it logs where it was told to as well.
 #[test]
 fn in_the_background_it_logs_where_it_was_told_to() {
