@@ -27,7 +27,7 @@ use stead_model::{Diagnostic, Diagnostics, NodeName, Report};
 use stead_runner::machine::MachineDriver;
 use stead_runner::{CheckedPlan, Provenance, Runner};
 
-use super::load::{self, Loaded, Remover};
+use super::load::{self, Loaded, RemovedToo, Remover};
 use super::seen::Seen;
 use super::server::OwnServer;
 use crate::args::NodesArgs;
@@ -51,8 +51,8 @@ pub(super) struct Prepared {
     pub(super) loaded: Loaded,
     pub(super) compiled: CompiledPlan,
     pub(super) orphans: Vec<NodeName>,
-    /// Others that are removed and that this level did not make, with who removes them.
-    pub(super) orphans_apart: BTreeMap<NodeName, Remover>,
+    /// All nodes that are removed although the manifest does not have them, outermost first.
+    pub(super) removed_too: Vec<RemovedToo>,
     /// Where reports of tests go; none: `STATE/reports`.
     pub(super) report_dir: Option<PathBuf>,
     drivers: BTreeMap<String, Arc<dyn MachineDriver>>,
@@ -83,6 +83,10 @@ impl Prepared {
             false => BTreeMap::new(),
         };
         loaded.wishes.orphans = orphans_apart.keys().cloned().collect();
+        let removed_too = match verb == NodesVerb::Destroy {
+            true => loaded.removed_too(&orphans),
+            false => Vec::new(),
+        };
         let removed: &[NodeName] = if verb == NodesVerb::Destroy { &orphans } else { &[] };
         let timeouts = |name: &NodeName| timeouts(&loaded, name);
         let served = served(&loaded);
@@ -91,7 +95,7 @@ impl Prepared {
         let is_whole_destroy = verb == NodesVerb::Destroy && loaded.selects_all();
         let mut swept = if is_whole_destroy { loaded.swept() } else { BTreeSet::new() };
         let mut swept_nodes = BTreeSet::new();
-        for remover in orphans_apart.values().cloned() {
+        for remover in orphans_apart.into_values() {
             match remover {
                 Remover::Host(host) => swept.insert(host),
                 Remover::Node(node) => swept_nodes.insert(node),
@@ -114,7 +118,14 @@ impl Prepared {
             ..Level::new(verb, &loaded.manifest, &timeouts, &served)
         };
         let compiled = to_plan(&level, &loaded.forest, &loaded.rows).map_err(Failure::invalid)?;
-        Ok(Self { verb, loaded, compiled, orphans, orphans_apart, report_dir: None, drivers, program })
+        Ok(Self { verb, loaded, compiled, orphans, removed_too, report_dir: None, drivers, program })
+    }
+
+    /// Returns how many nodes are removed.
+    pub(super) fn removed(&self) -> usize {
+        let selected = self.loaded.forest.nodes.iter().zip(&self.loaded.selection.selected);
+        let described = selected.filter(|(node, selected)| **selected && !self.orphans.contains(&node.name));
+        described.count() + self.removed_too.len()
     }
 
     /// Refuses nodes whose names are used by nodes of other pairs that fetch from the same server: tokens, reports and
@@ -268,7 +279,7 @@ impl Prepared {
             runner = runner.warn(note.code, note.text.clone());
         }
         if self.verb != NodesVerb::Destroy {
-            for orphan in self.orphans.iter().chain(&load::orphans_below(loaded)) {
+            for orphan in self.orphans.iter().chain(&load::silent_orphans(loaded)) {
                 let text = format!("{orphan} is not in the manifest any more; it is left alone");
                 runner = runner.warn("node/orphan", text);
             }
@@ -383,6 +394,7 @@ impl Prepared {
         add("on_error", loaded.wishes.on_error.map(|wish| json!(wish.word())));
         add("only_new", loaded.wishes.only_new.then_some(json!(true)));
         add("self_addr", args.self_addr.as_ref().map(|addr| json!(addr)));
+        add("report_dir", self.report_dir.as_ref().map(|directory| json!(directory)));
         add("depth", args.select.depth.map(|depth| json!(depth)));
         PlanMeta {
             plan: self.compiled.plan.name.to_string(),

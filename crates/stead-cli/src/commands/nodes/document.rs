@@ -1,18 +1,19 @@
 //! What is printed of a run of nodes: one document for programs, a table for people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use stead_engine::compile::nodes::NodesVerb;
+use stead_engine::compile::nodes::{NodeAction, NodesVerb};
 use stead_model::diagnostic::Place;
 use stead_model::node::{NodeChange, NodeStatus};
 use stead_model::report::TaskRow;
+use stead_model::site::manifest::Mode;
 use stead_model::{
     Diagnostic, Diagnostics, ErrorClass, ExitCode, NodeName, Report, Severity, Status, TaskName,
 };
 
 use super::act::Prepared;
-use super::load::{Loaded, Note, Remover};
+use super::load::{Loaded, Note, RemovedToo};
 use super::seen::Seen;
 use crate::commands::validate;
 use crate::failure::{Failure, Source};
@@ -70,24 +71,22 @@ pub(super) fn rows(prepared: &Prepared, report: Option<&Report>, seen: &Seen) ->
         });
     }
     if prepared.verb == NodesVerb::Destroy {
-        for orphan in &prepared.orphans {
-            let (status, error) = level_status(prepared.verb, orphan, &tasks);
-            let change = seen.of(orphan);
-            let mode = change.as_ref().map_or("push", |change| change.entry.mode.word());
-            let (name, parent) = (orphan.clone(), None);
-            rows.push(NodeRow { name, status, error, change, mode, parent, depth: 0, spec_digest: None });
-        }
-        for (orphan, remover) in &prepared.orphans_apart {
-            let change = seen.of(orphan);
-            let whom = match remover {
-                Remover::Node(node) => format!("{node}.children"),
-                Remover::Host(host) => format!("host_{host}"),
+        for removed in &prepared.removed_too {
+            let change = seen.of(&removed.name);
+            let (status, error) = match removed.whom == removed.name.as_str() {
+                true => level_status(prepared.verb, &removed.name, &tasks),
+                false => inner_status(prepared.verb, &removed.whom, change.as_ref(), None, &tasks),
             };
-            let (status, error) = inner_status(prepared.verb, &whom, change.as_ref(), None, &tasks);
-            let mode = change.as_ref().map_or("push", |change| change.entry.mode.word());
-            let parent = change.as_ref().and_then(|change| change.entry.parent.clone());
-            let (name, depth) = (orphan.clone(), usize::from(parent.is_some()));
-            rows.push(NodeRow { name, status, error, change, mode, parent, depth, spec_digest: None });
+            rows.push(NodeRow {
+                name: removed.name.clone(),
+                status,
+                error,
+                change,
+                mode: removed.mode.word(),
+                parent: removed.parent.clone(),
+                depth: removed.depth,
+                spec_digest: None,
+            });
         }
         rows.reverse();
     }
@@ -233,7 +232,7 @@ pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value
     if !success {
         let first = report.errors.first().map(|error| error.message.clone());
         let message = first.unwrap_or_else(|| format!("the run ended as {}", report.status));
-        let help = help_of(report.errors.first().and_then(|error| error.class));
+        let help = help_of(prepared, report);
         document["error"] = json!({"code": code_of(report.exit_code), "message": message, "help": help});
         if let Some(list) = document["diagnostics"].as_array_mut() {
             list.extend(report.errors.iter().map(|error| {
@@ -245,14 +244,31 @@ pub(super) fn of_run(prepared: &Prepared, report: &Report, seen: &Seen) -> Value
     document
 }
 
-/// Returns what to do about a run that failed with an error of `class` first.
-fn help_of(class: Option<ErrorClass>) -> &'static str {
-    match class {
+/// Returns what to do about a run that failed, by its first error.
+fn help_of(prepared: &Prepared, report: &Report) -> String {
+    match report.errors.first().and_then(|error| error.class) {
         Some(ErrorClass::Permanent | ErrorClass::Invalid) => {
-            "do what the message says: until then the same command fails the same way"
+            "do what the message says: until then the same command fails the same way".to_owned()
         }
-        Some(_) | None => "the same command goes on where it stopped",
+        Some(ErrorClass::Journal) => unrecorded_help(prepared),
+        Some(_) | None => "the same command goes on where it stopped".to_owned(),
     }
+}
+
+/// Returns what to do about a run that could not be written down.
+fn unrecorded_help(prepared: &Prepared) -> String {
+    let runs = prepared.loaded.state_dir.join("runs");
+    format!(
+        "what a run does is written down first: make room for that, or let it be written; runs that have ended may be \
+         removed from {}, then the same command goes on",
+        runs.display()
+    )
+}
+
+/// Returns the line with what to do about a run that did not begin because it could not be written down; nothing for others.
+pub(super) fn unrecorded_hint(prepared: &Prepared, report: &Report) -> String {
+    let is_unrecorded = report.errors.iter().any(|error| error.class == Some(ErrorClass::Journal));
+    if is_unrecorded { format!("  = help: {}\n", unrecorded_help(prepared)) } else { String::new() }
 }
 
 /// Returns the document of a dry run.
@@ -260,11 +276,41 @@ pub(super) fn of_plan(prepared: &Prepared) -> Value {
     let nodes: Vec<Value> = rows(prepared, None, &Seen::default()).iter().map(NodeRow::to_json).collect();
     let mut document = head(prepared.verb, &prepared.loaded, true, true);
     document["nodes"] = Value::Array(nodes);
-    document["plan"] =
-        prepared.loaded.rows.to_json(&prepared.loaded.forest, &prepared.loaded.hosts_of_roots());
+    document["plan"] = Value::Array(plan_rows(prepared));
     let notes = &prepared.loaded.notes;
     document["diagnostics"] = notes.iter().map(|note| warning_row(notes, note.code, &note.text)).collect();
     document
+}
+
+/// Returns what is done, in order: of the nodes that the manifest has, and of those that are removed although it does not.
+fn plan_rows(prepared: &Prepared) -> Vec<Value> {
+    let loaded = &prepared.loaded;
+    let task = |removed: &RemovedToo| format!("{}.destroy", removed.name);
+    let of_removed = |removed: &RemovedToo| {
+        json!({
+            "task": task(removed), "node": removed.name, "phase": "destroy", "mode": Mode::Push.word(),
+            "action": NodeAction::Remove.word(), "at": removed.at, "depends_on": [],
+        })
+    };
+    let Value::Array(described) = loaded.rows.to_json(&loaded.forest, &loaded.hosts_of_roots()) else {
+        return Vec::new();
+    };
+    let mut inner: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for removed in &prepared.removed_too {
+        inner.entry(removed.parent.as_ref().map_or("", NodeName::as_str)).or_default().push(task(removed));
+    }
+    // One that is not where the manifest has it is removed where it is.
+    let moved: BTreeSet<&str> = prepared.removed_too.iter().map(|removed| removed.name.as_str()).collect();
+    let described =
+        described.into_iter().filter(|row| !row["node"].as_str().is_some_and(|name| moved.contains(name)));
+    let mut rows: Vec<Value> = prepared.removed_too.iter().rev().map(of_removed).chain(described).collect();
+    for row in rows.iter_mut().filter(|row| row["phase"] == "destroy") {
+        let before = row["node"].as_str().and_then(|name| inner.remove(name)).unwrap_or_default();
+        if let Some(depends_on) = row["depends_on"].as_array_mut() {
+            depends_on.extend(before.into_iter().map(Value::from));
+        }
+    }
+    rows
 }
 
 /// Returns a warning as `validate` shows problems: with its place, if it is one of the `notes` about a file.
@@ -385,9 +431,8 @@ pub(super) fn to_text(prepared: &Prepared, report: &Report, seen: &Seen, paint: 
 
 /// Returns the rows of a dry run for people.
 pub(super) fn plan_to_text(prepared: &Prepared) -> String {
-    let rows = prepared.loaded.rows.to_json(&prepared.loaded.forest, &prepared.loaded.hosts_of_roots());
     let mut text = inferred_pattern(prepared);
-    for row in rows.as_array().into_iter().flatten() {
+    for row in plan_rows(prepared) {
         let field = |key: &str| row[key].as_str().unwrap_or_default();
         text.push_str(&format!(
             "  {} {} {} at {}\n",

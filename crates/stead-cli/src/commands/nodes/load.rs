@@ -15,9 +15,11 @@ use stead_engine::nodes::{
 };
 use stead_model::node::NodeStatus;
 use stead_model::site::host::DriverKind;
+use stead_model::site::manifest::Mode;
 use stead_model::site::{Entry, Host, Manifest, Site};
 use stead_model::{Diagnostic, Diagnostics, NodeName, Severity};
 
+use super::only_looks;
 use crate::args::NodesArgs;
 use crate::commands::site::{self, SiteDir};
 use crate::commands::{manifest, validate};
@@ -31,6 +33,19 @@ pub(super) enum Remover {
     Node(NodeName),
     /// The other machine that made it.
     Host(String),
+}
+
+/// A node that is removed although the manifest does not have it, or not where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RemovedToo {
+    pub(super) name: NodeName,
+    /// What the tasks are called of whom its removal is a part: its own name, or that of who has it removed.
+    pub(super) whom: String,
+    /// Where it is removed: `local`, or the way there.
+    pub(super) at: String,
+    pub(super) mode: Mode,
+    pub(super) parent: Option<NodeName>,
+    pub(super) depth: usize,
 }
 
 /// What is said before anything is done.
@@ -89,8 +104,7 @@ pub(super) fn load(verb: NodesVerb, args: &NodesArgs, settings: &Settings) -> Re
     let mut loaded = known(verb, args, settings)?;
     match verb {
         NodesVerb::Create | NodesVerb::Test | NodesVerb::Verify => loaded.find_self_addr(args, settings)?,
-        // Nobody is told an address any more.
-        NodesVerb::Destroy => {}
+        NodesVerb::Destroy => only_looks::check_self_addr(args.self_addr.as_deref())?,
     }
     Ok(loaded)
 }
@@ -222,18 +236,22 @@ impl Loaded {
             .into_iter()
             .find_map(|name| Some((name, variable(name)?)));
         let host = &self.host.host;
-        let is_made_here = |index: usize| {
-            self.checked.nodes.get(index).is_none_or(|node| node.driver == Some(host.driver()))
+        // Who is made on another machine is told by that.
+        let (is_elsewhere, apart) = (self.elsewhere.contains_key(&self.host.name), self.hosts_of_roots());
+        let here = self.forest.roots().filter(|index| !apart.contains_key(&self.forest.nodes[*index].name));
+        let here: Vec<usize> = here.collect();
+        let are_made_by = |driver: DriverKind| {
+            let mut known = here.iter().filter_map(|index| self.checked.nodes.get(*index));
+            known.all(|node| node.driver == Some(driver))
         };
-        let all_here = self.forest.roots().all(is_made_here);
-        let all_sandboxes = host.driver() == DriverKind::Sandbox && all_here;
+        let all_sandboxes = !here.is_empty() && are_made_by(DriverKind::Sandbox);
         let defaults = &self.site.settings.value.defaults;
         let given = SelfAddressGiven {
             server_url: defaults.server_url.as_deref().filter(|_| self.manifest.context.is_none()),
             flag: args.self_addr.as_deref(),
             environment: environment.as_ref().map(|(name, text)| (*name, text.as_str())),
-            host: host.self_addr.as_deref(),
-            network: network_side(host).filter(|_| all_here),
+            host: host.self_addr.as_deref().filter(|_| !is_elsewhere),
+            network: network_side(host).filter(|_| !is_elsewhere && are_made_by(host.driver())),
             route: if all_sandboxes { None } else { route() },
             all_sandboxes,
         };
@@ -315,6 +333,48 @@ impl Loaded {
                 found.insert(name.clone(), remover);
             }
             Ok(found)
+        })
+    }
+
+    /// Returns the nodes that are removed although the manifest does not have them where they are, outermost first: the
+    /// `orphans` of this level, what is in nodes that go, and what others are asked to remove.
+    pub(super) fn removed_too(&self, orphans: &[NodeName]) -> Vec<RemovedToo> {
+        let orphans: BTreeSet<&NodeName> = orphans.iter().collect();
+        let goes = |name: &NodeName| match self.forest.named(name.as_str()) {
+            _ if orphans.contains(name) => true,
+            Some(mut range) => range.all(|index| self.selection.selected.get(index) == Some(&true)),
+            None => self.selects_all() || self.means(name),
+        };
+        self.memory.look(|state| {
+            let of = |name: &NodeName| {
+                let way = state.way_to(name);
+                let root = way.first().unwrap_or(&name);
+                let entry = state.nodes.get(*root);
+                let host = entry.and_then(|entry| entry.host.as_ref()).unwrap_or(&self.host.name);
+                let is_elsewhere = self.elsewhere.contains_key(host);
+                let whom = match (is_elsewhere, *root == name || goes(root)) {
+                    (true, _) => format!("host_{host}"),
+                    (false, true) => root.to_string(),
+                    (false, false) => format!("{root}.children"),
+                };
+                let above = way.iter().map(|name| name.as_str());
+                let path: Vec<&str> =
+                    is_elsewhere.then_some(host.as_str()).into_iter().chain(above).collect();
+                RemovedToo {
+                    name: name.clone(),
+                    whom,
+                    at: if path.is_empty() { "local".to_owned() } else { path.join("/") },
+                    mode: state.nodes.get(name).map_or(Mode::Push, |entry| entry.mode),
+                    parent: way.last().map(|parent| (*parent).clone()),
+                    depth: way.len(),
+                }
+            };
+            let unknown = state.nodes.keys().filter(|name| self.forest.named(name.as_str()).is_none());
+            let unknown = unknown.filter(|name| !orphans.contains(name));
+            let gone = unknown.filter(|name| goes(name) || state.way_to(name).into_iter().any(goes));
+            let mut found: Vec<RemovedToo> = gone.chain(orphans.iter().copied()).map(of).collect();
+            found.sort_by_key(|removed| removed.depth);
+            found
         })
     }
 
@@ -425,21 +485,36 @@ pub(super) fn orphans(loaded: &Loaded, verb: NodesVerb) -> Vec<NodeName> {
     })
 }
 
-/// Returns the nodes in nodes of this level that are remembered, that the manifest does not have, and of which no level
-/// below will say so, because it has nothing to make.
-pub(super) fn orphans_below(loaded: &Loaded) -> Vec<NodeName> {
+/// Returns the nodes that others have made for this level, that are remembered, that the manifest does not have, and of which
+/// nobody else will say so, because who made them has nothing to make now.
+pub(super) fn silent_orphans(loaded: &Loaded) -> Vec<NodeName> {
     let trees = loaded.forest.trees();
-    let selected = loaded.selection.selected.iter().enumerate().filter(|(_, selected)| **selected);
-    let told: BTreeSet<&str> = selected
-        .filter(|(index, _)| loaded.forest.nodes[*index].parent.is_some())
-        .map(|(index, _)| loaded.forest.nodes[trees[index]].name.as_str())
-        .collect();
+    let hosts = loaded.hosts_of_roots();
+    let (mut nodes, mut machines) = (BTreeSet::new(), BTreeSet::new());
+    for (index, _) in loaded.selection.selected.iter().enumerate().filter(|(_, selected)| **selected) {
+        let root = &loaded.forest.nodes[trees[index]].name;
+        match hosts.get(root) {
+            Some(host) => {
+                machines.insert(host);
+            }
+            None if trees[index] != index => {
+                nodes.insert(root);
+            }
+            None => {}
+        }
+    }
     loaded.memory.look(|state| {
-        let inner = state.nodes.iter().filter(|(_, entry)| entry.parent.is_some());
-        let unknown = inner.filter(|(name, _)| loaded.forest.named(name.as_str()).is_none());
-        let silent =
-            unknown.filter(|(name, _)| state.root_of(name).is_none_or(|root| !told.contains(root.as_str())));
-        silent.map(|(name, _)| name.clone()).collect()
+        let is_silent = |name: &NodeName| {
+            let Some(root) = state.root_of(name) else { return true };
+            let host = state.nodes.get(root).and_then(|entry| entry.host.as_ref());
+            let host = host.unwrap_or(&loaded.host.name);
+            match loaded.elsewhere.contains_key(host) {
+                true => !machines.contains(host),
+                false => root != name && !nodes.contains(root),
+            }
+        };
+        let unknown = state.nodes.keys().filter(|name| loaded.forest.named(name.as_str()).is_none());
+        unknown.filter(|name| is_silent(name)).cloned().collect()
     })
 }
 

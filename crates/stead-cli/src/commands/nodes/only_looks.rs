@@ -14,13 +14,18 @@ pub(in crate::commands) fn check(
     settings: &Settings,
     output: &Output,
 ) -> Result<(), Failure> {
-    if let Some(address) = &flags.self_addr {
-        // Who is told it is not known here: what is of use to sandboxes may be meant for them.
-        let given =
-            SelfAddressGiven { flag: Some(address), all_sandboxes: true, ..SelfAddressGiven::default() };
-        self_address(&given).map_err(|error| Failure::caused_by(FailureKind::Usage, error))?;
-    }
+    check_self_addr(flags.self_addr.as_deref())?;
     present::events(flags.events.as_ref(), settings, output).map(drop)
+}
+
+/// Checks an address that nobody is told.
+pub(super) fn check_self_addr(flag: Option<&str>) -> Result<(), Failure> {
+    if flag.is_none() {
+        return Ok(());
+    }
+    // Who would be told it is not known: what is of use to sandboxes may be meant for them.
+    let given = SelfAddressGiven { flag, all_sandboxes: true, ..SelfAddressGiven::default() };
+    self_address(&given).map(drop).map_err(|error| Failure::caused_by(FailureKind::Usage, error))
 }
 
 /// Returns where what people read goes: standard output, unless that is the event log.

@@ -34,7 +34,8 @@ pub(in crate::commands) fn recorded(
     }
     verb::answered(verb, &again, output, |output| {
         let loaded = load::load(verb, &again, &settings)?;
-        let prepared = Prepared::new(verb, loaded, false, &settings)?;
+        let mut prepared = Prepared::new(verb, loaded, false, &settings)?;
+        prepared.report_dir = meta.plan.vars.get("report_dir").and_then(Value::as_str).map(PathBuf::from);
         let options = ResumeOptions {
             rerun: names(&args.rerun, &prepared.compiled.plan)?,
             assume_done: names(&args.assume_done, &prepared.compiled.plan)?,

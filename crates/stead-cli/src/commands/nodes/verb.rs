@@ -127,6 +127,7 @@ pub(super) fn show(
                 output.err.print_line(&format!("{word} {}", error.message));
             }
             output.err.print(&lock_hint(report));
+            output.err.print(&document::unrecorded_hint(prepared, report));
         }
         to.print(&document::to_text(prepared, report, seen, paint));
     }
@@ -150,11 +151,7 @@ fn confirm(prepared: &Prepared, args: &NodesArgs, settings: &Settings) -> Result
             ))
         }
         (NodesVerb::Destroy, false) => {
-            let selected = loaded.forest.nodes.iter().zip(&loaded.selection.selected);
-            let described =
-                selected.filter(|(node, selected)| **selected && !prepared.orphans.contains(&node.name));
-            let count = described.count();
-            let count = count + prepared.orphans.len() + prepared.orphans_apart.len();
+            let count = prepared.removed();
             let text = format!("remove {count} nodes of {} on {}?", loaded.name, loaded.host.name);
             match Person::find(false, settings) {
                 Person::SaidYes => Ok(()),

@@ -391,7 +391,19 @@ fn the_self_address_is_checked() {
     world.nodes("- {name: a, type: vm}\n");
     for bad in ["", "0.0.0.0", "::"] {
         assert_eq!(world.create(&["--dry-run", "--self-addr", bad]).code, 2, "{bad}");
+        assert_eq!(world.destroy(&["--dry-run", "--self-addr", bad]).code, 2, "{bad}");
     }
+    // Sandboxes are reached at the loopback where they are here, and nowhere else.
+    assert_eq!(world.create(&["--dry-run", "--self-addr", "127.0.0.1"]).code, 0);
+    world.host("far", "driver: sandbox\nip: 192.0.2.50\n");
+    let far = ["create", "-M", "m", "-H", "far", "--json", "--dry-run", "--self-addr"];
+    let told = world.run(&[&far[..], &["127.0.0.1"]].concat()).exits(2).document();
+    assert!(told["error"]["message"].as_str().unwrap().contains("127.0.0.1, which other"), "{told}");
+    world.run(&[&far[..], &["192.0.2.7"]].concat()).exits(0);
+    world.nodes("- {name: a, type: vm}\n- {name: b, type: vm, host: far}\n");
+    assert_eq!(world.create(&["--dry-run", "--self-addr", "127.0.0.1"]).code, 0, "b is told by its machine");
+    world.nodes("- {name: a, type: vm}\n");
+    world.write("hosts/far.yaml", "driver: sandbox\n");
     let mut lab = World::new();
     lab.set("STEAD_SELF_ADDR", "0.0.0.0");
     lab.nodes("- {name: a, type: vm}\n");

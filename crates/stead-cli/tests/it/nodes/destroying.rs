@@ -202,6 +202,24 @@ fn a_killed_driver_is_followed_by_another() {
     }
 }
 
+/// What is done is written down first, also when nodes go: who has no room for that is told how to get it.
+#[test]
+fn who_cannot_write_down_what_is_done_is_told_how_to() {
+    let world = World::new();
+    world.nodes("- {name: a, type: vm}\n");
+    world.create(&[]).exits(0);
+    let runs = world.state_dir().join("runs");
+    std::fs::remove_dir_all(&runs).unwrap();
+    std::fs::write(&runs, "no room").unwrap();
+    let refused = world.destroy(&[]).exits(1).document();
+    let help = refused["error"]["help"].as_str().unwrap();
+    assert!(help.contains("make room") && help.contains(runs.to_str().unwrap()), "{refused}");
+    world.run(&["destroy", "-M", "m", "-H", "local", "--yes"]).exits(1).says("= help: what a run does is");
+    assert_eq!(world.machine_ids().len(), 1, "nothing was touched");
+    std::fs::remove_file(&runs).unwrap();
+    assert_eq!((world.destroy(&[]).exits(0).code, world.left()), (0, Vec::new()));
+}
+
 /// Section 10: a node that the manifest does not have any more can go alone.
 #[test]
 fn an_orphan_goes_alone() {
@@ -211,6 +229,19 @@ fn an_orphan_goes_alone() {
     world.nodes("- {name: a, type: vm}\n");
     let planned = world.destroy(&["--only", "b", "--dry-run"]).exits(0);
     assert_eq!(world.statuses(&planned), [("b", "pending"), ("a", "skipped")]);
+    let tasks = |ended: &Ended| {
+        let plan = ended.document()["plan"].clone();
+        let rows = plan.as_array().unwrap().iter();
+        rows.map(|row| row["task"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(tasks(&planned), ["b.destroy"], "section 11: everything that goes is in the plan");
+    let all = world.destroy(&["--dry-run"]).exits(0);
+    assert_eq!(world.statuses(&all), [("c", "pending"), ("b", "pending"), ("a", "pending")]);
+    assert_eq!(tasks(&all), ["c.destroy", "b.destroy", "a.destroy"]);
+    let text = world.run(&["destroy", "-M", "m", "-H", "local", "--dry-run"]).exits(0).stdout;
+    assert!(text.contains("  b.destroy remove push at local\n"), "{text}");
+    let asked = world.run(&["destroy", "-M", "m", "-H", "local"]).exits(6).stderr;
+    assert!(asked.contains("remove 3 nodes of m on local?"), "{asked}");
     let gone = world.destroy(&["--only", "b"]).exits(0);
     assert_eq!(world.statuses(&gone), [("b", "destroyed"), ("a", "skipped")]);
     assert_eq!(world.machine_ids().len(), 2);

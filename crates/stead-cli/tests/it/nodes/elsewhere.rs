@@ -217,8 +217,16 @@ fn a_host_that_is_another_machine_is_delegated_to() {
     wait_for("the end of quay", || pair.status("other", 1) == ["crane stopped", "quay stopped"]);
     // Nobody describes them any more.
     write(&pair.lab, "manifests/m.yaml", "nonsense");
+    // Section 11: everything that goes is told all the same.
+    let planned = pair.run("destroy", "other", &["--dry-run"]).exits(0).document();
+    assert_eq!(rows(&planned), all("pending", &["crane", "quay"]), "{planned}");
+    let at: Vec<&str> =
+        planned["plan"].as_array().unwrap().iter().map(|row| row["at"].as_str().unwrap()).collect();
+    assert_eq!(at, ["other/quay", "other"]);
+    let asked = pair.run("destroy", "other", &[]).exits(6).document();
+    assert!(asked.to_string().contains("remove 2 nodes of m on other?"), "{asked}");
     let gone = pair.run("destroy", "other", &["--yes"]).exits(0).document();
-    assert_eq!(gone["success"], true, "{gone}");
+    assert_eq!(rows(&gone), all("destroyed", &["crane", "quay"]), "{gone}");
     assert_eq!(pair.made_there(), 0);
     assert!(pair.state("other").is_null());
     // The last node took keys, specs and errands along.
@@ -253,6 +261,17 @@ fn one_root_of_two_is_made_on_another_machine() {
     let left = fs::read_dir(&sites).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(left.filter(|name| name.contains('@')).count(), 0, "what it looked with is gone");
     assert_eq!(pair.status("local", 0), ["far running", "near running"]);
+    // Section 10: one that the manifest does not have any more is told, by who made it or here, and left alone.
+    let near = "  - {name: near, type: vm, spec: base}\n";
+    for other in ["", "  - {name: wide, type: vm, host: other}\n"] {
+        write(&pair.lab, "manifests/m.yaml", &manifest(&format!("{near}{other}")));
+        let made = pair.run("create", "local", &[]).exits(0).document();
+        let told = made["diagnostics"].as_array().unwrap().iter().filter(|row| row["code"] == "node/orphan");
+        let told: Vec<&str> = told.map(|row| row["message"].as_str().unwrap()).collect();
+        assert_eq!(told, ["far is not in the manifest any more; it is left alone"], "{made}");
+    }
+    pair.run("destroy", "local", &["--yes", "--only", "wide"]).exits(0);
+    write(&pair.lab, "manifests/m.yaml", &manifest(nodes));
     let gone = pair.run("destroy", "local", &["--yes", "--only", "far"]).exits(0).document();
     assert_eq!(gone["success"], true, "{gone}");
     assert_eq!((pair.made_there(), pair.state("local")["nodes"]["far"].is_null()), (0, true));
@@ -278,6 +297,21 @@ fn a_machine_that_is_not_reached_keeps_its_nodes() {
     write(&pair.lab, "hosts/other.yaml", &file);
     pair.run("destroy", "other", &["--yes"]).exits(0);
     assert_eq!(pair.made_there(), 0);
+}
+
+/// Section 2: another machine is waited for as long as its own file says, whatever `-H` says of itself.
+#[test]
+fn another_machine_is_waited_for_as_its_own_file_says() {
+    let Some(pair) = Pair::new("  - {name: far, type: vm, host: other}\n") else { return };
+    let file = pair.lab.read("site-config/hosts/other.yaml");
+    let port = format!("ssh_port: {}", pair.other.port());
+    write(&pair.lab, "hosts/other.yaml", &(file.replace(&port, "ssh_port: 1") + "timeouts: {ssh: 1}\n"));
+    write(&pair.lab, "hosts/local.yaml", "driver: sandbox\ntimeouts: {ssh: 3600}\n");
+    let nodes = manifest("  - {name: far, type: vm, host: other}\n");
+    write(&pair.lab, "manifests/m.yaml", &(nodes + "settings: {timeout_buffer: 1}\n"));
+    let failed = pair.run("create", "local", &[]).exits(7).document();
+    assert!(failed.to_string().contains("other was not reached over SSH within 2s"), "{failed}");
+    write(&pair.lab, "hosts/other.yaml", &file);
 }
 
 /// Section 7: what is made for one site on another machine is not another site's to remove, whatever both call it.

@@ -41,11 +41,15 @@ fn kill_driver_while_it_makes(tree: &Tree) {
     child.wait().unwrap();
 }
 
-/// Section 10: a rollback leaves older nodes, also those in a node that it only looked at.
+/// Section 10: a rollback leaves older nodes, also those in a node that it only looked at, and whose clock is ahead.
 #[test]
 fn a_rollback_leaves_an_older_subtree() {
     let tree = Tree::new(QUAY);
     tree.run("create", &[]).exits(0);
+    let record = tree.root(&["quay", "crane"]).with_file_name("machine.json");
+    let mut ahead: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    ahead["created_at"] = "2199-01-01T00:00:00Z".into();
+    fs::write(&record, ahead.to_string()).unwrap();
     let before = tree.state()["nodes"].clone();
     write(&tree.lab, "manifests/m.yaml", &manifest(&format!("{QUAY}  - {{name: bad, type: vm}}\n")));
     let fault = "driver: sandbox\nfaults: [{node: bad, phase: create, delay_ms: 8000, error: no room}]\n";
@@ -232,6 +236,43 @@ fn an_orphan_in_a_node_goes_alone() {
     assert_eq!(row(&gone, "crane")["status"], "destroyed", "{gone}");
     assert_eq!(machines(&below), 0);
     assert_eq!(machines(&tree.lab.path("state")), 1, "quay stays");
+}
+
+/// Section 11: everything that goes is told, before and after, also what is in nodes that nobody describes any more.
+#[test]
+fn what_goes_with_a_node_is_listed() {
+    let tree = Tree::new(QUAY);
+    tree.run("create", &[]).exits(0);
+    let left = QUAY.lines().next().unwrap();
+    for (text, more) in
+        [("{{ nonsense\n".to_owned(), &[][..]), (manifest(&format!("{left}\n")), &["--only", "quay"][..])]
+    {
+        write(&tree.lab, "manifests/m.yaml", &text);
+        let planned = tree.run("destroy", &[&["--dry-run"], more].concat()).exits(0).document();
+        assert_eq!(statuses(&planned), all("pending", &["hook", "crane", "quay"]), "{planned}");
+        let rows: Vec<String> = planned["plan"].as_array().unwrap().iter().map(row_of_plan).collect();
+        assert_eq!(
+            rows,
+            [
+                "hook.destroy at quay after []",
+                "crane.destroy at quay after []",
+                r#"quay.destroy at local after ["crane.destroy","hook.destroy"]"#
+            ]
+        );
+        let words = ["destroy", "-M", "m", "-H", "local"];
+        let asked = tree.lab.run(words.into_iter().chain(more.iter().copied())).exits(6).stderr;
+        assert!(asked.contains("remove 3 nodes of m on local?"), "{asked}");
+    }
+    write(&tree.lab, "manifests/m.yaml", "{{ nonsense\n");
+    let gone = tree.run("destroy", &[]).exits(0).document();
+    assert_eq!(statuses(&gone), all("destroyed", &["hook", "crane", "quay"]), "{gone}");
+    assert_eq!(row(&gone, "hook")["parent"], "quay", "{gone}");
+}
+
+/// Returns task, place and what comes before of a row of a plan.
+fn row_of_plan(row: &Value) -> String {
+    let text = |key: &str| row[key].as_str().unwrap_or_default();
+    format!("{} at {} after {}", text("task"), text("at"), row["depends_on"])
 }
 
 /// Case 38: what a driver heard before it was killed is what the next one reports.

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use super::KEY;
 use super::world::World;
+use crate::cases_17_32::lab::{Running, wait_until};
 
 /// Returns the root of a node.
 fn root(world: &World, node: &str) -> PathBuf {
@@ -109,6 +111,24 @@ fn a_failed_verify_is_destroyed_all_the_same() {
     assert_eq!(phases(&found), ["create passed", "verify failed", "destroy passed"], "{found:#}");
     let checks = found["nodes"][0]["checks"].as_array().unwrap();
     assert!(checks.iter().any(|check| check["check"] == "ssh" && check["status"] == "failed"), "{checks:#?}");
+    assert_eq!(world.left(), Vec::<String>::new());
+}
+
+/// Section 13: a test that somebody goes on with writes its report where it was told to.
+#[test]
+fn a_test_that_goes_on_keeps_where_its_report_goes() {
+    let world = World::new();
+    world.host("local", "driver: sandbox\nboot_delay_ms: 300\n");
+    world.manifest("settings: {parallel: 2}\nnodes:\n- {name: n, type: vm, count: 8}\n");
+    let words = ["test", "-M", "m", "-H", "local", "--run-id", "r1", "--report-dir", "own-reports"];
+    let mut command = world.command(&words);
+    let run = Running::of(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    wait_until("some machines", || world.machine_ids().len() >= 2);
+    run.kill_hard();
+    let resumed = world.run(&["resume", "r1", "--json"]).exits(0).document();
+    let (found, path) = report(&resumed);
+    assert_eq!(path.parent(), Some(world.path("own-reports").as_path()), "{resumed}");
+    assert_eq!(phases(&found), ["create passed", "verify passed", "destroy passed"], "{found:#}");
     assert_eq!(world.left(), Vec::<String>::new());
 }
 
