@@ -222,14 +222,19 @@ fn the_page_is_seen_in_a_browser() {
     browser.open(&page);
     browser.until("document.readyState === 'complete'");
     assert!(!browser.text().contains("Nodes"), "{}", browser.text());
+    let submit = |program: &str| {
+        let job = json!({"node": "edge", "argv": [program, "a-word"]});
+        assert_eq!(serving.ask("POST", "/v1/jobs", &ann, &job.to_string()).status, 202);
+    };
+    submit("/bin/<b>");
     browser.trust("ann", &ann);
     browser.open(&page);
     browser.until_text("edge");
     assert_eq!(browser.ask("document.documentElement.scrollWidth <= innerWidth"), json!(true));
     browser.press("Jobs");
-    let job = json!({"node": "edge", "argv": ["/bin/<b>", "a-word"]});
-    assert_eq!(serving.ask("POST", "/v1/jobs", &ann, &job.to_string()).status, 202);
     browser.until_text("/bin/<b>");
+    submit("/bin/later");
+    browser.until_text("/bin/later");
     assert!(!browser.text().contains("a-word"), "{}", browser.text());
     browser.press("Runs");
     browser.until_text("There are no runs");
