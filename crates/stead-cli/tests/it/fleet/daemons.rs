@@ -294,7 +294,7 @@ pub(super) fn has_nix() -> bool {
     is_there
 }
 
-const SANDBOXES: &str = r#"{
+pub(super) const SANDBOXES: &str = r#"{
   outputs = { self }: let
     image = name: text: derivation {
       inherit name; system = "x86_64-linux"; builder = "/bin/sh";

@@ -1,6 +1,7 @@
 //! Acceptance cases of one master.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use stead_fleet::api::{
     WatcherReport,
 };
 use stead_fleet::events::{Ev, read};
-use stead_fleet::master::start;
+use stead_fleet::master::{Settings, start};
 use stead_fleet::store::{Embedded, FleetStore, Txn};
 use stead_model::fleet::InstanceKey;
 use stead_model::fleet::state::{HoldTarget, Outcome, Snapshot};
@@ -343,6 +344,83 @@ async fn what_fits_nowhere_waits_for_a_worker_and_drains_are_undone() {
     // Undone by the revert.
     publish_policy(&*master, 3, "").await;
     settle(&*master, &mut workers, is_converged).await;
+    running.stop().await;
+}
+
+/// Returns the keys of a store below `prefix`.
+async fn keys(dir: &Path, prefix: &str) -> Vec<String> {
+    let store = Embedded::open(&dir.join("master.db")).unwrap();
+    store.range(prefix, None).await.unwrap().entries.into_iter().map(|entry| entry.key).collect()
+}
+
+/// Section 6: a master that is to keep fewer generations than there are keeps the newest ones, those that are active, and every
+/// spec that something still runs.
+#[tokio::test]
+async fn a_shorter_history_keeps_what_is_needed() {
+    let dir = tempfile::tempdir().unwrap();
+    let web = |text: &str, rollout: &str| {
+        let mut specs = vms("default", &[("web", 1, rollout)]);
+        Arc::make_mut(&mut specs[0]).runtime.argv = vec![text.to_owned()];
+        specs
+    };
+    let paused = r#","rollout":{"pause":true}"#;
+    let running = master(dir.path()).await;
+    let first = running.handle();
+    let mut workers = [Worker::new("w1")];
+    workers[0].beat(&*first).await.unwrap();
+    accepted(&*first, 1, "edge", vms("edge", &[("cam", 1, "")])).await;
+    accepted(&*first, 2, "default", web("old", "")).await;
+    settle(&*first, &mut workers, is_converged).await;
+    for number in 3..=6 {
+        accepted(&*first, number, "default", web(&number.to_string(), paused)).await;
+    }
+    let acts = workers[0].acts.len();
+    running.stop().await;
+    assert_eq!(keys(dir.path(), "gen/").await.len(), 6);
+
+    let shorter = async || {
+        let store = Embedded::open(&dir.path().join("master.db")).unwrap();
+        start(Settings { history: 2, ..settings(Arc::new(store)) }).await.unwrap()
+    };
+    let goes_on = |shown: &Value| {
+        shown["workers"][0]["state"] == "ready" && shown["instances"].as_array().unwrap().len() == 2
+    };
+    for _ in 0..2 {
+        let running = shorter().await;
+        workers[0].session += 1;
+        settle(&*running.handle(), &mut workers, goes_on).await;
+        let again = publish(&*running.handle(), 6, "default", web("6", paused)).await.unwrap();
+        assert_eq!(again.outcome, Outcome::Duplicate);
+        running.stop().await;
+        assert_eq!(keys(dir.path(), "gen/").await, ["gen/default/5", "gen/default/6", "gen/edge/1"]);
+        assert_eq!(keys(dir.path(), "spec/web/").await.len(), 1, "what runs and is wanted no more");
+    }
+    assert_eq!(workers[0].acts.len(), acts, "{:?}", workers[0].acts);
+    let running = shorter().await;
+    workers[0].session += 1;
+    accepted(&*running.handle(), 7, "default", web("6", "")).await;
+    settle(&*running.handle(), &mut workers, is_converged).await;
+    assert_eq!(workers[0].acts[acts..], ["stop web/0", "start web/0"]);
+    accepted(&*running.handle(), 8, "default", web("6", "")).await;
+    settle(&*running.handle(), &mut workers, is_converged).await;
+    running.stop().await;
+    assert_eq!(keys(dir.path(), "spec/web/").await, Vec::<String>::new());
+}
+
+/// Section 6: a commit that is evaluated once more has the specs it had, unless `fleet.yaml` lets it have others.
+#[tokio::test]
+async fn a_commit_may_have_other_specs_where_that_is_allowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = master(dir.path()).await;
+    let master = running.handle();
+    accepted(&*master, 1, "default", vms("default", &[("web", 1, "")])).await;
+    accepted(&*master, 2, "default", vms("default", &[("web", 2, "")])).await;
+    let refused = publish(&*master, 1, "default", vms("default", &[("web", 3, "")])).await.unwrap();
+    let codes: Vec<&str> = refused.problems.iter().map(|problem| problem.code.as_str()).collect();
+    assert_eq!((refused.outcome, codes), (Outcome::Invalid, vec!["evaluation-not-deterministic"]));
+    accepted(&*master, 1, "default", vms("default", &[("web", 1, "")])).await;
+    publish_policy(&*master, 3, "policy: {requireSameSpecs: false}\n").await;
+    accepted(&*master, 1, "default", vms("default", &[("web", 3, "")])).await;
     running.stop().await;
 }
 

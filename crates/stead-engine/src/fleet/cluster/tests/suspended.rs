@@ -101,6 +101,32 @@ fn a_suspended_worker_stops_no_rollout() {
     assert_eq!((shown.state, shown.rollouts[0].state), (State::Converged, Phase::Done));
 }
 
+/// Section 10: a suspended worker is told that everything on it stays as it is, nobody else is, and it hears when that ends.
+#[test]
+fn a_suspended_worker_is_told_that_everything_stays() {
+    let (mut cluster, now) = settled();
+    let kept = place(&cluster);
+    let told = |cluster: &Cluster| {
+        WORKERS.map(|name| {
+            let assignment = cluster.assignment(&worker_name(name)).unwrap();
+            assert_eq!(assignment.instances.len(), 1);
+            (assignment.instances[0].frozen, assignment.revision)
+        })
+    };
+    let before = told(&cluster);
+    assert!(before.iter().all(|(frozen, _)| !frozen));
+    set_policy(&mut cluster, 2, suspended(&kept), now);
+    let during = told(&cluster);
+    for ((name, before), during) in WORKERS.iter().zip(&before).zip(&during) {
+        let is_kept = kept == worker_name(name);
+        assert_eq!((during.0, during.1 > before.1), (is_kept, is_kept), "{name}");
+    }
+    set_policy(&mut cluster, 3, FleetFile::default(), now);
+    let after = told(&cluster);
+    assert!(after.iter().all(|(frozen, _)| !frozen));
+    assert_ne!(after, during);
+}
+
 /// Section 8: the deadline of what was released and may then not be replaced begins anew once it may.
 #[test]
 fn a_deadline_begins_anew_when_a_freeze_ends() {
