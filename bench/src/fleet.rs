@@ -25,6 +25,7 @@ use crate::sample::{median, time};
 use crate::table::{Table, micros, millis};
 
 mod daemons;
+mod takeover;
 pub(crate) mod wire;
 
 /// Instances of each VM, and on each worker.
@@ -66,6 +67,7 @@ pub(crate) fn measure(effort: Effort, table: &mut Table) {
     );
     wire::measure(effort, table);
     daemons::measure(effort, table);
+    takeover::measure(effort, table);
     for (instances, many) in [(10_000, "10k"), (30_000, "30k")] {
         let shown = of_a_stored_master(instances, effort.samples()).shown;
         table.note(&per_status(many), micros(shown / instances as f64));

@@ -259,7 +259,7 @@ fn git(repo: &Path, words: &[&str]) {
 }
 
 /// A daemon that ends with this.
-struct Daemon(Child);
+pub(super) struct Daemon(pub(super) Child);
 
 impl Drop for Daemon {
     fn drop(&mut self) {
@@ -275,17 +275,22 @@ fn stead(directory: &Path, state: &str, words: &[&str]) -> Command {
     command
 }
 
-fn idle(effort: Effort, table: &mut Table) {
-    let directory = tempfile::tempdir().expect("a directory");
-    let place = directory.path();
-    let words = ["master", "--name", "m1", "--listen", "127.0.0.1:0", "--observe", "127.0.0.1:0", "--json"];
+/// Starts a master and returns it with what it says when it listens.
+pub(super) fn begin_master(directory: &Path, state: &str, words: &[&str]) -> (Daemon, serde_json::Value) {
     let mut child =
-        stead(place, "m", &words).stdout(Stdio::piped()).spawn().expect("a master can be started");
+        stead(directory, state, words).stdout(Stdio::piped()).spawn().expect("a master can be started");
     let mut line = String::new();
     let stdout = child.stdout.take().expect("it is piped");
     let master = Daemon(child);
     BufReader::new(stdout).read_line(&mut line).expect("the master says where it is");
-    let said: serde_json::Value = serde_json::from_str(&line).expect("it says it in JSON");
+    (master, serde_json::from_str(&line).expect("it says it in JSON"))
+}
+
+fn idle(effort: Effort, table: &mut Table) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path();
+    let words = ["master", "--name", "m1", "--listen", "127.0.0.1:0", "--observe", "127.0.0.1:0", "--json"];
+    let (master, said) = begin_master(place, "m", &words);
     let address = said["listen"].as_str().expect("an address").to_owned();
     let token = stead(place, "m", &["token", "mint", "--role", "worker", "--name", "w1"]).output();
     let file = place.join("token");
