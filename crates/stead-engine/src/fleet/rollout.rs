@@ -129,10 +129,11 @@ pub struct Decision {
 }
 
 impl Instance {
-    /// Whether it does its work: it runs what it may, is ready and has been for long enough.
+    /// Whether it does its work: it has a place, runs what it may, is ready and has been for long enough.
     pub fn is_available(&self, min_ready: Millis, now: Millis) -> bool {
         let Some(seen) = self.seen else { return false };
-        seen.is_running
+        self.is_assigned
+            && seen.is_running
             && seen.hash == Some(self.released)
             && seen.ready_since.is_some_and(|since| now.saturating_sub(since) >= min_ready)
     }

@@ -71,6 +71,19 @@ fn what_is_broken_goes_at_once_and_what_is_silent_waits() {
     assert_eq!(released(&[back, broken(1, NEW, 0)], Rollout::default()), [0]);
 }
 
+/// Section 8: what has no place is away, though a copy of it that leaves still works, and waits for one.
+#[test]
+fn what_has_no_place_is_away() {
+    let homeless = Instance { is_assigned: false, ..healthy(2, OLD) };
+    let instances = [healthy(0, OLD), healthy(1, OLD), homeless];
+    assert_eq!(released(&instances, Rollout::default()), Vec::<u32>::new());
+    let two = Rollout { max_unavailable: Amount::Count(2), ..Rollout::default() };
+    assert_eq!(released(&instances, two), [0]);
+    let canary = Rollout { canary: 1, max_unavailable: Amount::Count(3), ..Rollout::default() };
+    let first = Instance { is_assigned: false, ..healthy(0, NEW) };
+    assert_eq!(released(&[first, healthy(1, OLD)], canary), Vec::<u32>::new(), "a canary without a place");
+}
+
 #[test]
 fn canaries_go_alone() {
     let settings = Rollout { canary: 1, max_unavailable: Amount::Count(3), ..Rollout::default() };
@@ -229,7 +242,7 @@ fn the_budget_is_never_exceeded() {
                     2 => Instance { released: NEW, ..healthy(ordinal, OLD) },
                     _ => healthy(ordinal, hash),
                 };
-                Instance { is_frozen, ..instance }
+                Instance { is_frozen, is_assigned: !dice.one_in(8), ..instance }
             })
             .collect();
         let settings = Rollout {
