@@ -584,13 +584,13 @@ impl Executor {
         }
     }
 
-    /// Returns the failure of an operation whose host was lost: if it may have begun and cannot simply be done
-    /// again, a person has to decide.
+    /// Returns the failure of an operation without a result: if it may have begun and cannot simply be done again, a
+    /// person has to decide.
     fn lost(&self, lost: Lost, cx: &OpContext, writes: bool) -> Result<Ran, OpError> {
         let Lost { error, begun } = lost;
         let task = self.results.graph().index_of(cx.task.as_str());
         let is_idempotent = task.is_some_and(|task| self.plan.task(task).settings.idempotent);
-        if begun && writes && !is_idempotent && error.class == ErrorClass::Unreachable {
+        if begun && writes && !is_idempotent {
             let message = format!("{}; whether it ended there is not known", error.message);
             return Err(OpError { changed: true, ..OpError::new(ErrorClass::Interrupted, message) });
         }

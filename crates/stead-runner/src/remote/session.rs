@@ -1,7 +1,7 @@
 //! The conversation with one host's executor: many questions at once over one channel, which may be lost and found.
 //!
 //! One task owns the channel and every question without an answer. It beats every third of the lease, and when the
-//! channel is lost it connects anew until the lease ends. The session there has kept what was said meanwhile; here
+//! channel is lost it connects anew until the lease ends; one that brings nonsense ends the conversation. The session there has kept what was said meanwhile; here
 //! bytes that came already are recognised by their place.
 
 use std::collections::BTreeMap;
@@ -215,6 +215,8 @@ enum Ended {
     Bye,
     /// The channel is of no use any more; why, if it is known.
     Lost(String),
+    /// What answers says what no executor says: it would say it again.
+    Nonsense(String),
 }
 
 /// Frames for the channel of this number.
@@ -274,6 +276,7 @@ impl Conversation {
                         None => return,
                     }
                 }
+                Ended::Nonsense(why) => return self.give_up(&OpError::operation(why)),
             }
         }
     }
@@ -294,7 +297,9 @@ impl Conversation {
                         FrameKind::Bytes => {
                             if !self.take_bytes(frame.id, &frame.body) {
                                 let why = "the executor sent bytes out of turn";
-                                return Ended::Lost(with_last_words(why, &said, &mut attached.running).await);
+                                return Ended::Nonsense(
+                                    with_last_words(why, &said, &mut attached.running).await,
+                                );
                             }
                         }
                         FrameKind::Json => match Reply::read(&frame.body) {
@@ -311,7 +316,7 @@ impl Conversation {
                     Ok(None) => break,
                     Err(error) => {
                         let why = format!("the executor sent a bad frame: {error}");
-                        return Ended::Lost(with_last_words(&why, &said, &mut attached.running).await);
+                        return Ended::Nonsense(with_last_words(&why, &said, &mut attached.running).await);
                     }
                 }
             }
@@ -510,6 +515,13 @@ impl Conversation {
             }
             tokio::time::sleep(PAUSE).await;
         }
+        let message = format!("the executor was lost and not found again within its lease: {why}");
+        self.give_up(&OpError::new(ErrorClass::Unreachable, message));
+        None
+    }
+
+    /// Ends the conversation; everyone who waits is told why.
+    fn give_up(&mut self, error: &OpError) {
         // Closed first: whoever asks from now on begins a conversation of their own.
         self.asked.close();
         while let Ok(ask) = self.asked.try_recv() {
@@ -517,13 +529,11 @@ impl Conversation {
                 self.pending.insert(id, pending);
             }
         }
-        let message = format!("the executor was lost and not found again within its lease: {why}");
-        self.link.send_replace(Link::Gone(message.clone()));
+        self.link.send_replace(Link::Gone(error.message.clone()));
         let ids: Vec<u32> = self.pending.keys().copied().collect();
         for id in ids {
-            self.fail(id, OpError::new(ErrorClass::Unreachable, message.clone()));
+            self.fail(id, error.clone());
         }
-        None
     }
 
     /// Goes on with what the session knows; what it never received is sent again, unless it is another session.
@@ -584,7 +594,7 @@ async fn with_last_words(why: &str, said: &str, running: &mut crate::transport::
 }
 
 /// Keeps the end of what was said.
-fn keep_last(said: &mut String, bytes: &[u8]) {
+pub(super) fn keep_last(said: &mut String, bytes: &[u8]) {
     const KEPT: usize = 4 << 10;
     said.push_str(&String::from_utf8_lossy(bytes));
     if said.len() > 2 * KEPT {

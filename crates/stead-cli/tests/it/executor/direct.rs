@@ -59,6 +59,8 @@ pub(super) struct World {
     pub(super) groups: Mutex<Vec<u32>>,
     /// Whether connecting fails.
     pub(super) unreachable: std::sync::atomic::AtomicBool,
+    /// From where on everything that is said there arrives as nonsense.
+    pub(super) nonsense_from: Mutex<Option<&'static str>>,
 }
 
 /// Starts programs here.
@@ -109,7 +111,11 @@ impl Transport for Connection {
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         Ok(Running {
             stdin: given,
-            stdout: Box::pin(stdout),
+            stdout: Box::pin(Garbled {
+                stdout,
+                from: *self.1.nonsense_from.lock().unwrap(),
+                has_begun: false,
+            }),
             stderr: Box::pin(stderr),
             process: Box::new(Started(child)),
         })
@@ -125,6 +131,32 @@ impl Transport for Connection {
 
     async fn forward(&self, _: Forward) -> Result<Forwarded, TransportError> {
         Err(lost("not needed"))
+    }
+}
+
+/// What a program says, as it arrives.
+struct Garbled {
+    stdout: tokio::process::ChildStdout,
+    from: Option<&'static str>,
+    has_begun: bool,
+}
+
+impl tokio::io::AsyncRead for Garbled {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = std::pin::Pin::new(&mut self.stdout).poll_read(cx, buffer);
+        let new = &mut buffer.filled_mut()[before..];
+        let begins = |from: &str| new.windows(from.len()).any(|bytes| bytes == from.as_bytes());
+        let begins = self.from.is_some_and(begins);
+        self.has_begun |= begins;
+        if self.has_begun {
+            new.fill(0xff);
+        }
+        polled
     }
 }
 

@@ -267,3 +267,30 @@ async fn two_drivers_do_not_write_to_one_target_at_once() {
     assert_eq!(held.exit_code, ExitCode::Success, "{held:#?}");
     assert!(place.path("target/b").exists());
 }
+
+/// Section 3: a frame that is wrong is an error. It would be wrong again, so nobody connects anew to hear it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_frame_is_an_error_and_is_not_asked_for_again() {
+    let mut place = Place::new();
+    place.lease = Duration::from_secs(2);
+    place.warm().await;
+    let file = json!({"path": place.target("f")});
+    for (from, operation, params, class) in [
+        ("\"result\"", "file.present", file, ErrorClass::Operation),
+        // Whether it went on is not known.
+        ("\"out\"", "command.shell", json!({"script": "echo hello; sleep 600"}), ErrorClass::Interrupted),
+    ] {
+        *place.world.nonsense_from.lock().unwrap() = Some(from);
+        place.world.started.lock().unwrap().clear();
+        let report = place
+            .run(|plan| {
+                plan.op("x", op(operation, params)).on("web1");
+            })
+            .await;
+        let row = &report.tasks[0];
+        assert_eq!(row.class, Some(class), "{row:#?}");
+        assert!(row.error.as_ref().unwrap().contains("the executor sent a bad frame"), "{row:#?}");
+        assert_eq!(place.world.started.lock().unwrap().len(), 1, "one connection");
+        Place::until("what it left is gone", || place.sessions_left() == 0);
+    }
+}
