@@ -14,6 +14,9 @@ const AFTER_MARK: &str = r#"while IFS= read -r line; do [ "$line" = "$0" ] && ex
 /// Ends the lines that are not for the command. Not a password: it has a space at its end.
 const MARK: &str = "stead-go ";
 
+/// What `sudo` says when it wants a password. It says it again if the one it got was wrong.
+const PROMPT: &str = "stead: the password of the account\n";
+
 /// An account to change to, with its password. No `Debug`: that is secret.
 #[derive(Clone)]
 pub struct Account {
@@ -30,7 +33,7 @@ impl Account {
         let mut wrapped: Vec<OsString> = match (self.to.method, &self.password) {
             (BecomeMethod::Sudo, None) => vec!["sudo".into(), "-n".into()],
             // A cached permission would leave the password unread; the mark copes with that too.
-            (BecomeMethod::Sudo, Some(_)) => vec!["sudo".into(), "-S".into(), "-p".into(), "".into()],
+            (BecomeMethod::Sudo, Some(_)) => vec!["sudo".into(), "-S".into(), "-p".into(), PROMPT.into()],
             (BecomeMethod::Doas, None) => vec!["doas".into(), "-n".into()],
             (BecomeMethod::Doas, Some(_)) => vec!["doas".into()],
         };
@@ -53,6 +56,7 @@ impl Account {
             BecomeMethod::Sudo => "sudo",
             BecomeMethod::Doas => "doas",
         };
+        let said = said.replace(PROMPT, "");
         let said = said.trim();
         let said = if said.is_empty() { "it said nothing" } else { said };
         let what = match &self.password {
@@ -61,6 +65,11 @@ impl Account {
         };
         OpError::permanent(format!("{program} refuses to change the account: {said}; {what}"))
     }
+}
+
+/// Whether who said this asks for the password once more: the one it got was wrong, and there is no other.
+pub(crate) fn asks_again(said: &str) -> bool {
+    said.matches(PROMPT).count() > 1
 }
 
 /// Returns a command as `account`, if one is given, with input to come after what is returned.
@@ -85,7 +94,7 @@ mod tests {
         let (argv, input) = account.wrap(vec!["id".into()]);
         let text: Vec<_> = argv.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         assert!(!text.iter().any(|word| word.contains("hush")), "{text:?}");
-        assert_eq!(&text[..6], ["sudo", "-S", "-p", "", "-u", "web"]);
+        assert_eq!(&text[..6], ["sudo", "-S", "-p", PROMPT, "-u", "web"]);
         assert_eq!(input, b"hush-hush\nstead-go \n");
         let (argv, input) = Account { password: None, ..account }.wrap(vec!["id".into()]);
         assert_eq!((argv[1].to_str(), input.as_slice()), (Some("-n"), &b"stead-go \n"[..]));

@@ -14,9 +14,10 @@ use crate::clock;
 use crate::operation::OpError;
 use crate::transport::{Running, Transport, TransportError};
 
-use super::become_account::{Account, command};
+use super::become_account::{Account, asks_again, command};
 use super::binary::{Binaries, Binary, Packing, own_arch};
 use super::bring;
+use super::session::keep_last;
 
 const PROBE: &str = include_str!("probe.sh");
 
@@ -135,6 +136,10 @@ impl Opening<'_> {
         let mut buffer = vec![0; 4 << 10];
         let mut begun = false;
         let mut answered = 0;
+        let mut errors = [0; 512];
+        let mut said = String::new();
+        let mut asking = self.account.filter(|account| account.password.is_some());
+        let mut deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             while let Some(line) = take_line(&mut inbox) {
                 let length = line.len() + 1;
@@ -155,6 +160,11 @@ impl Opening<'_> {
                     _ => {}
                 }
             }
+            if begun {
+                // Who changes the account is through; errors from now on are for those who come after.
+                asking = None;
+                said.clear();
+            }
             if begun && answered + inbox.rest().len() > NOISE {
                 return Err(OpError::operation(format!(
                     "it says more than {NOISE} bytes about itself before the executor begins"
@@ -165,14 +175,29 @@ impl Opening<'_> {
                     "its login prints more than {NOISE} bytes before a command begins"
                 )));
             }
-            let read = tokio::time::timeout(PATIENCE, running.stdout.read(&mut buffer)).await;
-            match read {
-                Ok(Ok(n)) if n > 0 => inbox.push(buffer.get(..n).unwrap_or_default()),
-                Ok(_) => return Err(self.silent(running, begun).await),
-                Err(_) => {
+            tokio::select! {
+                // Who asks does so before anything else is said.
+                biased;
+                () = tokio::time::sleep_until(deadline) => {
                     let message = format!("no answer within {} s", PATIENCE.as_secs());
                     return Err(OpError::new(ErrorClass::Unreachable, message));
                 }
+                read = running.stderr.read(&mut errors), if asking.is_some() => match (read, asking) {
+                    (Ok(n @ 1..), Some(account)) => {
+                        keep_last(&mut said, errors.get(..n).unwrap_or_default());
+                        if asks_again(&said) {
+                            return Err(account.refusal(&said));
+                        }
+                    }
+                    (Ok(_) | Err(_), _) => asking = None,
+                },
+                read = running.stdout.read(&mut buffer) => match read {
+                    Ok(n @ 1..) => {
+                        inbox.push(buffer.get(..n).unwrap_or_default());
+                        deadline = tokio::time::Instant::now() + PATIENCE;
+                    }
+                    Ok(_) | Err(_) => return Err(self.silent(running, begun, said).await),
+                },
             }
         }
     }
@@ -187,9 +212,9 @@ impl Opening<'_> {
         given.await.or(Ok(()))
     }
 
-    /// Returns why the probe said nothing.
-    async fn silent(&self, mut running: Running, begun: bool) -> OpError {
-        let said = last_lines(&mut running).await;
+    /// Returns why the probe said nothing more; `said` is what was heard of errors so far.
+    async fn silent(&self, mut running: Running, begun: bool, said: String) -> OpError {
+        let said = said + &last_lines(&mut running).await;
         match self.account {
             Some(account) if !begun => account.refusal(&said),
             _ if said.is_empty() => {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use stead_testkit::container::inside;
 use stead_testkit::sshd::{self, Sshd};
 
 use super::direct::Place;
@@ -416,4 +417,36 @@ fn another_account_of_this_machine_runs_in_a_child() {
         fs::read_dir(path("base/run")).unwrap().flatten().filter(|entry| entry.path().is_dir()).count(),
         0
     );
+}
+
+/// Section 3: the real `sudo` asks again when a password is wrong. That is its refusal, and nothing is waited for.
+#[test]
+fn a_wrong_password_is_refused_by_the_real_sudo() {
+    inside(|| {
+        let account = "useradd --shell /bin/sh --password \"$(openssl passwd -6 'open sesame')\" zoe
+            echo 'zoe ALL=(ALL) ALL' >/etc/sudoers.d/zoe; chmod 440 /etc/sudoers.d/zoe";
+        assert!(Command::new("/bin/sh").args(["-ec", account]).status().unwrap().success());
+        let zoe = sshd::Account { user: Some("zoe".to_owned()), ..sshd::Account::default() };
+        let site = Site::with(Sshd::builder().account(zoe).start());
+        let inventory = format!(
+            "api_version: v1\nhosts:\n  web1: {{transport: \"{}\", workdir: /srv/base, become: sudo, \
+             become_password: {{env: PASSWORD}}}}\n",
+            site.sshd.spec_text()
+        );
+        fs::write(site.path("inventory.yaml"), inventory).unwrap();
+        site.plan("  - {name: who, shell: 'id -u; cat'}\n");
+        let run = |password: &str| {
+            let mut command = site.command(&["plan", "run", "p.yaml", "--json"]);
+            let output = command.env("PASSWORD", password).output().unwrap();
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            report["tasks"][0].clone()
+        };
+        let row = run("open sesame");
+        assert_eq!(row["data"]["stdout"], "0\n", "{row:#}");
+        let row = run("close sesame");
+        assert_eq!(row["class"], "permanent", "{row:#}");
+        let error = row["error"].as_str().unwrap();
+        assert!(error.contains("sudo refuses") && error.contains("`become_password`"), "{error}");
+        assert!(!error.contains("sesame") && !error.contains("stead:"), "{error}");
+    });
 }
