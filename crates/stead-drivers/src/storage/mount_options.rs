@@ -14,7 +14,8 @@ const ACCESS_TIMES: &[&str] = &["noatime", "relatime", "strictatime"];
 /// What a list of options asks for, as far as the kernel can show it.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
-    /// By the name of the default: whether its opposite holds.
+    /// By the name of the default: whether its opposite holds. A directory that is bound has those of its file system
+    /// where nothing is said.
     switches: BTreeMap<&'static str, bool>,
     access_time: Option<String>,
     values: BTreeMap<String, String>,
@@ -22,11 +23,7 @@ struct Asked {
 
 impl Asked {
     fn of(options: &str) -> Self {
-        let mut asked = Self {
-            switches: SWITCHES.iter().map(|(default, _)| (*default, false)).collect(),
-            access_time: None,
-            values: BTreeMap::new(),
-        };
+        let mut asked = Self { switches: BTreeMap::new(), access_time: None, values: BTreeMap::new() };
         for option in options.split(',') {
             if matches!(option, "user" | "users" | "group" | "owner") {
                 for default in ["suid", "dev"] {
@@ -47,6 +44,11 @@ impl Asked {
             }
             if let Some((name, value)) = option.split_once('=') {
                 asked.values.insert(name.to_owned(), canonical(name, value));
+            }
+        }
+        if !is_bind(options) {
+            for (default, _) in SWITCHES {
+                asked.switches.entry(default).or_insert(false);
             }
         }
         asked
@@ -81,13 +83,25 @@ pub(super) fn differ(options: &str, shown: &str) -> bool {
         // A share of the memory is shown as a size.
         !value.ends_with('%') && shown.values.get(name).is_some_and(|shown| shown != value)
     };
-    asked.switches != shown.switches || access_time || asked.values.iter().any(value)
+    let switch = |(name, holds): (&&'static str, &bool)| shown.switches.get(name) != Some(holds);
+    asked.switches.iter().any(switch) || access_time || asked.values.iter().any(value)
 }
 
 /// Returns the options that give a mount back what the kernel shows of it.
 pub(super) fn complete(shown: &str) -> String {
     let has_access_time = shown.split(',').any(|option| ACCESS_TIMES.contains(&option));
     if has_access_time { shown.to_owned() } else { format!("{shown},strictatime") }
+}
+
+/// Returns those of the options that belong to a mount, and not to its file system.
+pub(super) fn of_mount(options: &str) -> String {
+    let is_own = |option: &&str| {
+        let is_switch = SWITCHES.iter().any(|(default, opposite)| [default, opposite].contains(&option));
+        (is_switch && !matches!(*option, "async" | "sync"))
+            || ACCESS_TIMES.contains(option)
+            || *option == "nodiratime"
+    };
+    options.split(',').filter(is_own).collect::<Vec<_>>().join(",")
 }
 
 /// Whether a list of options asks for a bind mount.
@@ -116,9 +130,13 @@ mod tests {
             ("user", "rw,nosuid,nodev,noexec,relatime", false),
             ("user,exec", "rw,nosuid,nodev,relatime", false),
             ("uid=7", "rw,relatime", false),
+            ("bind", "rw,nosuid,relatime", false),
+            ("bind,ro", "rw,nosuid,relatime", true),
+            ("bind,suid", "rw,nosuid,relatime", true),
         ] {
             assert_eq!(differ(options, shown), differs, "{options} | {shown}");
         }
         assert!(!differ(&complete("rw,nosuid"), "rw,nosuid") && differ(&complete("rw"), "rw,relatime"));
+        assert_eq!(of_mount("ro,nosuid,relatime,errors=continue,sync"), "ro,nosuid,relatime");
     }
 }

@@ -77,7 +77,7 @@ impl Configure for MountPresent {
         table.set(&Line::new(&device, path, &fstype, &listed));
         setup.content(fstab::PATH, table.into_bytes())?;
         if params.flag("mounted", true) {
-            let mount = Mount { device, fstype, options, complete: false };
+            let mount = Mount { device, fstype, options, ..Mount::default() };
             setup.wish(Live::Mount(point), mount.to_value())?;
         }
         Ok(())

@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 use stead_model::ErrorClass;
 use stead_runner::operation::OpContext;
 use stead_testkit::container::inside;
-use stead_testkit::context::context;
+use stead_testkit::context::{context, params};
+use stead_testkit::flow::{params_of, run as carry_out};
 use stead_testkit::system_cases::configuration::{ANN, AUTHORITY, put};
 use stead_testkit::tree::{Depth, difference, snapshot};
 
 use crate::configuration::cases;
 use crate::contract::sh;
-use crate::state::{check, run};
+use crate::state::{check, operation, run};
 
 pub(crate) fn said(script: &str) -> String {
     let out = Command::new("/bin/sh").arg("-c").arg(script).output().unwrap();
@@ -343,6 +344,52 @@ fn changed_mount_options_remount() {
         assert!(run(&cx, "mount.absent", json!({"path": "/mnt"})).unwrap().changed);
         assert!(!run(&cx, "mount.absent", json!({"path": "/mnt"})).unwrap().changed);
         assert_eq!(said("findmnt -rno SOURCE /mnt"), "");
+    });
+}
+
+/// Section 8: a directory that is bound to another place is compared with what is there, and comes back as itself.
+#[test]
+fn a_bound_directory_is_compared_and_comes_back() {
+    inside(|| {
+        let cx = context(Path::new("/"));
+        sh(
+            Path::new("/"),
+            "for name in one two; do mkdir -p /srv/$name/deep; echo $name >/srv/$name/name; done",
+        );
+        let bound =
+            |device: &str| json!({"path": "/mnt", "device": device, "fstype": "none", "options": "bind,ro"});
+        let shown = || said("cat /mnt/name; findmnt -rno OPTIONS /mnt | cut -d, -f1");
+        for (device, name) in [("/srv/one", "one"), ("/srv/two", "two"), ("/srv/../srv/one", "one")] {
+            assert!(run(&cx, "mount.present", bound(device)).unwrap().changed, "{device}");
+            assert_eq!(shown(), format!("{name}\nro\n"));
+            assert!(!run(&cx, "mount.present", bound(device)).unwrap().changed, "{device}");
+        }
+        // Taken away by hand, and another one put there.
+        sh(Path::new("/"), "umount /mnt; mount --bind /srv/two /mnt");
+        assert!(run(&cx, "mount.present", bound("/srv/one")).unwrap().changed);
+        assert_eq!(shown(), "one\nro\n");
+
+        // A file system that has no device to mount anew, and a directory in it.
+        sh(
+            Path::new("/"),
+            "umount /mnt; mkdir /srv/memory; mount -t tmpfs none /srv/memory; mkdir /srv/memory/deep
+            echo whole >/srv/memory/name; echo deep >/srv/memory/deep/name",
+        );
+        for (device, name) in [("/srv/memory", "whole"), ("/srv/memory/deep", "deep"), ("/srv/two", "two")] {
+            sh(Path::new("/"), &format!("mount --bind -o ro {device} /mnt"));
+            let (absent, values) = (operation("mount.absent"), params(json!({"path": "/mnt"})));
+            let ran = carry_out(absent.as_ref(), &cx, &values).unwrap();
+            assert_eq!(shown(), "", "{device}");
+            let inverse = absent.inverse(&values, &ran.before).unwrap();
+            carry_out(operation(inverse.operation.as_str()).as_ref(), &cx, &params_of(&inverse)).unwrap();
+            assert_eq!(shown(), format!("{name}\nro\n"), "{device}");
+            sh(Path::new("/"), "umount /mnt");
+        }
+        // A directory of it is not the file system.
+        sh(Path::new("/"), "mount --bind /srv/memory/deep /mnt");
+        let whole = json!({"path": "/mnt", "device": "none", "fstype": "tmpfs", "options": "size=1m"});
+        assert!(run(&cx, "mount.present", whole).unwrap().changed);
+        assert_eq!(said("ls -A /mnt"), "");
     });
 }
 
