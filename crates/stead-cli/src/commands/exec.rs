@@ -38,7 +38,9 @@ struct Task {
 
 pub(super) fn run(args: &ExecArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
     let Reached { mut inventory, targets: wanted } = reached(args, settings)?;
-    let limit = source::limit(&args.inventory)?;
+    let limit = source::limit(&args.inventory, &inventory)?;
+    limit.say(output);
+    let limit = limit.exprs;
     if args.list {
         return list::run(args, &inventory, &limit, output);
     }

@@ -58,11 +58,12 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     let is_given = is_given || given.nodes.manifest.is_some() || given.nodes.host.is_some();
     let hosts = if is_given { given } else { &recorded };
     let inventory = source::inventory(hosts, &base_dir, settings)?.inventory;
+    let limit = source::limit(hosts, &inventory)?;
     let state_dir = bundle.parent().and_then(Path::parent).unwrap_or(&settings.state_dir.path);
     let mut runner = Runner::new(stead_drivers::Drivers::standard())
         .record_in(state_dir)
         .inventory(inventory)
-        .limit(source::limit(hosts)?)
+        .limit(limit.exprs)
         .environment(settings.environment.to_map())
         .leave_out(left_out.clone())
         .provenance(Provenance {
@@ -77,6 +78,9 @@ pub(super) fn run(args: &ResumeArgs, settings: &Settings, output: &mut Output) -
     runner = runner.parent_runs(settings.parent_runs.clone());
     if let Some(warning) = warning {
         runner = runner.warn("plan/source-gone", warning);
+    }
+    for warning in limit.warnings {
+        runner = runner.warn(warning.code, warning.text);
     }
     let shown =
         Shown::new(&args.output, Differences::Hidden, Recorded::In(bundle.clone()), settings, output)?;

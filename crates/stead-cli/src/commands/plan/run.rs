@@ -18,6 +18,7 @@ use crate::settings::Settings;
 pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) -> Result<ExitCode, Failure> {
     let hosts = source::inventory(&args.inventory, &source::base_dir(&args.file, settings), settings)?;
     let loaded = source::load(&args.file, &(&args.vars).into(), Some(&hosts.inventory), settings)?;
+    let limit = source::limit(&args.inventory, &hosts.inventory)?;
     let left_out = compile::select(&loaded.compiled, &args.only)
         .map_err(|error| Failure::caused_by(FailureKind::Usage, error))?;
 
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     let diff = if args.diff { Differences::Shown } else { Differences::Hidden };
     let mut runner = Runner::new(stead_drivers::Drivers::standard())
         .inventory(hosts.inventory.clone())
-        .limit(source::limit(&args.inventory)?)
+        .limit(limit.exprs)
         .environment(settings.environment.to_map())
         .durability(durability(args.durability))
         .leave_out(left_out.clone());
@@ -52,6 +53,9 @@ pub(crate) fn run(args: &PlanRunArgs, settings: &Settings, output: &mut Output) 
     }
     for warning in &loaded.compiled.warnings {
         runner = runner.warn(warning.code, format!("{}: {}", warning.place, warning.message));
+    }
+    for warning in limit.warnings {
+        runner = runner.warn(warning.code, warning.text);
     }
     let meta = hosts.recorded_in(PlanMeta {
         plan: loaded.compiled.plan.name.to_string(),

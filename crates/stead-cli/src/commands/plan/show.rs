@@ -18,7 +18,7 @@ pub(crate) fn run(
     let base_dir = source::base_dir(&args.file, settings);
     let inventory = source::inventory(&args.inventory, &base_dir, settings)?.inventory;
     let loaded = source::load(&args.file, &(&args.vars).into(), Some(&inventory), settings)?;
-    source::limit(&args.inventory)?;
+    source::limit(&args.inventory, &inventory)?.say(output);
     let compiled = loaded.compiled;
     if !compiled.warnings.is_empty() {
         let warnings = Diagnostics(compiled.warnings.clone());

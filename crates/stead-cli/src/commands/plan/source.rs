@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stead_engine::compile::{Catalogue, CompiledPlan, Inputs, VarFlag, is_usage, plan_file};
-use stead_engine::target::TargetExpr;
+use stead_engine::target::{HostSet, TargetExpr};
 use stead_model::bundle::{NodesOrigin, PlanMeta};
 use stead_model::diagnostic::{Place, Source};
 use stead_model::inventory::{Host, Inventory};
+use stead_model::report::Warning;
 use stead_model::yaml::{self, Codes};
 use stead_model::{Diagnostic, Diagnostics, HostName, diagnostic};
 
@@ -20,6 +21,7 @@ use crate::args::{InventoryArgs, PlanSource, VarArgs};
 use crate::commands::nodes;
 use crate::commands::site::{self, SiteDir};
 use crate::failure::{Failure, FailureKind};
+use crate::output::Output;
 use crate::settings::Settings;
 
 /// One byte more than the largest file, so that a longer one is noticed and not read to its end.
@@ -210,10 +212,38 @@ fn together(
     Ok(inventory)
 }
 
-/// Returns the target expression of `--limit`, if it is given.
-pub(crate) fn limit(args: &InventoryArgs) -> Result<Vec<TargetExpr>, Failure> {
-    let parsed = args.limit.as_deref().map(TargetExpr::parse).transpose();
-    Ok(parsed.map_err(|error| Failure::caused_by(FailureKind::Usage, error))?.into_iter().collect())
+/// What `--limit` says.
+#[derive(Debug, Default)]
+pub(crate) struct Limit {
+    /// Its expression, if it is given.
+    pub(crate) exprs: Vec<TargetExpr>,
+    /// What is to be known of it: labels and globs that match no host.
+    pub(crate) warnings: Vec<Warning>,
+}
+
+impl Limit {
+    /// Says what is to be known of it, for commands without a report that would.
+    pub(crate) fn say(&self, output: &Output) {
+        for Warning { code, text, .. } in &self.warnings {
+            output.err.print_line(&format!("[warning] {code}: {text}"));
+        }
+    }
+}
+
+/// Returns what `--limit` says of the hosts of `inventory`; a host that it names must be one of them.
+pub(crate) fn limit(args: &InventoryArgs, inventory: &Inventory) -> Result<Limit, Failure> {
+    let Some(text) = args.limit.as_deref() else { return Ok(Limit::default()) };
+    let expr = TargetExpr::parse(text).map_err(|error| Failure::caused_by(FailureKind::Usage, error))?;
+    let hosts = HostSet::from(inventory);
+    let unknown = expr.unknown_hosts(&hosts);
+    if let Some(first) = unknown.first() {
+        let text = unknown.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        return Err(Failure::new(FailureKind::Usage, format!("--limit: {text}")).code(first.code()));
+    }
+    let warn = |unmatched: String| {
+        Warning::new("reach/no-match", format!("--limit: `{unmatched}` matches no host of the inventory"))
+    };
+    Ok(Limit { warnings: expr.unmatched(&hosts).into_iter().map(warn).collect(), exprs: vec![expr] })
 }
 
 /// Reads files that a person named, every unreadable one reported.

@@ -174,6 +174,38 @@ fn a_run_that_is_resumed_keeps_its_limit() {
     }
 }
 
+/// Section 5: a host that `--limit` names and that there is not is an error of the command line; a label or glob that
+/// matches none is a warning.
+#[test]
+fn a_limit_to_hosts_that_there_are_not_is_told() {
+    let site = Site::of("  web1: {transport: local, labels: {role: web}}\n  db1: local\n");
+    site.write(
+        "p.yaml",
+        "api_version: v1\nname: p\ntasks: [{name: a, target: _all, shell: 'echo >> ran'}]\n",
+    );
+    let plan = ["plan", "run", "p.yaml", "--json", "--limit"];
+    let shown = ["plan", "show", "p.yaml", "--limit"];
+    let listed = ["exec", "_all", "--list", "--limit"];
+    for command in [&plan[..], &shown, &listed, &["exec", "_all", "--limit"]] {
+        let limited = |limit: &str| {
+            let then: &[&str] = if command.len() == 3 { &["--", "true"] } else { &[] };
+            site.run(&[command, &[limit], then].concat())
+        };
+        let told = limited("wbe1,db1").exits(2);
+        let said = format!("{}{}", told.stdout, told.stderr);
+        assert!(said.contains("there is no host `wbe1`: did you mean `web1`?"), "{command:?}: {said}");
+        for limit in ["web1,role:wbe", "web1,wbe*"] {
+            let told = limited(limit).exits(0);
+            let said = format!("{}{}", told.stdout, told.stderr);
+            assert!(said.contains("reach/no-match") && said.contains(&limit[5..]), "{command:?}: {said}");
+        }
+    }
+    assert_eq!(std::fs::read_to_string(site.file("ran")).unwrap(), "\n\n", "only what was limited well");
+    let run = site.run(&["plan", "run", "p.yaml", "--json"]).exits(0).json()["run_id"].clone();
+    let told = site.run(&["resume", run.as_str().unwrap(), "--limit", "wbe1"]).exits(2);
+    assert!(told.stderr.contains("did you mean `web1`?"), "{}", told.stderr);
+}
+
 /// Section 2: a host key that is not checked and a secret in the text are warned of on every run that reaches them.
 #[test]
 fn runs_warn_of_secrets_in_transports_and_of_unchecked_keys() {
