@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use russh::keys::agent::AgentIdentity;
 use russh::keys::agent::client::AgentClient;
+use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Certificate, HashAlg, PrivateKey, PublicKey};
 use stead_model::transport::SecretSource;
 use tokio::net::UnixStream;
@@ -35,6 +36,8 @@ pub(super) enum Candidate {
     Key { path: PathBuf, key: Arc<PrivateKey> },
     /// A certificate for a key of a file.
     Certificate { path: PathBuf, key: Arc<PrivateKey>, certificate: Box<Certificate> },
+    /// A certificate of a file, for a key that only the agent has.
+    AgentCertificate { path: PathBuf, key: Box<PublicKey>, certificate: Box<Certificate> },
     /// A password.
     Password(String),
 }
@@ -58,7 +61,23 @@ impl Candidate {
             Self::Certificate { path, key, .. } => {
                 format!("the certificate {} of {}", path.display(), key.fingerprint(HashAlg::Sha256))
             }
+            Self::AgentCertificate { path, key, .. } => {
+                let key = key.fingerprint(HashAlg::Sha256);
+                format!("the certificate {} of the agent's key {key}", path.display())
+            }
             Self::Password(_) => "the password".to_owned(),
+        }
+    }
+
+    /// Returns the key, if it is one of the agent.
+    fn agent_key(&self) -> Option<&KeyData> {
+        match self {
+            Self::Agent(identity) => Some(match identity.as_ref() {
+                AgentIdentity::PublicKey { key, .. } => key.key_data(),
+                AgentIdentity::Certificate { certificate, .. } => certificate.public_key(),
+            }),
+            Self::AgentCertificate { key, .. } => Some(key.key_data()),
+            Self::Key { .. } | Self::Certificate { .. } | Self::Password(_) => None,
         }
     }
 }
@@ -89,7 +108,7 @@ pub(super) async fn collect(
     agent: Option<&mut Agent>,
 ) -> Candidates {
     let mut found = Candidates::default();
-    let mut files = Vec::new();
+    let mut own = Own::default();
     for (path, asked) in settings
         .identities
         .iter()
@@ -97,30 +116,35 @@ pub(super) async fn collect(
         .chain(settings.default_identities.iter().map(|path| (path, false)))
     {
         match keys.load(path, settings, around).await {
-            Ok(Some(key)) => files.push((path.clone(), key)),
+            Ok(Some(Half::Private(key))) => own.files.push((path.clone(), key)),
+            Ok(Some(Half::Public(key))) => own.public.push((path.clone(), key)),
             Ok(None) if asked => found.problems.push(format!("the key {} is not there", path.display())),
             Ok(None) => {}
             Err(problem) => found.problems.push(problem),
         }
     }
-    if let Some(agent) = agent {
-        collect_agent(settings, keys, agent, &files, &mut found).await;
-    }
-    for (path, key) in files {
-        for certificate_path in certificate_paths(settings, &path) {
-            match keys.certificate(&certificate_path).await {
-                Ok(Some(certificate)) if certificate.public_key() == key.public_key().key_data() => {
-                    found.list.push(Candidate::Certificate {
-                        path: certificate_path,
-                        key: Arc::clone(&key),
-                        certificate: Box::new(certificate),
-                    });
-                }
-                Ok(_) => {}
-                Err(problem) => found.problems.push(problem),
-            }
+    for path in certificate_paths(settings) {
+        match keys.certificate(&path).await {
+            Ok(certificate) => own.certificates.extend(certificate.map(|certificate| (path, certificate))),
+            Err(problem) => found.problems.push(problem),
         }
-        found.list.push(Candidate::Key { path, key });
+    }
+    if let Some(agent) = agent {
+        collect_agent(settings, keys, agent, &own, &mut found).await;
+    }
+    for (path, key) in &own.public {
+        let is_in_agent = found.list.iter().any(|candidate| candidate.agent_key() == Some(key.key_data()));
+        if !is_in_agent {
+            let message = format!("{} is a public key, and no agent has the private one", path.display());
+            found.problems.push(message);
+        }
+    }
+    for (path, key) in &own.files {
+        for (path, certificate) in own.certificates_of(key.public_key().key_data()) {
+            let (path, certificate) = (path.clone(), Box::new(certificate.clone()));
+            found.list.push(Candidate::Certificate { path, key: Arc::clone(key), certificate });
+        }
+        found.list.push(Candidate::Key { path: path.clone(), key: Arc::clone(key) });
     }
     if let Some(source) = &settings.password {
         match secret::read(source, around) {
@@ -131,11 +155,30 @@ pub(super) async fn collect(
     found
 }
 
+/// What files of the account hold.
+#[derive(Default)]
+struct Own {
+    files: Vec<(PathBuf, Arc<PrivateKey>)>,
+    /// Public keys that stand for those of an agent.
+    public: Vec<(PathBuf, Box<PublicKey>)>,
+    certificates: Vec<(PathBuf, Certificate)>,
+}
+
+impl Own {
+    fn certificates_of<'a>(&'a self, key: &'a KeyData) -> impl Iterator<Item = &'a (PathBuf, Certificate)> {
+        self.certificates.iter().filter(move |(_, certificate)| certificate.public_key() == key)
+    }
+
+    fn has(&self, key: &KeyData) -> bool {
+        self.files.iter().any(|(_, own)| own.public_key().key_data() == key)
+    }
+}
+
 async fn collect_agent(
     settings: &Settings,
     keys: &KeyFiles,
     agent: &mut Agent,
-    files: &[(PathBuf, Arc<PrivateKey>)],
+    own: &Own,
     found: &mut Candidates,
 ) {
     let identities = match keys.of_agent(settings, agent).await {
@@ -148,22 +191,46 @@ async fn collect_agent(
             let public = keys.text(&PathBuf::from(format!("{}.pub", path.display()))).await;
             wanted.extend(public.ok().flatten().and_then(|text| PublicKey::from_openssh(&text).ok()));
         }
-        wanted.extend(files.iter().map(|(_, key)| key.public_key().clone()));
+        wanted.extend(own.files.iter().map(|(_, key)| key.public_key().clone()));
+        wanted.extend(own.public.iter().map(|(_, key)| PublicKey::clone(key)));
     }
     for identity in identities {
         let data = match &identity {
             AgentIdentity::PublicKey { key, .. } => key.key_data(),
             AgentIdentity::Certificate { certificate, .. } => certificate.public_key(),
         };
-        if !settings.identities_only || wanted.iter().any(|key| key.key_data() == data) {
-            found.list.push(Candidate::Agent(Box::new(identity)));
+        if settings.identities_only && !wanted.iter().any(|key| key.key_data() == data) {
+            continue;
         }
+        if let AgentIdentity::PublicKey { key, .. } = &identity
+            && !own.has(data)
+        {
+            let certified =
+                own.certificates_of(data).map(|(path, certificate)| Candidate::AgentCertificate {
+                    path: path.clone(),
+                    key: Box::new(key.clone()),
+                    certificate: Box::new(certificate.clone()),
+                });
+            found.list.extend(certified);
+        }
+        found.list.push(Candidate::Agent(Box::new(identity)));
     }
 }
 
-fn certificate_paths(settings: &Settings, key: &Path) -> Vec<PathBuf> {
-    let beside = PathBuf::from(format!("{}-cert.pub", key.display()));
-    settings.certificates.iter().cloned().chain([beside]).collect()
+/// Returns where certificates may be: those that are named, and beside each key.
+fn certificate_paths(settings: &Settings) -> Vec<PathBuf> {
+    let identities = settings.identities.iter().chain(&settings.default_identities);
+    let beside = identities.map(|path| {
+        let name = path.display().to_string();
+        PathBuf::from(format!("{}-cert.pub", name.strip_suffix(".pub").unwrap_or(&name)))
+    });
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in settings.certificates.iter().cloned().chain(beside) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    paths
 }
 
 /// Returns nothing for a file that is not there.
@@ -195,8 +262,15 @@ struct KeyFile {
     key: Loaded,
 }
 
+/// What of a key a file holds.
+#[derive(Clone)]
+enum Half {
+    Private(Arc<PrivateKey>),
+    Public(Box<PublicKey>),
+}
+
 /// A key, nothing if there is no file, or why it cannot be used.
-type Loaded = Result<Option<Arc<PrivateKey>>, String>;
+type Loaded = Result<Option<Half>, String>;
 
 impl std::fmt::Debug for KeyFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -212,7 +286,7 @@ impl KeyFiles {
         if let Some(known) = known {
             return known.key.clone();
         }
-        let key = load(path, settings, around).await.map(|key| key.map(Arc::new));
+        let key = load(path, settings, around).await;
         files.push(KeyFile {
             path: path.to_owned(),
             passphrase: settings.passphrase.clone(),
@@ -253,11 +327,15 @@ impl KeyFiles {
     }
 }
 
-async fn load(path: &Path, settings: &Settings, around: &Surroundings) -> Result<Option<PrivateKey>, String> {
+async fn load(path: &Path, settings: &Settings, around: &Surroundings) -> Loaded {
     let Some(text) = read_text(path)? else { return Ok(None) };
+    if let Ok(key) = PublicKey::from_openssh(&text) {
+        return Ok(Some(Half::Public(Box::new(key))));
+    }
+    let private = |key: PrivateKey| Some(Half::Private(Arc::new(key)));
     let name = path.display().to_string();
     let error = match russh::keys::decode_secret_key(&text, None) {
-        Ok(key) if !key.is_encrypted() => return Ok(Some(key)),
+        Ok(key) if !key.is_encrypted() => return Ok(private(key)),
         Ok(_) => None,
         Err(russh::keys::Error::KeyIsEncrypted) => None,
         Err(error) => Some(error),
@@ -278,7 +356,7 @@ async fn load(path: &Path, settings: &Settings, around: &Surroundings) -> Result
     let opened =
         tokio::task::spawn_blocking(move || russh::keys::decode_secret_key(&text, Some(&passphrase))).await;
     match opened {
-        Ok(Ok(key)) => Ok(Some(key)),
+        Ok(Ok(key)) => Ok(private(key)),
         Ok(Err(_)) | Err(_) => Err(format!("the key {name} does not open with the `passphrase` given")),
     }
 }

@@ -1,9 +1,14 @@
 //! Logging in: every way is tried in order, and none hides the next.
+//!
+//! A server may want several steps. After each it says what it takes next, and that may be a way that stands before the
+//! one just taken; a new connection begins with the first step again.
+
+use std::collections::BTreeSet;
 
 use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse};
 use russh::keys::agent::AgentIdentity;
-use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg};
-use russh::{MethodKind, MethodSet};
+use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg, PublicKey};
+use russh::{AgentAuthError, MethodKind, MethodSet, Signer};
 use stead_runner::transport::{TransportError, TransportErrorKind};
 
 use super::algorithms::accepts;
@@ -17,8 +22,8 @@ const MOST_QUESTIONS: usize = 8;
 /// How far logging in to one host has come, over all connections it took.
 #[derive(Default)]
 pub(super) struct Login {
-    /// The next candidate.
-    next: usize,
+    /// Candidates that came to nothing, by their place: they are not tried again.
+    refused: BTreeSet<usize>,
     tried: Vec<String>,
     offered: Vec<&'static str>,
 }
@@ -53,37 +58,48 @@ impl Login {
             return Step::Closed;
         }
         self.offered = methods.iter().map(Into::into).collect();
-        while let Some(candidate) = candidates.list.get(self.next) {
-            self.next += 1;
-            if !takes(&methods, candidate) {
-                continue;
-            }
+        let mut accepted = BTreeSet::new();
+        loop {
+            let is_left = |(place, candidate): &(usize, &Candidate)| {
+                !self.refused.contains(place) && !accepted.contains(place) && takes(&methods, candidate)
+            };
+            let Some((place, candidate)) = candidates.list.iter().enumerate().find(is_left) else {
+                return Step::Refused;
+            };
             let name = candidate.describe();
             let result = attempt(handle, settings, candidate, agent.as_deref_mut(), &methods).await;
-            match result {
+            let became = match result {
                 Ok(AuthResult::Success) => return Step::In,
                 Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
-                    if partial_success {
-                        self.tried.push(format!("{name}: accepted, but the server wants more"));
-                    } else {
-                        self.tried.push(format!("{name}: refused"));
-                    }
                     if !remaining_methods.is_empty() {
                         methods = remaining_methods;
                     }
+                    if partial_success {
+                        accepted.insert(place);
+                        "accepted, but the server wants more".to_owned()
+                    } else {
+                        "refused".to_owned()
+                    }
                 }
-                Err(problem) => self.tried.push(format!("{name}: {problem}")),
+                Err(problem) => problem,
+            };
+            if !accepted.contains(&place) {
+                self.refused.insert(place);
+            }
+            let became = format!("{name}: {became}");
+            if !self.tried.contains(&became) {
+                self.tried.push(became);
             }
             if handle.is_closed() {
-                return if self.next < candidates.list.len() { Step::Closed } else { Step::Refused };
+                let is_over = self.refused.len() == candidates.list.len();
+                return if is_over { Step::Refused } else { Step::Closed };
             }
         }
-        Step::Refused
     }
 
-    /// How many candidates were tried so far: a connection without progress is not worth another.
+    /// How many candidates came to nothing so far: a connection without progress is not worth another.
     pub(super) fn progress(&self) -> usize {
-        self.next
+        self.refused.len()
     }
 
     /// Returns what to say when nothing worked.
@@ -109,9 +125,10 @@ impl Login {
 /// Whether the server takes this kind of login.
 fn takes(methods: &MethodSet, candidate: &Candidate) -> bool {
     match candidate {
-        Candidate::Agent(_) | Candidate::Key { .. } | Candidate::Certificate { .. } => {
-            methods.contains(&MethodKind::PublicKey)
-        }
+        Candidate::Agent(_)
+        | Candidate::AgentCertificate { .. }
+        | Candidate::Key { .. }
+        | Candidate::Certificate { .. } => methods.contains(&MethodKind::PublicKey),
         Candidate::Password(_) => {
             methods.contains(&MethodKind::Password) || methods.contains(&MethodKind::KeyboardInteractive)
         }
@@ -145,6 +162,20 @@ async fn attempt(
             }
             .map_err(|error| format!("the agent did not sign: {error}"))
         }
+        Candidate::AgentCertificate { key, certificate, .. } => {
+            let Some(agent) = agent else { return Err("the agent is gone".to_owned()) };
+            let hash = hash_for(handle, &certificate.algorithm(), list).await?;
+            let key = PublicKey::clone(key).into();
+            let signed = handle
+                .authenticate_certificate_with(
+                    user,
+                    certificate.as_ref().clone(),
+                    hash,
+                    &mut ByKey { agent, key },
+                )
+                .await;
+            signed.map_err(|error| format!("the agent did not sign: {error}"))
+        }
         Candidate::Key { key, .. } => {
             let hash = hash_for(handle, &key.algorithm(), list).await?;
             let key = PrivateKeyWithHashAlg::new(key.clone(), hash);
@@ -169,6 +200,25 @@ async fn attempt(
             }
             answer_questions(handle, user, password).await
         }
+    }
+}
+
+/// Signs for a certificate that the agent does not know, by the key that it has.
+struct ByKey<'a> {
+    agent: &'a mut Agent,
+    key: AgentIdentity,
+}
+
+impl Signer for ByKey<'_> {
+    type Error = AgentAuthError;
+
+    async fn auth_sign(
+        &mut self,
+        _: &AgentIdentity,
+        hash: Option<HashAlg>,
+        to_sign: Vec<u8>,
+    ) -> Result<Vec<u8>, AgentAuthError> {
+        self.agent.auth_sign(&self.key, hash, to_sign).await
     }
 }
 

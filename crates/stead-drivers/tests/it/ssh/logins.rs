@@ -256,6 +256,52 @@ async fn several_steps_that_a_server_asks_for_are_gone_through() {
     assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
 }
 
+/// Section 2: a server that wants the later ones of our ways first gets the earlier ones afterwards. Needs root: the
+/// server sees a `shadow` file of its own.
+#[tokio::test]
+async fn steps_are_taken_in_the_order_of_the_server() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    for steps in ["password,publickey", "publickey,password"] {
+        let picture = Picture { password: Some(hashed()), ..Picture::default() };
+        let server = Sshd::builder().config("PasswordAuthentication yes");
+        let server = server.config(&format!("AuthenticationMethods {steps}")).account(picture).start();
+        let account = Account::new().set("P", "secret word").set("WRONG", "another word");
+        let with = |name: &str| SshSpec {
+            password: Some(SecretSource::Env(name.to_owned())),
+            ..with_key(&server, "id")
+        };
+        let host = account.connect(with("P")).await.unwrap_or_else(|error| panic!("{steps}: {error}"));
+        assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+        let message = refused(&account, with("WRONG")).await;
+        assert!(message.contains("the password: refused"), "{steps}: {message}");
+    }
+}
+
+/// A server that hangs up in the middle of its steps gets those that it took before once more.
+#[tokio::test]
+async fn steps_begin_again_on_a_new_connection() {
+    let server =
+        Sshd::builder().config("AuthenticationMethods publickey,publickey").config("MaxAuthTries 2").start();
+    let mut config = String::new();
+    let mut keys = String::new();
+    for name in ["first", "useless1", "useless2", "second"] {
+        make_key(&server.file(name), KeyKind::Ed25519);
+        config += &format!("IdentityFile {}\n", server.file(name).display());
+        if !name.starts_with("useless") {
+            keys += &std::fs::read_to_string(server.file(&format!("{name}.pub"))).unwrap();
+        }
+    }
+    std::fs::write(server.file("authorized_keys"), keys).unwrap();
+    std::fs::write(server.file("config"), config).unwrap();
+    let spec =
+        SshSpec { key: None, ssh_config: Some(server.file("config").display().to_string()), ..server.spec() };
+    let host = Account::new().connect(spec).await.unwrap();
+    assert_eq!(output(&*host, &["echo", "in"]).await, "in\n");
+}
+
 /// Returns where each text begins in `message`; all of them must be there.
 fn places(message: &str, texts: &[String]) -> Vec<usize> {
     texts.iter().map(|text| message.find(text).unwrap_or_else(|| panic!("no {text} in {message}"))).collect()
@@ -352,6 +398,63 @@ async fn the_agent_and_the_certificate_that_ssh_config_names_are_used() {
     std::fs::write(&config, format!("{identity}CertificateFile {}\n", elsewhere.display())).unwrap();
     account.connect(spec).await.unwrap();
     assert!(server.log().contains("ED25519-CERT"), "{}", server.log());
+}
+
+/// Section 2: a public key stands for the agent's key, and a certificate of a file for a key that only the agent has.
+#[tokio::test]
+async fn a_public_key_and_a_certificate_stand_for_a_key_of_the_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = directory.path().join("ca");
+    make_key(&authority, KeyKind::Ed25519);
+    let server = Sshd::builder().config(&format!("TrustedUserCAKeys {}.pub", authority.display())).start();
+    let agent = SshAgent::start();
+    let account = Account::new().set("SSH_AUTH_SOCK", agent.socket());
+    for name in ["wanted", "stray", "gone"] {
+        make_key(&server.file(name), KeyKind::Ed25519);
+    }
+    for name in ["wanted", "stray"] {
+        agent.add(&server.file(name));
+        std::fs::remove_file(server.file(name)).unwrap();
+    }
+    let config = server.file("config");
+    let spec =
+        SshSpec { key: None, agent: None, ssh_config: Some(config.display().to_string()), ..server.spec() };
+    let identity = |name: &str| format!("IdentitiesOnly yes\nIdentityFile {}\n", server.file(name).display());
+    let print = |name: &str| fingerprint(&server.file(name));
+    std::fs::write(&config, identity("wanted.pub")).unwrap();
+    let message = refused(&account, spec.clone()).await;
+    assert!(message.contains(&print("wanted.pub")) && !message.contains(&print("stray.pub")), "{message}");
+    std::fs::write(&config, identity("gone.pub")).unwrap();
+    let message = refused(&account, spec.clone()).await;
+    assert!(message.contains("gone.pub is a public key, and no agent has the private one"), "{message}");
+    std::fs::copy(server.file("wanted.pub"), server.file("authorized_keys")).unwrap();
+    std::fs::write(&config, identity("wanted.pub")).unwrap();
+    account.connect(spec.clone()).await.unwrap();
+    account.connect(SshSpec { agent: None, ..with_key(&server, "wanted.pub") }).await.unwrap();
+
+    // By its certificate alone; what signs is chosen otherwise where there are several hashes.
+    std::fs::write(server.file("authorized_keys"), "").unwrap();
+    for (name, kind, said) in [("ed", KeyKind::Ed25519, "ED25519-CERT"), ("rsa", KeyKind::Rsa, "RSA-CERT")] {
+        let key = server.file(name);
+        make_key(&key, kind);
+        let agent = SshAgent::start();
+        agent.add(&key);
+        let account = Account::new().set("SSH_AUTH_SOCK", agent.socket());
+        certify(&authority, &key, server.user(), false);
+        std::fs::remove_file(&key).unwrap();
+        let elsewhere = directory.path().join(name);
+        std::fs::rename(server.file(&format!("{name}-cert.pub")), &elsewhere).unwrap();
+        std::fs::write(&config, "").unwrap();
+        refused(&account, spec.clone()).await;
+        std::fs::write(&config, format!("CertificateFile {}\n", elsewhere.display())).unwrap();
+        let host = account.connect(spec.clone()).await;
+        host.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(server.log().contains(said), "{}", server.log());
+        // Beside the public key it is found.
+        std::fs::rename(&elsewhere, server.file(&format!("{name}-cert.pub"))).unwrap();
+        std::fs::write(&config, identity(&format!("{name}.pub"))).unwrap();
+        account.connect(spec.clone()).await.unwrap();
+    }
 }
 
 /// Section 2: what the account has is read once per run: a certificate that goes and an agent that gets a key
