@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use russh::keys::Algorithm;
-use russh::{Preferred, cipher, kex, mac};
+use russh::keys::{Algorithm, PublicKey};
+use russh::{AlgorithmKind, Preferred, cipher, kex, mac};
 use stead_runner::transport::{TransportError, TransportErrorKind};
 
 use super::pattern;
@@ -80,6 +80,21 @@ pub(super) fn preferred(
         .filter_map(|name| Algorithm::new(name).ok());
     preferred.host_key_certificates =
         if certificates { signed.collect::<Vec<_>>().into() } else { Cow::Borrowed(&[]) };
+    Ok(preferred)
+}
+
+/// Returns what is offered without host keys of the types of `shown`.
+pub(super) fn without(mut preferred: Preferred, shown: &[PublicKey]) -> Result<Preferred, russh::Error> {
+    let is_rsa = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Rsa { .. });
+    let is_shown = |algorithm: &Algorithm| {
+        let mut kinds = shown.iter().map(PublicKey::algorithm);
+        kinds.any(|kind| kind == *algorithm || (is_rsa(&kind) && is_rsa(algorithm)))
+    };
+    preferred.key = preferred.key.iter().filter(|algorithm| !is_shown(algorithm)).cloned().collect();
+    if preferred.key.is_empty() {
+        let (kind, ours, theirs) = (AlgorithmKind::Key, Vec::new(), Vec::new());
+        return Err(russh::Error::NoCommonAlgo { kind, ours, theirs });
+    }
     Ok(preferred)
 }
 

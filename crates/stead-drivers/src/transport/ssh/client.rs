@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
-use russh::keys::PublicKeyOrCertificate;
+use russh::keys::{PublicKey, PublicKeyOrCertificate};
 use russh::{Channel, ChannelOpenFailure, Names};
 use stead_runner::transport::{Endpoint, TransportError};
 use tokio::sync::mpsc;
@@ -18,6 +18,8 @@ pub(super) enum ClientError {
     Protocol(russh::Error),
     /// The host key did not please.
     HostKey(TransportError),
+    /// The host key is not the pinned one, which may be another of the server's.
+    OtherKey(Box<PublicKey>),
 }
 
 impl From<russh::Error> for ClientError {
@@ -104,6 +106,10 @@ impl Handler for Client {
     type Error = ClientError;
 
     async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, ClientError> {
+        let shown = key.public_key();
+        if self.check.wants_another_than(&shown) {
+            return Err(ClientError::OtherKey(Box::new(shown)));
+        }
         self.check.check(key).map_err(ClientError::HostKey)?;
         Ok(true)
     }
@@ -207,6 +213,9 @@ impl Handler for Client {
             }
             DisconnectReason::Error(ClientError::HostKey(error)) => {
                 (error.message.clone(), Err(ClientError::HostKey(error)))
+            }
+            DisconnectReason::Error(error @ ClientError::OtherKey(_)) => {
+                ("its key is not the pinned one".to_owned(), Err(error))
             }
             DisconnectReason::Error(ClientError::Protocol(error)) => {
                 let text = if matches!(error, russh::Error::KeepaliveTimeout) {

@@ -108,6 +108,9 @@ impl HostKeyCheck {
 
     /// Returns the types of keys known for the host: they are asked for first.
     pub(super) fn kinds(&self) -> Vec<String> {
+        if let Policy::Pinned(pin) = &self.policy {
+            return pinned_kind(pin).map(str::to_owned).into_iter().collect();
+        }
         let kinds = self.known.kinds(&self.names);
         match &self.without_port {
             Some(name) if kinds.is_empty() => self.known.kinds(std::slice::from_ref(name)),
@@ -151,20 +154,21 @@ impl HostKeyCheck {
         }
     }
 
+    /// Whether the pinned key is not this one but may be one of another type.
+    pub(super) fn wants_another_than(&self, key: &PublicKey) -> bool {
+        match &self.policy {
+            Policy::Pinned(pin) => {
+                !is_pinned(pin, key) && pinned_kind(pin).is_none_or(|kind| kind != key.algorithm().as_str())
+            }
+            Policy::Strict | Policy::AcceptNew | Policy::Insecure => false,
+        }
+    }
+
     fn check_pin(&self, pin: &str, key: &PublicKey) -> Result<(), TransportError> {
-        let fingerprint = key.fingerprint(HashAlg::Sha256).to_string();
-        let same = if pin.starts_with("SHA256:") {
-            pin.trim_end_matches('=') == fingerprint
-        } else {
-            PublicKey::from_openssh(pin).is_ok_and(|pinned| pinned.key_data() == key.key_data())
-        };
-        if same {
+        if is_pinned(pin, key) {
             return Ok(());
         }
-        let kind = key.algorithm();
-        Err(self.refuse(format!(
-            "has the key {kind} {fingerprint}, and `host_key` says {pin}: it is another machine, or its key was changed"
-        )))
+        Err(self.refuse(other_than_pinned(pin, std::slice::from_ref(key))))
     }
 
     /// Returns whether an authority vouches for the host; none knowing it means the plain key decides.
@@ -299,6 +303,36 @@ impl HostKeyCheck {
     fn refuse(&self, what: String) -> TransportError {
         TransportError::new(TransportErrorKind::HostKey, format!("{} {what}", self.display))
     }
+}
+
+/// Whether a pin is this key.
+fn is_pinned(pin: &str, key: &PublicKey) -> bool {
+    if pin.starts_with("SHA256:") {
+        return pin.trim_end_matches('=') == key.fingerprint(HashAlg::Sha256).to_string();
+    }
+    PublicKey::from_openssh(pin).is_ok_and(|pinned| pinned.key_data() == key.key_data())
+}
+
+/// Returns the type of the pinned key; a fingerprint does not tell.
+fn pinned_kind(pin: &str) -> Option<&str> {
+    pin.split_once(' ').map(|(kind, _)| kind)
+}
+
+/// Returns what is wrong with the server of `settings`, none of whose keys is the pinned one.
+pub(super) fn not_pinned(settings: &Settings, shown: &[PublicKey]) -> TransportError {
+    let pin = match &settings.policy {
+        Policy::Pinned(pin) => pin.as_str(),
+        Policy::Strict | Policy::AcceptNew | Policy::Insecure => "nothing",
+    };
+    let message = format!("{} {}", settings.name(), other_than_pinned(pin, shown));
+    TransportError::new(TransportErrorKind::HostKey, message)
+}
+
+fn other_than_pinned(pin: &str, shown: &[PublicKey]) -> String {
+    let keys: Vec<String> =
+        shown.iter().map(|key| format!("{} {}", key.algorithm(), key.fingerprint(HashAlg::Sha256))).collect();
+    let (noun, keys) = (if keys.len() == 1 { "key" } else { "keys" }, keys.join(", "));
+    format!("has the {noun} {keys}, and `host_key` says {pin}: it is another machine, or its key was changed")
 }
 
 fn unreadable(file: &Path, error: &io::Error) -> TransportError {

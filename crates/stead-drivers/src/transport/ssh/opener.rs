@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use russh::AlgorithmKind;
 use russh::client::Handle;
+use russh::keys::PublicKey;
 use stead_model::transport::{Jump, SshSpec, TransportSpec};
 use stead_runner::transport::{TransportError, TransportErrorKind};
 use tokio::time::{sleep, timeout};
@@ -13,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::client::{Client, ClientError, Shared};
 use super::config_files::ConfigFiles;
 use super::connection::{Connection, Parts};
-use super::host_key::{HostKeyCheck, KnownFiles};
+use super::host_key::{HostKeyCheck, KnownFiles, not_pinned};
 use super::identity::{KeyFiles, collect, connect_agent};
 use super::login::{Login, Step};
 use super::settings::{Proxy, Settings, effective};
@@ -197,6 +199,8 @@ impl Opener {
         let name = settings.name();
         let mut pause = FIRST_PAUSE;
         let mut refusals = 0;
+        // Keys that the server has shown, none of them the pinned one.
+        let mut shown: Vec<PublicKey> = Vec::new();
         loop {
             if refusals == 0 {
                 say(doing, format!("connecting to {name} was not done"));
@@ -205,8 +209,20 @@ impl Opener {
             if refusals == 0 {
                 say(doing, format!("{name} did not finish the key exchange"));
             }
-            match self.exchange(settings, way).await {
+            match self.exchange(settings, way, &shown).await {
                 Ok((handle, shared)) => return Ok(Shaken { handle, shared, cut, proxy }),
+                Err(ClientError::OtherKey(key)) => {
+                    let is_again = shown.iter().any(|other| other.algorithm() == key.algorithm());
+                    shown.push(*key);
+                    if is_again {
+                        return Err(not_pinned(settings, &shown));
+                    }
+                }
+                Err(ClientError::Protocol(russh::Error::NoCommonAlgo {
+                    kind: AlgorithmKind::Key, ..
+                })) if !shown.is_empty() => {
+                    return Err(not_pinned(settings, &shown));
+                }
                 Err(ClientError::Protocol(error)) if proxy.is_none() && hung_up(&error) => {
                     refusals += 1;
                     say(
@@ -223,15 +239,18 @@ impl Opener {
         }
     }
 
+    /// Exchanges keys; the server is not asked for a key of the types that were `shown`.
     async fn exchange(
         &self,
         settings: &Settings,
         way: Way,
+        shown: &[PublicKey],
     ) -> Result<(Handle<Client>, Arc<Shared>), ClientError> {
         let check =
             HostKeyCheck::new(settings, &self.known, self.notices.clone()).map_err(ClientError::HostKey)?;
         let preferred = algorithms::preferred(&settings.lists, &check.kinds(), check.takes_certificates())
             .map_err(ClientError::HostKey)?;
+        let preferred = algorithms::without(preferred, shown).map_err(ClientError::Protocol)?;
         let config = russh::client::Config {
             preferred,
             keepalive_interval: settings.keepalive,
@@ -329,6 +348,9 @@ async fn explain(
     let name = settings.name();
     let (kind, text) = match error {
         ClientError::HostKey(error) => return error,
+        ClientError::OtherKey(_) => {
+            (TransportErrorKind::HostKey, format!("{name} showed another key than the pinned one"))
+        }
         ClientError::Protocol(russh::Error::NoCommonAlgo { kind, ours, theirs }) => (
             TransportErrorKind::Login,
             format!(

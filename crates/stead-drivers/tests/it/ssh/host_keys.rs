@@ -166,6 +166,43 @@ async fn a_pinned_key_needs_no_file_and_is_the_only_one() {
     assert!(message.contains(&other) && message.contains(&print), "{message}");
 }
 
+/// Section 2: the pinned key is asked for, whichever of its keys a server would show first.
+#[tokio::test]
+async fn a_pinned_key_may_be_any_of_the_keys_of_a_server() {
+    let kinds = [KeyKind::Ed25519, KeyKind::Ecdsa, KeyKind::Rsa];
+    let server = Sshd::builder().host_keys(&kinds).start();
+    let print = |kind: KeyKind| fingerprint(&server.file(&format!("host_{}.pub", kind.name())));
+    let config = server.file("config");
+    // What ssh_config would rather have does not make it another machine.
+    std::fs::write(&config, "HostKeyAlgorithms ssh-ed25519,rsa-sha2-512,ecdsa-sha2-nistp256\n").unwrap();
+    for kind in kinds {
+        let key = server.known_host(kind).trim().split_once(' ').unwrap().1.to_owned();
+        for pin in [print(kind), key] {
+            for ssh_config in ["none", config.to_str().unwrap()] {
+                let ssh_config = Some(ssh_config.to_owned());
+                let spec = SshSpec { host_key: Some(pin.clone()), ssh_config, ..known_hosts(&server, "") };
+                let connected = Account::new().connect(spec).await;
+                connected.unwrap_or_else(|error| panic!("{pin}: {error}"));
+            }
+        }
+    }
+    let other = fingerprint(&server.file("id.pub"));
+    let spec = SshSpec { host_key: Some(other.clone()), ..server.spec() };
+    let message = refused(&Account::new(), spec).await;
+    assert!(
+        message.contains(&other) && kinds.iter().all(|kind| message.contains(&print(*kind))),
+        "{message}"
+    );
+    // A pin of a type that the server has, and another key: no other is asked for.
+    let own = std::fs::read_to_string(server.file("id.pub")).unwrap();
+    let spec = SshSpec { host_key: Some(own.trim().to_owned()), ..server.spec() };
+    let message = refused(&Account::new(), spec).await;
+    assert!(
+        message.contains(&print(KeyKind::Ed25519)) && !message.contains(&print(KeyKind::Rsa)),
+        "{message}"
+    );
+}
+
 #[tokio::test]
 async fn a_host_certificate_counts_if_an_authority_vouches_for_this_host() {
     let directory = tempfile::tempdir().unwrap();
