@@ -45,6 +45,10 @@ fn ad_hoc(at: usize, text: &str) -> Result<TargetExpr, Problem> {
         return parse("local").map_err(|_| (at, "write `local`".to_owned()));
     }
     let name = HostName::parse(&transport.address()).map_err(|error| (at, error.to_string()))?;
+    if matches!(name.as_str(), "local" | "all") {
+        let message = format!("`{name}` alone is no other host: write `ssh://user@{name}`");
+        return Err((at, message));
+    }
     let text = transport.to_string().into();
     Ok(TargetExpr { text, meaning: Meaning::AdHoc(Box::new(AdHoc { name, transport })) })
 }

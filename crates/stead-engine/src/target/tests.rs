@@ -113,6 +113,9 @@ fn malformed_expressions_are_refused_with_their_position() {
         (" u@h:0", 5),
         ("ssh://h?kye=1", 8),
         ("ftp://h", 0),
+        ("ssh://local", 0),
+        ("ssh://local:22?agent=false", 0),
+        ("ssh://all", 0),
     ] {
         match TargetExpr::parse(text) {
             Err(TargetError::Bad { position, .. }) => assert_eq!(position, at, "{text}"),
@@ -133,6 +136,8 @@ fn ad_hoc_hosts_are_named_by_their_address() {
         ("u@fd00::7", "u@[fd00::7]", "ssh://u@[fd00::7]"),
         ("ssh://[::1]", "[::1]", "ssh://[::1]"),
         ("_u@h?agent=false", "_u@h", "ssh://_u@h?agent=false"),
+        ("ssh://ops@local", "ops@local", "ssh://ops@local"),
+        ("ssh://local:2222", "local:2222", "ssh://local:2222"),
     ] {
         let expr = TargetExpr::parse(text).unwrap();
         let host = expr.ad_hoc().unwrap();

@@ -64,6 +64,7 @@ fn malformed_targets_name_the_position_and_empty_ones_warn() {
         ("a1,ops@h", "at character 4: a host by SSH stands alone"),
         ("ops@h:0", "at character 7: `0` is not a port"),
         ("ssh://u:hunter2@h?kye=1", "did you mean `key`?"),
+        ("ssh://local", "`local` alone is no other host: write `ssh://user@local`"),
     ] {
         let told = site.run(&["exec", target, "--", "true"]).exits(3);
         assert!(told.stderr.contains(said), "{target}: {}", told.stderr);
