@@ -131,9 +131,9 @@ fn key(spot: &Spot) -> Option<String> {
 
 /// Returns the text one file gives, or why it gives none.
 async fn one(cx: &OpContext, files: &Files, spot: &Spot) -> Result<Vec<u8>, String> {
-    // A link is followed, inside the root.
-    let spot = files.disk.locate(&spot.path, Last::Follow).map_err(|error| error.message)?;
     let is_json = spot.path.extension().is_some_and(|extension| extension == "json");
+    // A link is followed, inside the root; what it is called here says what it is.
+    let spot = files.disk.locate(&spot.path, Last::Follow).map_err(|error| error.message)?;
     let cannot = |error: std::io::Error| format!("cannot read it: {error}");
     let directory = spot.directory.as_deref().ok_or("it is not there")?;
     let file = open_file(directory, &spot.name).map_err(|errno| cannot(errno.into()))?;

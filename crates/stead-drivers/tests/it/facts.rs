@@ -205,6 +205,22 @@ async fn custom_facts_are_read_run_or_left_out_with_a_warning() {
     );
 }
 
+/// Section 6: a link is what its own name says, whatever it leads to is called.
+#[tokio::test]
+async fn a_link_is_judged_by_its_own_name() {
+    let root = tempfile::tempdir().unwrap();
+    let place = root.path().join("etc/stead/facts.d");
+    write(&root.path().join("opt/rack"), "7", 0o644);
+    write(&root.path().join("opt/sensor.json"), "#!/bin/sh\necho 8\n", 0o755);
+    std::fs::create_dir_all(&place).unwrap();
+    symlink("/opt/rack", place.join("rack.json")).unwrap();
+    symlink("/opt/sensor.json", place.join("sensor")).unwrap();
+    let mut cx = context(root.path());
+    cx.root = Some(root.path().to_owned());
+    let outcome = run(&cx, json!({"only": ["custom"]})).await.unwrap();
+    assert_eq!(outcome.data.unwrap(), json!({"custom": {"rack": 7, "sensor": 8}}), "{:?}", outcome.warnings);
+}
+
 /// Case 16: a directory that everybody may write to is not looked at.
 #[tokio::test]
 async fn a_world_writable_directory_gives_no_facts() {
