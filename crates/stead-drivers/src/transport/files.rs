@@ -118,11 +118,12 @@ pub(super) fn apply_in_place(path: &Path, meta: &FileMeta) -> Result<(), Transpo
         if user.is_some() || group.is_some() {
             chown(path, user.map(Uid::from_raw), group.map(Gid::from_raw))?;
         }
-        let now = std::fs::symlink_metadata(path)?;
-        match meta.mode.filter(|mode| *mode != now.mode() & 0o7777) {
-            Some(mode) => std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)),
-            None => Ok(()),
+        // Another owner takes setuid away.
+        let mode = meta.mode.unwrap_or(now.mode() & 0o7777);
+        if std::fs::symlink_metadata(path)?.mode() & 0o7777 == mode {
+            return Ok(());
         }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
     };
     work().map_err(|error| cannot("changed", path, &error))
 }

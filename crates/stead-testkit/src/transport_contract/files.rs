@@ -80,6 +80,16 @@ pub(super) async fn mode_and_owner_are_as_asked_or_kept(transport: &dyn Transpor
         let unknown = FileMeta { owner: Some("stead-nobody".to_owned()), ..FileMeta::default() };
         transport.put(bytes(b"5"), &path, unknown).await.expect_err("no such user");
         assert_eq!(fs::read(&path).expect("the file"), b"4", "what fails changes nothing");
+        // The same content: who owns it already is not set again, and who gets it gets it as it is.
+        for user in ["daemon", "0"] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).expect("its mode");
+            for _ in 0..2 {
+                let asked = FileMeta { owner: Some(user.to_owned()), ..FileMeta::default() };
+                transport.put(bytes(b"4"), &path, asked).await.expect("a put");
+                assert_eq!(mode(&path), 0o6755, "{user}");
+            }
+        }
+        assert_eq!(owner(&path), (0, 7));
     }
 }
 

@@ -9,9 +9,12 @@ make_hash "$length"
 [ -d "$dir" ] || fail "the directory $dir is not there"
 [ -d "$path" ] && fail 'it is a directory'
 show() { stat -c "$1" -- "$3" 2>/dev/null || stat -f "$2" -- "$3"; }
-own() { if [ -n "$user$group" ]; then chown -- "$user${group:+:$group}" "$1" || return 1; fi; }
+is() { [ -z "$1" ] || [ "$1" = "$(show "%$2" "%$2" "$4")" ] || [ "$1" = "$(show "%$3" "%S$2" "$4")" ]; }
+# Left as it is if that is right already: changing it needs rights, and takes setuid away.
+own() { is "$user" u U "$1" && is "$group" g G "$1" || chown -- "$user${group:+:$group}" "$1"; }
 if [ -f "$path" ] && [ ! -L "$path" ]; then
     if [ "$(wc -c <"$path")" -eq "$length" ] && [ "$(hash <"$path")" = "$want" ]; then
+        : "${mode:=$(show %a %Lp "$path")}"
         own "$path" || fail 'its owner cannot be set'
         if [ -n "$mode" ] && [ "$(show %a %Lp "$path")" != "$mode" ]; then
             chmod -- "$mode" "$path" || fail 'its mode cannot be set'
@@ -24,8 +27,6 @@ fi
 trap 'rm -f -- "$tmp"' EXIT
 trap 'exit 1' HUP INT TERM PIPE
 (set -C && : >"$tmp") || fail 'no file can be made in its directory'
-# Kept as it is if that is right already: changing it needs rights.
-[ "$(show %u:%g %u:%g "$tmp")" = "$user:$group" ] && user= group=
 echo send
 if [ -n "$large" ]; then
     # Hashed on the way: reading it again would take as long as the transfer.
