@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::machine::sandbox::Sandbox;
+use crate::network::watch::{self as network_watch, Made};
 
 use super::greeting::Greeted;
 use super::leftovers::{self, Attempt, Inflight};
@@ -77,6 +78,8 @@ struct Work {
     output: Kept,
     /// The answer, once there is one, and whether it was written to this connection.
     answer: Option<(Reply, bool)>,
+    /// Changes of the network that were made before the answer was given: who has it came through them.
+    network: Vec<Made>,
     arriving: Option<Arriving>,
     leaving: Option<Leaving>,
     role: Option<RoleWork>,
@@ -381,9 +384,12 @@ impl HostSession {
                 self.kill_after(id, Duration::from_millis(grace_ms));
             }
             Request::Ack { id } => {
-                drop(self.works.remove(&id));
-                // The driver has heard of what was done since: it reaches this machine as it is now.
-                crate::network::watch::confirm(&self.shared.run).ok();
+                if let Some(Work { answer: Some((_, true)), network, .. }) = self.works.remove(&id) {
+                    // One that was undone meanwhile stays undone.
+                    for change in network {
+                        change.confirm();
+                    }
+                }
             }
             Request::Beat { received } => {
                 for seen in received {
@@ -418,6 +424,7 @@ impl HostSession {
             stop: Arc::clone(&stop),
             output: output.clone(),
             answer: None,
+            network: Vec::new(),
             arriving: None,
             leaving: None,
             role: None,
@@ -533,6 +540,7 @@ impl HostSession {
             Event::Ended(id, result) => {
                 self.inflight.end(&self.host, id);
                 if let Some(work) = self.works.get_mut(&id) {
+                    work.network = network_watch::made(&self.shared.run).unwrap_or_default();
                     work.answer = Some((Reply::Result(Box::new(result)), false));
                 }
             }

@@ -11,7 +11,8 @@
 //!
 //! The rename decides: a change is confirmed or undone, never both. Who confirms: on this machine the operation
 //! itself, once it has seen that everything holds. In an executor the driver, by having reached the machine again:
-//! it calls [`leave_to_driver`] when it starts, and [`confirm`] when the driver has acknowledged a result.
+//! it calls [`leave_to_driver`] when it starts, and confirms what was [`made`] before it gave a result when the driver
+//! has acknowledged that result.
 //! A restart of the machine within the time loses the process; the new files then stay.
 
 use std::ffi::OsString;
@@ -67,21 +68,39 @@ pub fn leave_to_driver() {
 /// # Errors
 /// If they cannot be looked at.
 pub fn confirm(run: &RunId) -> io::Result<usize> {
+    Ok(made(run)?.into_iter().map(Made::confirm).filter(|is_confirmed| *is_confirmed).count())
+}
+
+/// A change that is made and waits to be confirmed.
+#[derive(Debug)]
+pub(crate) struct Made {
+    directory: PathBuf,
+}
+
+impl Made {
+    /// Confirms it; returns whether it was not undone already.
+    pub(crate) fn confirm(self) -> bool {
+        fs::rename(self.directory.join("pending"), self.directory.join("confirmed")).is_ok()
+    }
+}
+
+/// Returns the network changes of a run that are made on this machine and wait to be confirmed.
+pub(crate) fn made(run: &RunId) -> io::Result<Vec<Made>> {
     let entries = match fs::read_dir(PLACE) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut confirmed = 0;
+    let mut made = Vec::new();
     for entry in entries {
         let directory = entry?.path();
         let is_ours = directory.join("applied").exists()
             && fs::read_to_string(directory.join("run")).is_ok_and(|found| found == run.as_str());
-        if is_ours && fs::rename(directory.join("pending"), directory.join("confirmed")).is_ok() {
-            confirmed += 1;
+        if is_ours && directory.join("pending").exists() {
+            made.push(Made { directory });
         }
     }
-    Ok(confirmed)
+    Ok(made)
 }
 
 /// A change that is undone unless it is confirmed.

@@ -5,11 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde_json::json;
 use stead_testkit::container::inside;
 use stead_testkit::sshd::Sshd;
 
 use super::direct::Place;
 use super::over_ssh::{Driver, Site};
+use super::protocol::{Wire, end, op};
 
 const FILE: &str = "/etc/network/interfaces.d/stead-stead0";
 
@@ -21,14 +23,19 @@ esac
 exec /srv/ip "$@"
 "#;
 
-/// Returns the machine with an interface of its own; only inside a container.
-fn machine() -> Site {
+/// Gives the machine an interface of its own; only inside a container.
+fn interface() {
     let script =
         "rm -rf /etc/netplan /etc/network; mkdir /etc/network; echo '# mine' >/etc/network/interfaces
         ip link add stead0 type veth peer name stead1; ip link set stead1 up
         real=$(readlink -f \"$(command -v ip)\"); cp \"$real\" /srv/ip; rm \"$real\"
         printf '%s' \"$1\" >\"$real\"; chmod 755 \"$real\"";
     assert!(Command::new("/bin/sh").args(["-ec", script, "sh", IP]).status().unwrap().success());
+}
+
+/// Returns the machine with an interface of its own, behind SSH.
+fn machine() -> Site {
+    interface();
     let site = Site::with(Sshd::start());
     site.plan(
         "  - {name: net, op: network.interface, params: {name: stead0, addresses: [10.9.0.7/24], confirm: 4s}}\n",
@@ -82,5 +89,35 @@ fn an_address_goes_again_when_the_driver_does_not_come_back() {
         assert_eq!(code, 0, "{report:#}");
         Place::until("nobody watches any more", || watches() == 0);
         assert!(has_address() && Path::new(FILE).exists(), "{report:#}");
+    });
+}
+
+/// Section 8: what a driver says of an earlier result it may have said before the change, so that confirms nothing.
+#[test]
+fn only_who_has_heard_of_the_change_confirms_it() {
+    inside(|| {
+        interface();
+        let base = tempfile::tempdir().unwrap();
+        let mut wire = Wire::attach(base.path(), "r1");
+        wire.hello("r1", &[1], true);
+        let address = |confirm: &str| {
+            let params = json!({"name": "stead0", "addresses": ["10.9.0.7/24"], "confirm": confirm});
+            op("network.interface", params)
+        };
+        wire.say(3, &op("command.shell", json!({"script": "true"})));
+        wire.until_answer(3);
+        wire.say(4, &address("3s"));
+        wire.until_answer(4);
+        wire.say(0, &json!({"m": "ack", "id": 3}));
+        Place::until("the change is undone", || watches() == 0);
+        assert!(!has_address() && !Path::new(FILE).exists());
+        wire.say(0, &json!({"m": "ack", "id": 4}));
+
+        wire.say(5, &address("60s"));
+        wire.until_answer(5);
+        wire.say(0, &json!({"m": "ack", "id": 5}));
+        Place::until("nobody watches any more", || watches() == 0);
+        assert!(has_address() && Path::new(FILE).exists());
+        end(wire, base.path());
     });
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stead_model::executor::{BANNER, Frame, FrameBuffer, FrameKind};
 
 /// A connection to an executor, killed and reaped when dropped.
-struct Wire {
+pub(super) struct Wire {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: ChildStdout,
@@ -23,7 +23,7 @@ impl Drop for Wire {
 }
 
 impl Wire {
-    fn attach(base: &Path, run: &str) -> Self {
+    pub(super) fn attach(base: &Path, run: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stead"));
         command.args(["executor", "--attach", run, "--base"]).arg(base);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -40,7 +40,7 @@ impl Wire {
         self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
     }
 
-    fn say(&mut self, id: u32, message: &Value) {
+    pub(super) fn say(&mut self, id: u32, message: &Value) {
         let mut frame = Vec::new();
         Frame::write(&mut frame, FrameKind::Json, id, message.to_string().as_bytes()).unwrap();
         self.raw(&frame);
@@ -66,7 +66,7 @@ impl Wire {
         (frame.id, serde_json::from_slice(&frame.body).unwrap())
     }
 
-    fn hello(&mut self, run: &str, protocol: &[u32], fresh: bool) -> Value {
+    pub(super) fn hello(&mut self, run: &str, protocol: &[u32], fresh: bool) -> Value {
         let hello = json!({"m": "hello", "protocol": protocol, "version": "9.9", "run": run, "lease_ms": 15000,
             "fresh": fresh, "mood": "good"});
         self.say(0, &hello);
@@ -74,13 +74,13 @@ impl Wire {
     }
 }
 
-fn op(operation: &str, params: Value) -> Value {
+pub(super) fn op(operation: &str, params: Value) -> Value {
     let env = json!({"STEAD_TASK": "t", "STEAD_HOST": "h", "STEAD_ATTEMPT": "1"});
     json!({"m": "op", "operation": operation, "params": params, "diff": true, "env": env, "grace_ms": 200})
 }
 
 /// Ends the session and waits until its directory has gone.
-fn end(mut wire: Wire, base: &Path) {
+pub(super) fn end(mut wire: Wire, base: &Path) {
     wire.say(0, &json!({"m": "bye"}));
     while wire.hear().is_some() {}
     assert_eq!(
@@ -238,7 +238,7 @@ fn a_fresh_driver_ends_what_the_last_one_left() {
 
 impl Wire {
     /// Returns what an id says until its answer: its output, and the messages.
-    fn until_answer(&mut self, id: u32) -> (Vec<u8>, Vec<u8>, Vec<Value>) {
+    pub(super) fn until_answer(&mut self, id: u32) -> (Vec<u8>, Vec<u8>, Vec<Value>) {
         let (mut stdout, mut stderr, mut messages) = (Vec::new(), Vec::new(), Vec::new());
         let mut next = Value::Null;
         loop {
