@@ -51,7 +51,8 @@ fn a_rollback_leaves_an_older_subtree() {
     ahead["created_at"] = "2199-01-01T00:00:00Z".into();
     fs::write(&record, ahead.to_string()).unwrap();
     let before = tree.state()["nodes"].clone();
-    write(&tree.lab, "manifests/m.yaml", &manifest(&format!("{QUAY}  - {{name: bad, type: vm}}\n")));
+    let more = "  - {name: winch, type: vm, parent: quay}\n  - {name: bad, type: vm}\n";
+    write(&tree.lab, "manifests/m.yaml", &manifest(&format!("{QUAY}{more}")));
     let fault = "driver: sandbox\nfaults: [{node: bad, phase: create, delay_ms: 8000, error: no room}]\n";
     write(&tree.lab, "hosts/local.yaml", fault);
     let failed = tree.run("create", &["--on-error", "rollback"]).exits(1).document();
@@ -60,6 +61,7 @@ fn a_rollback_leaves_an_older_subtree() {
     }
     assert_ne!(row(&failed, "crane")["status"], "destroyed", "{failed}");
     assert_ne!(row(&failed, "hook")["status"], "destroyed", "{failed}");
+    assert!(tree.state()["nodes"]["winch"]["machine_id"].is_null(), "this run made it: {failed}");
     write(&tree.lab, "hosts/local.yaml", "driver: sandbox\n");
 }
 
