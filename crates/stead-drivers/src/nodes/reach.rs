@@ -139,7 +139,7 @@ impl NodesSurroundings {
     }
 
     /// Returns why nobody will answer any more at a machine that this level has made, as its driver says.
-    async fn end_of(&self, name: &NodeName) -> Option<String> {
+    pub(super) async fn end_of(&self, name: &NodeName) -> Option<String> {
         let entry = self.entry(name).filter(|entry| entry.parent.is_none())?;
         let driver = self.driver(&self.host_of(self.node(name.as_str()).ok().as_ref(), Some(&entry))).ok()?;
         match driver.inspect(entry.machine_id.as_ref()?).await.ok()? {

@@ -1,5 +1,6 @@
 //! `node.await` and `node.signal`: a node configures itself, and its report at the level's server is waited for.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use serde_json::Map;
@@ -20,6 +21,8 @@ use crate::server_client::{ClientError, ServerClient};
 const ONE_POLL: Duration = Duration::from_secs(50);
 /// How long after its boot an agent may take to connect before it is told over SSH.
 const CONNECTED_WITHIN: Duration = Duration::from_secs(30);
+/// How long between two looks at a machine whose report is waited for.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long a node that pulls may take to be reached over SSH, which it does not need.
 const REACHED_WITHIN: Duration = Duration::from_secs(20);
 
@@ -61,10 +64,20 @@ impl NodesSurroundings {
         let is_silent = if is_hybrid { agent != AgentState::Connected } else { is_old && !enabled };
         let mut over_ssh = is_silent.then(|| Instant::now() + CONNECTED_WITHIN);
         let mut seen = after;
+        let mut end = pin!(self.end_of_machine(name));
         let report = loop {
             let wait = over_ssh.unwrap_or(deadline).min(deadline);
             let poll = self.next_report(&client, name, seen);
-            match timeout_at(wait, poll).await {
+            let polled = tokio::select! {
+                biased;
+                polled = timeout_at(wait, poll) => polled,
+                why = &mut end => {
+                    let message = format!("{name} did not report that it is configured: {why}");
+                    let error = OpError { changed: true, ..OpError::new(ErrorClass::Unreachable, message) };
+                    return Err(self.with_last_words(name, error).await);
+                }
+            };
+            match polled {
                 Ok(found) => {
                     let (last, reports) = found?;
                     seen = last;
@@ -101,6 +114,19 @@ impl NodesSurroundings {
         })
         .await?;
         Ok(Outcome { changed, ..Outcome::default() })
+    }
+
+    /// Waits until the machine of a node has ended, and returns why no report will come any more. It is looked at twice: one
+    /// that restarts is away for a moment.
+    async fn end_of_machine(&self, name: &NodeName) -> String {
+        let mut was_gone = false;
+        loop {
+            tokio::time::sleep(LOOK_AGAIN).await;
+            match self.end_of(name).await {
+                Some(why) if was_gone => return why,
+                found => was_gone = found.is_some(),
+            }
+        }
     }
 
     /// Returns the reports after `after`, waiting for one, and the place of the last.

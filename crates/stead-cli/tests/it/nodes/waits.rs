@@ -1,5 +1,6 @@
 //! Every wait of a node's life ends, says which one it was, and gives the run its exit code.
 
+use super::pulled::wait_for;
 use super::world::World;
 use crate::cases_17_32::lab::Ended;
 
@@ -108,6 +109,26 @@ fn a_machine_that_is_not_reached_is_told_apart() {
 fn a_machine_that_ends_is_not_waited_for() {
     let world = world("phase: ssh, crash: true", "ssh: 3600");
     ends(&world.create(&[]), 7, "edge was not reached over SSH: its machine does not run");
+}
+
+/// Section 7: nor is its report.
+#[test]
+fn the_report_of_a_machine_that_ends_is_not_waited_for() {
+    let world = world(&format!("phase: report, {FOR_EVER}"), "config: 3600");
+    let is_configuring = || {
+        let runs = std::fs::read_dir(world.state_dir().join("runs")).into_iter().flatten().flatten();
+        let journals = runs.map(|run| std::fs::read_to_string(run.path().join("events.jsonl")));
+        let journals: Vec<String> = journals.filter_map(Result::ok).collect();
+        let mut lines = journals.iter().flat_map(|journal| journal.lines());
+        lines.any(|line| line.contains("\"attempt_started\"") && line.contains("\"edge.config\""))
+    };
+    let ended = std::thread::scope(|scope| {
+        let created = scope.spawn(|| world.create(&["--mode", "pull"]));
+        wait_for("the report is waited for", is_configuring);
+        world.kill_machines();
+        created.join().unwrap()
+    });
+    ends(&ended, 7, "edge did not report that it is configured: its machine does not run");
 }
 
 /// Section 7: what a fault says is in the error of the node that waited in vain for it, as the last lines of the machine.
