@@ -2,12 +2,14 @@
 //!
 //! What is given is compared with what the engine says of the container; where something differs the container is
 //! replaced under the same name, with what was not given taken over from the old one. The old one is kept aside until
-//! the new one is up. Containers that Stead made carry the label `dev.stead`; others are not touched unless `adopt`.
+//! the new one is up: whoever finds one aside brings it back, or finishes what was begun. Containers that Stead made
+//! carry the label `dev.stead`; others are not touched unless `adopt`.
 
 mod absent;
 mod engine;
 mod inspected;
 mod present;
+mod settings;
 mod wish;
 
 use stead_model::operation::{ParamDefault, ParamKind, ParamSpec, RootSupport, judge_texts};
@@ -24,6 +26,14 @@ pub(crate) fn add_to(registry: &mut Registry) {
 
 /// What marks a container that Stead made.
 const LABEL: &str = "dev.stead";
+/// The mark of one that Stead can make again as it is.
+const MADE: &str = "true";
+/// The mark of one that took over from another what Stead has no parameter for.
+const ADOPTED: &str = "adopted";
+/// What is added to the name of a container while another takes its place.
+const ASIDE: &str = ".stead-old";
+/// What is added to the name of a container that shows what an engine makes of settings.
+const TRIAL: &str = ".stead-new";
 
 const WRITE: Descriptor = Descriptor {
     name: "",
@@ -59,6 +69,11 @@ const ADOPT: ParamSpec = ParamSpec::new(
 
 /// Refuses what an engine would not take as a name.
 fn check_name(name: &str) -> Result<&str, OpError> {
+    if let Some(end) = [ASIDE, TRIAL].iter().find(|end| name.ends_with(**end)) {
+        return Err(OpError::invalid(format!(
+            "`{name}`: names that end in `{end}` are for what Stead puts aside"
+        )));
+    }
     let first = name.starts_with(|c: char| c.is_ascii_alphanumeric());
     if first && name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
         return Ok(name);

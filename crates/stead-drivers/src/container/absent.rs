@@ -6,8 +6,8 @@ use stead_runner::operation::{Applied, Diff, Observed, OpContext, OpError, Opera
 
 use super::engine::Engine;
 use super::inspected::Inspected;
-use super::present::{inspect, inverse, resource};
-use super::{ADOPT, ENGINE, NAME, WRITE};
+use super::present::{find, inverse, resource};
+use super::{ADOPT, ASIDE, ENGINE, LABEL, MADE, NAME, TRIAL, WRITE};
 use crate::system::field;
 
 static DESCRIPTOR: Descriptor = Descriptor {
@@ -26,8 +26,8 @@ impl Operation for Absent {
     }
 
     fn observe(&self, cx: &OpContext, params: &Params) -> Result<Observed, OpError> {
-        let container = inspect(cx, &Engine::new(cx, params)?, params)?;
-        Ok(Observed(serde_json::to_value(container).unwrap_or_default()))
+        let found = find(cx, &Engine::new(cx, params)?, params)?;
+        Ok(Observed(serde_json::to_value(found.container).unwrap_or_default()))
     }
 
     fn diff(&self, _params: &Params, seen: &Observed) -> Diff {
@@ -46,7 +46,10 @@ impl Operation for Absent {
     fn apply(&self, cx: &OpContext, params: &Params, _diff: &Diff) -> Result<Applied, OpError> {
         let engine = Engine::new(cx, params)?;
         let name = params.required("name")?;
-        engine.command(&["rm", "--force"], &[name])?;
+        // In this order what is left by a kill in between is still seen.
+        engine.remove_with_volumes(&format!("{name}{TRIAL}"))?;
+        engine.remove(name)?;
+        engine.remove(&format!("{name}{ASIDE}"))?;
         Ok(Applied { data: Some(json!({"name": name, "engine": engine.program})), notes: Vec::new() })
     }
 
@@ -56,6 +59,8 @@ impl Operation for Absent {
 
     fn inverse(&self, params: &Params, before: &Observed) -> Option<Op> {
         let container: Inspected = serde_json::from_value(before.0.clone()).ok()?;
-        inverse(params, Some(&container))
+        // What it was made with beyond the parameters is not known any more.
+        let is_known = container.labels.get(LABEL).is_some_and(|mark| mark == MADE);
+        if is_known { inverse(params, Some(&container)) } else { None }
     }
 }

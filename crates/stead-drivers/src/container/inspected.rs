@@ -50,22 +50,56 @@ impl fmt::Display for Port {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Volume {
     source: String,
-    destination: String,
+    pub(super) destination: String,
     read_only: bool,
+    /// What else it was mounted with, such as `z`.
+    options: Vec<String>,
 }
 
 impl Volume {
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
-        let (source, destination) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+        let (source, destination) = (parts.next()?, parts.next()?);
         let read_only = match (parts.next(), parts.next()) {
             (None | Some("rw"), None) => false,
             (Some("ro"), None) => true,
             _ => return None,
         };
         let fits = !source.is_empty() && !source.starts_with('-') && destination.starts_with('/');
-        fits.then_some(Self { source, destination, read_only })
+        fits.then(|| Self {
+            source: plain(source),
+            destination: plain(destination),
+            read_only,
+            options: Vec::new(),
+        })
     }
+
+    /// Whether it has no name but a number that the engine gave it, as volumes have that an image asks for.
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.source.len() == 64 && self.source.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }
+
+    /// Returns it as an engine takes it, with what else it was mounted with.
+    pub(super) fn in_full(&self) -> String {
+        let mode = if self.read_only { "ro" } else { "rw" };
+        let words: Vec<&str> = std::iter::once(mode).chain(self.options.iter().map(String::as_str)).collect();
+        format!("{}:{}:{}", self.source, self.destination, words.join(","))
+    }
+
+    /// Whether it mounts the same, with whatever else.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        (&self.source, &self.destination, self.read_only)
+            == (&other.source, &other.destination, other.read_only)
+    }
+}
+
+/// Returns a path without what says nothing, as engines write it.
+fn plain(path: &str) -> String {
+    if !path.starts_with('/') {
+        return path.to_owned();
+    }
+    let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+    parts.fold(String::new(), |path, part| path + "/" + part)
 }
 
 impl fmt::Display for Volume {
@@ -74,13 +108,45 @@ impl fmt::Display for Volume {
     }
 }
 
-/// A container, without what its image gives it. No `Debug`: variables may be secret.
+/// An image, as far as containers have it from there. No `Debug`: variables may be secret.
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Image {
+    pub(super) id: String,
+    pub(super) command: Vec<String>,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+impl Image {
+    /// Reads what docker and podman say of an image.
+    pub(super) fn read(image: &Value) -> Self {
+        let config = &image["Config"];
+        Self {
+            id: image["Id"].as_str().unwrap_or_default().to_owned(),
+            command: texts(&config["Cmd"]),
+            env: variables(&config["Env"]),
+            labels: map(&config["Labels"]),
+        }
+    }
+
+    /// Whether this is the image with that id.
+    pub(super) fn is(&self, id: &str) -> bool {
+        bare(&self.id) == bare(id)
+    }
+}
+
+/// Returns an id without the name of its hash, which one engine leaves out.
+fn bare(id: &str) -> &str {
+    id.strip_prefix("sha256:").unwrap_or(id)
+}
+
+/// A container, with what it has from its image. No `Debug`: variables may be secret.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Inspected {
     /// The image as it was asked for.
     pub(super) image: String,
-    /// The image's id.
-    pub(super) image_id: String,
+    /// The image it was made of.
+    pub(super) base: Image,
     pub(super) command: Vec<String>,
     pub(super) env: BTreeMap<String, String>,
     pub(super) ports: BTreeSet<Port>,
@@ -95,12 +161,6 @@ impl Inspected {
     pub(super) fn read(container: &Value, image: &Value) -> Option<Self> {
         let config = container.get("Config")?;
         let host = container.get("HostConfig")?;
-        let given = &image["Config"];
-        let command = texts(&config["Cmd"]);
-        let from_image: BTreeSet<String> = texts(&given["Env"]).into_iter().collect();
-        let env = texts(&config["Env"]).into_iter().filter(|line| !from_image.contains(line));
-        let labels =
-            map(&config["Labels"]).into_iter().filter(|(key, value)| given["Labels"][key] != **value);
         let policy = &host["RestartPolicy"];
         let retries = policy["MaximumRetryCount"].as_u64().unwrap_or(0);
         let restart = match (policy["Name"].as_str().unwrap_or_default(), retries) {
@@ -108,52 +168,93 @@ impl Inspected {
             ("on-failure", 1..) => format!("on-failure:{retries}"),
             (name, _) => name.to_owned(),
         };
+        let id = container["Image"].as_str().unwrap_or_default().to_owned();
         Some(Self {
             image: config["Image"].as_str().or(container["ImageName"].as_str())?.to_owned(),
-            image_id: container["Image"].as_str().unwrap_or_default().to_owned(),
-            command: if command == texts(&given["Cmd"]) { Vec::new() } else { command },
-            env: env
-                .filter_map(|line| {
-                    Some((line.split_once('=')?.0.to_owned(), line.split_once('=')?.1.to_owned()))
-                })
-                .collect(),
+            base: Image { id, ..Image::read(image) },
+            command: texts(&config["Cmd"]),
+            env: variables(&config["Env"]),
             ports: ports(&host["PortBindings"]),
             volumes: container["Mounts"].as_array().into_iter().flatten().filter_map(volume).collect(),
             restart,
-            labels: labels.collect(),
+            labels: map(&config["Labels"]),
             running: container["State"]["Running"].as_bool().unwrap_or(false),
         })
     }
 
-    /// Whether it runs the image called `image`, which engines write out in full.
+    /// Returns its command, nothing if that is the image's.
+    pub(super) fn own_command(&self) -> &[String] {
+        if self.command == self.base.command { &[] } else { &self.command }
+    }
+
+    /// Returns its variables without those that its image or the engine has set.
+    pub(super) fn own_env(&self) -> BTreeMap<String, String> {
+        let own = self.env.iter().filter(|(name, value)| match self.base.env.get(*name) {
+            Some(given) => given != *value,
+            None => !self.is_set_by_engine(name),
+        });
+        own.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// Whether the engine sets this variable by itself. What podman makes is known by `container`, which it sets too.
+    fn is_set_by_engine(&self, name: &str) -> bool {
+        let is_proxy = matches!(
+            name.to_ascii_lowercase().as_str(),
+            "http_proxy" | "https_proxy" | "ftp_proxy" | "no_proxy" | "all_proxy"
+        );
+        let is_podman = self.env.contains_key("container");
+        is_proxy || is_podman && matches!(name, "container" | "HOME" | "HOSTNAME" | "PATH" | "TERM")
+    }
+
+    /// Returns its labels without those of its image.
+    pub(super) fn own_labels(&self) -> BTreeMap<String, String> {
+        let own = self.labels.iter().filter(|(name, value)| self.base.labels.get(*name) != Some(value));
+        own.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// Whether it runs the image called `image`, which engines write out in full: a name without a registry may have been
+    /// found in any of them.
     pub(super) fn has_image(&self, image: &str) -> bool {
-        full(&self.image) == full(image)
+        let is_found = || !has_registry(image) && self.image.ends_with(&format!("/{}", tagged(image)));
+        full(&self.image) == full(image) || bare(image) == bare(&self.base.id) || is_found()
     }
 }
 
 /// Returns the full name of an image, as docker.io would have it.
 fn full(image: &str) -> String {
-    let image = match image.rsplit_once('/').map_or(image, |(_, last)| last) {
-        last if last.contains([':', '@']) => image.to_owned(),
-        _ => format!("{image}:latest"),
-    };
-    let first = image.split('/').next().unwrap_or_default();
+    let image = tagged(image);
     if !image.contains('/') {
         format!("docker.io/library/{image}")
-    } else if first.contains(['.', ':']) || first == "localhost" {
+    } else if has_registry(&image) {
         image
     } else {
         format!("docker.io/{image}")
     }
 }
 
-fn texts(value: &Value) -> Vec<String> {
+fn tagged(image: &str) -> String {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    if last.contains([':', '@']) { image.to_owned() } else { format!("{image}:latest") }
+}
+
+fn has_registry(image: &str) -> bool {
+    image.split_once('/').is_some_and(|(first, _)| first.contains(['.', ':']) || first == "localhost")
+}
+
+pub(super) fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
-fn map(value: &Value) -> BTreeMap<String, String> {
+pub(super) fn map(value: &Value) -> BTreeMap<String, String> {
     let items = value.as_object().into_iter().flatten();
     items.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+}
+
+fn variables(lines: &Value) -> BTreeMap<String, String> {
+    let pairs = texts(lines).into_iter();
+    pairs
+        .filter_map(|line| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .collect()
 }
 
 fn ports(bindings: &Value) -> BTreeSet<Port> {
@@ -176,10 +277,16 @@ fn volume(mount: &Value) -> Option<Volume> {
         "volume" => mount["Name"].as_str()?,
         _ => return None,
     };
+    let mode = mount["Mode"].as_str().unwrap_or_default().split(',');
+    let shared =
+        mount["Propagation"].as_str().filter(|way| way.ends_with("shared") || way.ends_with("slave"));
+    let options: BTreeSet<&str> =
+        mode.filter(|word| !matches!(*word, "" | "ro" | "rw")).chain(shared).collect();
     Some(Volume {
-        source: source.to_owned(),
-        destination: mount["Destination"].as_str()?.to_owned(),
+        source: plain(source),
+        destination: plain(mount["Destination"].as_str()?),
         read_only: mount["RW"].as_bool() == Some(false),
+        options: options.into_iter().map(str::to_owned).collect(),
     })
 }
 
@@ -200,17 +307,19 @@ mod tests {
             "Mounts": [{"Type": "bind", "Source": "/srv", "Destination": "/data", "RW": false}]});
         let mut podman = docker.clone();
         podman["Config"]["Image"] = json!("docker.io/library/nginx:1");
+        podman["Config"]["Env"] =
+            json!(["container=podman", "TERM=xterm", "HOSTNAME=1", "HOME=/root", "PATH=/bin", "A=b=c"]);
         podman["HostConfig"]["PortBindings"]["80/tcp"][0]["HostIp"] = json!("0.0.0.0");
         let (docker, podman) =
             (Inspected::read(&docker, &image).unwrap(), Inspected::read(&podman, &image).unwrap());
         assert!(docker.has_image("nginx:1") && podman.has_image("nginx:1") && !docker.has_image("nginx"));
         for seen in [&docker, &podman] {
-            assert!(seen.command.is_empty(), "the image's own");
-            assert_eq!(seen.env, BTreeMap::from([("A".to_owned(), "b=c".to_owned())]));
+            assert!(seen.own_command().is_empty(), "the image's own");
+            assert_eq!(seen.own_env(), BTreeMap::from([("A".to_owned(), "b=c".to_owned())]));
             assert_eq!(seen.ports.iter().map(Port::to_string).collect::<Vec<_>>(), ["8080:80/tcp"]);
             assert_eq!(seen.volumes.iter().map(Volume::to_string).collect::<Vec<_>>(), ["/srv:/data:ro"]);
             assert_eq!(seen.restart, "on-failure:3");
-            assert_eq!(seen.labels.keys().collect::<Vec<_>>(), ["dev.stead"]);
+            assert_eq!(seen.own_labels().into_keys().collect::<Vec<_>>(), ["dev.stead"]);
         }
     }
 
@@ -226,6 +335,7 @@ mod tests {
         assert!(["80", "a:80", "1:99999", "1:2/x"].iter().all(|text| Port::parse(text).is_none()));
         assert!(["/a", "/a:b", "-v:/b", "/a:/b:z", ":/b"].iter().all(|text| Volume::parse(text).is_none()));
         assert_eq!(Volume::parse("data:/b:rw").unwrap().to_string(), "data:/b");
+        assert_eq!(Volume::parse("/a/./b/:/c//d/:ro").unwrap().to_string(), "/a/b:/c/d:ro");
     }
 
     #[test]
@@ -234,5 +344,15 @@ mod tests {
         assert_eq!(full("me/app:2"), "docker.io/me/app:2");
         assert_eq!(full("localhost:5000/app"), "localhost:5000/app:latest");
         assert_eq!(full("quay.io/a/b@sha256:1"), "quay.io/a/b@sha256:1");
+        let made_of = |image: &str| Inspected {
+            image: image.to_owned(),
+            base: Image { id: "5e1f".to_owned(), ..Image::default() },
+            ..Inspected::default()
+        };
+        assert!(made_of("localhost/app:latest").has_image("app"), "one that was built here");
+        assert!(made_of("quay.io/me/app:2").has_image("me/app:2"));
+        assert!(made_of("localhost/app:2").has_image("sha256:5e1f"));
+        assert!(!made_of("localhost/app:2").has_image("docker.io/app:2"));
+        assert!(!made_of("localhost/snapp:2").has_image("app:2"));
     }
 }
