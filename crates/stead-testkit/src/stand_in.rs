@@ -116,84 +116,113 @@ pub fn calls() -> Vec<String> {
     calls.lines().map(str::to_owned).collect()
 }
 
-/// Answers as docker and podman do, for the calls that Stead makes. Perl: every Debian has it.
+/// Answers as docker and podman do, each with its own habits, for the calls that Stead makes. Images set a variable, a
+/// command, a label and a volume. Perl: every Debian has it.
 const ENGINE: &str = r##"#!/usr/bin/perl
 # Stand-in for a container engine: see stead-testkit. Containers that run the image `broken` do not start.
 use strict;
+my $podman = $0 =~ /podman/;
 my $base = '/run/engine';
 mkdir $base; mkdir "$base/containers"; mkdir "$base/images";
 open my $calls, '>>', "$base/calls"; print $calls "@ARGV\n"; close $calls;
 sub quote { my $t = shift; $t =~ s/(["\\])/\\$1/g; return "\"$t\"" }
 sub list { return '[' . join(',', map { quote($_) } @_) . ']' }
+sub object { my %h = @_; return '{' . join(',', map { quote($_) . ':' . quote($h{$_}) } sort keys %h) . '}' }
 sub slurp { my $f = shift; open my $h, '<', $f or return; local $/; return <$h> }
 sub spit { my ($f, $t) = @_; open my $h, '>', $f or die; print $h $t; close $h }
-sub image { my $i = shift; $i =~ s{/}{%}g; return "$base/images/$i" }
+sub image { my $i = shift; $i =~ s{^docker.io/library/}{}; $i =~ s{/}{%}g; return "$base/images/$i" }
+sub found { my $n = shift; for my $f (glob "$base/images/*") { return $f if $f eq image($n) or slurp($f) eq $n } return }
+sub number { my $n = (slurp("$base/serial") || 0) + 1; spit("$base/serial", $n); return $n }
+sub id { return sprintf('%08x', (number() * 2654435761) & 0xffffffff) x 8 }
+sub env { my ($tag) = $_[0] =~ /:([^@]*)/; return (PATH => '/bin', VERSION => $tag // 'latest') }
+sub parts { my $n = shift; return map { "$base/containers/$n$_" } '', '.running', '.started' }
 my $verb = shift @ARGV;
 if ($verb eq 'image') { shift @ARGV; $verb = 'image inspect' }
-if ($verb eq 'inspect') {
+if ($verb eq 'ps') {
+    for my $file (glob "$base/containers/*") { $file =~ s{.*/}{}; print "$file\n" unless $file =~ /\.(running|started)$/ }
+} elsif ($verb eq 'inspect') {
     my $name = $ARGV[-1];
     my $text = slurp("$base/containers/$name");
     if (!defined $text) { print "[]\n"; print STDERR "Error: No such container: $name\n"; exit 1 }
     my $running = -e "$base/containers/$name.running" ? 'true' : 'false';
-    $text =~ s/RUNNING/$running/;
+    my $started = -e "$base/containers/$name.started" && $podman ? ',"HOSTNAME=rig","HOME=/root"' : '';
+    $text =~ s/RUNNING/$running/; $text =~ s/STARTED/$started/;
     print "[$text]\n";
 } elsif ($verb eq 'image inspect') {
-    my $name = $ARGV[-1];
-    for my $file (glob "$base/images/*") {
-        my $id = slurp($file);
-        next unless $file eq image($name) or $id eq $name;
-        print "[{\"Id\":\"$id\",\"Config\":{\"Env\":[\"PATH=/bin\"],\"Cmd\":[\"run\"],\"Labels\":null}}]\n";
-        exit 0;
-    }
-    print "[]\n"; print STDERR "Error: No such image: $name\n"; exit 1;
+    my $file = found($ARGV[-1]);
+    if (!defined $file) { print "[]\n"; print STDERR "Error: No such image: $ARGV[-1]\n"; exit 1 }
+    my %env = env($file);
+    my @env = map { "$_=$env{$_}" } sort keys %env;
+    print '[{"Id":' . quote(slurp($file)) . ',"Config":{"Env":' . list(@env)
+        . ',"Cmd":["run"],"Labels":{"maintainer":"us"},"Volumes":{"/var/lib/app":{}}}}]' . "\n";
 } elsif ($verb eq 'pull') {
     my $name = $ARGV[-1];
     if ($name =~ /missing/) { print STDERR "Error: pull access denied for $name\n"; exit 1 }
-    my $serial = (slurp("$base/serial") || 0) + 1; spit("$base/serial", $serial);
-    spit(image($name), "sha256:$serial");
+    # What has the name so far stays, without it.
+    rename image($name), image($name) . '@' . slurp(image($name)) if -e image($name);
+    spit(image($name), 'sha256:' . number());
 } elsif ($verb eq 'create') {
-    my ($name, $restart, @env, @ports, @mounts, @labels) = ('', 'no', 'PATH=/bin');
+    my ($name, $restart, %asked, %given, @ports, %mounts) = ('', 'no');
+    my %labels = (maintainer => 'us');
     while (@ARGV) {
         my $arg = shift @ARGV;
         last if $arg eq '--';
-        next if $arg =~ /^--pull=/;
+        if ($arg =~ /^--(pull|network|user|memory|entrypoint|gpus)=(.*)$/) { $asked{$1} = $2; next }
         my $value = shift @ARGV;
         if ($arg eq '--name') { $name = $value }
         elsif ($arg eq '--restart') { $restart = $value }
-        elsif ($arg eq '--env-file') { push @env, split /\n/, slurp($value) }
-        elsif ($arg eq '--label') { my ($k, $v) = split /=/, $value, 2; push @labels, quote($k) . ':' . quote($v) }
+        elsif ($arg eq '--env-file') { for (split /\n/, slurp($value)) { my ($k, $v) = split /=/, $_, 2; $given{$k} = $v } }
+        elsif ($arg eq '--label') { my ($k, $v) = split /=/, $value, 2; $labels{$k} = $v }
         elsif ($arg eq '--publish') {
             $value =~ m{^(?:(.*):)?(\d+):(\d+/\w+)$} or die "publish $value";
             push @ports, "\"$3\":[{\"HostIp\":\"" . ($1 // '') . "\",\"HostPort\":\"$2\"}]";
         } elsif ($arg eq '--volume') {
             my ($s, $d, $mode) = split /:/, $value;
             my $kind = $s =~ m{^/} ? 'bind' : 'volume';
-            my $rw = ($mode // '') eq 'ro' ? 'false' : 'true';
-            push @mounts, "{\"Type\":\"$kind\",\"Name\":\"$s\",\"Source\":\"$s\",\"Destination\":\"$d\",\"RW\":$rw}";
+            my $rw = ($mode // '') =~ /\bro\b/ ? 'false' : 'true';
+            $mounts{$d} = "{\"Type\":\"$kind\",\"Name\":\"$s\",\"Source\":\"$s\",\"Destination\":\"$d\",\"RW\":$rw}";
         } else { print STDERR "unknown flag $arg\n"; exit 125 }
     }
     my $image = shift @ARGV;
-    my $id = slurp(image($image));
-    if (!defined $id) { print STDERR "Error: No such image: $image\n"; exit 125 }
+    my $file = found($image);
+    if (!defined $file) { print STDERR "Error: No such image: $image\n"; exit 125 }
     if (-e "$base/containers/$name") { print STDERR "Error: the name $name is in use\n"; exit 125 }
+    my $id = id();
+    my $anonymous = id();
+    $mounts{'/var/lib/app'} //= "{\"Type\":\"volume\",\"Name\":\"$anonymous\",\"Destination\":\"/var/lib/app\",\"RW\":true}";
+    my %env = ($podman ? (TERM => 'xterm', container => 'podman') : (), env($file), %given);
     my ($policy, $count) = split /:/, $restart; $count ||= 0;
-    my @command = @ARGV ? @ARGV : ('run');
-    spit("$base/containers/$name", "{\"Image\":\"$id\",\"Config\":{\"Image\":" . quote($image) . ',"Cmd":' . list(@command)
-        . ',"Env":' . list(@env) . ',"Labels":{' . join(',', @labels) . '}},"HostConfig":{"PortBindings":{' . join(',', @ports)
-        . "},\"RestartPolicy\":{\"Name\":\"$policy\",\"MaximumRetryCount\":$count}},\"State\":{\"Running\":RUNNING},\"Mounts\":["
-        . join(',', @mounts) . ']}');
+    my @entry = map { s/^"|"$//gr } split /,/, ($asked{entrypoint} // '') =~ s/^\[|\]$//gr;
+    my @command = @ARGV || @entry ? @ARGV : ('run');
+    my @words = (@entry, @command);
+    my $mode = $asked{network} // 'bridge';
+    my $networks = $mode eq 'host' ? '{}' : $podman && $mode eq 'bridge' ? '{"podman":{}}' : '{' . quote($mode) . ':{}}';
+    $mode = 'bridge' if $podman && $mode ne 'host';
+    $image = "docker.io/library/$image" if $podman && $image !~ m{/};
+    my $devices = $asked{gpus} ? '[{"Count":-1}]' : 'null';
+    spit("$base/containers/$name", '{"Id":' . quote($id) . ',"Image":' . quote(slurp($file)) . ',"Path":' . quote(shift @words)
+        . ',"Args":' . list(@words) . ',"Config":{"Image":' . quote($image) . ',"Hostname":' . quote(substr $id, 0, 12)
+        . ',"User":' . quote($asked{user} // '') . ',"Cmd":' . list(@command) . ',"Env":['
+        . join(',', map { quote("$_=$env{$_}") } sort keys %env) . 'STARTED],"Labels":' . object(%labels)
+        . '},"HostConfig":{"PortBindings":{' . join(',', @ports) . '},"NetworkMode":' . quote($mode) . ',"Memory":'
+        . ($asked{memory} // 0) . ",\"DeviceRequests\":$devices,\"RestartPolicy\":{\"Name\":\"$policy\",\"MaximumRetryCount\":$count}}"
+        . ",\"NetworkSettings\":{\"Networks\":$networks},\"State\":{\"Running\":RUNNING},\"Mounts\":["
+        . join(',', map { $mounts{$_} } sort keys %mounts) . ']}');
 } elsif ($verb eq 'start') {
     my $name = $ARGV[-1];
     my $text = slurp("$base/containers/$name") // die;
-    if ($text =~ /"Image":"broken/) { print STDERR "Error: the process of $name ended at once\n"; exit 125 }
-    spit("$base/containers/$name.running", '');
+    if ($text =~ /"Image":"[^"]*broken/) { print STDERR "Error: the process of $name ended at once\n"; exit 125 }
+    spit("$base/containers/$name.$_", '') for 'running', 'started';
 } elsif ($verb eq 'stop') {
     unlink "$base/containers/$ARGV[-1].running";
 } elsif ($verb eq 'rename') {
-    rename "$base/containers/$ARGV[0]", "$base/containers/$ARGV[1]" or exit 1;
-    rename "$base/containers/$ARGV[0].running", "$base/containers/$ARGV[1].running";
+    if (-e "$base/containers/$ARGV[1]") { print STDERR "Error: the name $ARGV[1] is in use\n"; exit 125 }
+    my @to = parts($ARGV[1]);
+    for my $part (parts($ARGV[0])) { rename $part, shift @to }
+    exit(-e "$base/containers/$ARGV[1]" ? 0 : 1);
 } elsif ($verb eq 'rm') {
-    unlink "$base/containers/$ARGV[-1].running"; unlink "$base/containers/$ARGV[-1]" or exit 1;
+    print STDERR "Error: No such container: $ARGV[-1]\n" unless -e "$base/containers/$ARGV[-1]";
+    unlink parts($ARGV[-1]);
 } else { print STDERR "unknown command $verb\n"; exit 125 }
 "##;
 

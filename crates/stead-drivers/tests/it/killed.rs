@@ -97,10 +97,18 @@ fn a_kill_at_each_system_call_leaves_old_or_new_files() {
 }
 
 const PROGRAM: &str = "STEAD_TEST_KILLED_PROGRAM";
+/// When who called a program is killed: while it goes on, and when it is done.
+const MOMENTS: &[&str] = &["before", "after"];
+
+/// Whether this process is the one that is to be killed.
+pub(crate) fn is_victim() -> bool {
+    std::env::var_os(PROGRAM).is_some()
+}
 
 /// Stands before a program of the system: at the call that is meant it ends who called it, before or after it does what
 /// the real one does.
 const KILLER: &str = r#"#!/bin/sh
+case "$1" in CALLS) ;; *) exec REAL "$@" ;; esac
 echo >>/run/killer/begun
 turn=$(wc -l </run/killer/begun)
 read -r meant moment </run/killer/meant
@@ -112,15 +120,19 @@ echo >>/run/killer/ended
 exit $code
 "#;
 
+/// Programs, and the calls of them that count, as a pattern of their first argument.
+type Calls<'a> = (&'a [&'a str], &'a str);
+
 /// Puts [`KILLER`] before these programs.
-fn beset(programs: &[&str]) {
+fn beset((programs, calls): Calls<'_>) {
     std::fs::create_dir_all("/run/killer").unwrap();
     for name in programs {
-        let places = ["/usr/sbin", "/usr/bin"].map(|directory| format!("{directory}/{name}"));
+        let places =
+            ["/usr/local/sbin", "/usr/sbin", "/usr/bin"].map(|directory| format!("{directory}/{name}"));
         let path = places.iter().find(|path| Path::new(path).exists()).unwrap();
         let real = format!("{path}.real");
         std::fs::rename(path, &real).unwrap();
-        std::fs::write(path, KILLER.replace("REAL", &real)).unwrap();
+        std::fs::write(path, KILLER.replace("REAL", &real).replace("CALLS", calls)).unwrap();
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
 }
@@ -155,7 +167,7 @@ fn run_killed(test: &str, number: usize, turn: usize, moment: &str) -> bool {
 }
 
 /// Kills the cases at every call of these programs: the next run brings each to where one that nobody killed does.
-fn every_call_may_be_the_last(test: &str, cases: &[Case], programs: &[&str]) {
+pub(crate) fn every_call_may_be_the_last(test: &str, cases: &[Case], programs: Calls<'_>, moments: &[&str]) {
     let (root, sources) = (Path::new("/"), Path::new("/run/killer/sources"));
     let state = |case: &Case| match case.world {
         World::System(state) => state(root, Depth::State),
@@ -176,7 +188,7 @@ fn every_call_may_be_the_last(test: &str, cases: &[Case], programs: &[&str]) {
         run(&context(sources), case.operation, (case.params)()).unwrap();
         let (whole, calls) = (state(case), lines("/run/killer/begun"));
         assert!(calls > 0, "{} calls no program", case.operation);
-        for (turn, moment) in (1..=calls).flat_map(|turn| [(turn, "before"), (turn, "after")]) {
+        for (turn, moment) in (1..=calls).flat_map(|turn| moments.iter().map(move |moment| (turn, moment))) {
             (case.fresh)(root);
             let at = format!("{} ({}), killed {moment} call {turn} of {calls}", case.operation, case.name);
             assert!(run_killed(test, number, turn, moment), "{at}: it was not");
@@ -197,7 +209,8 @@ fn users_and_groups_are_finished_by_the_next_run() {
         every_call_may_be_the_last(
             "killed::users_and_groups_are_finished_by_the_next_run",
             stead_testkit::system_cases::accounts::CASES,
-            &programs,
+            (&programs, "*"),
+            MOMENTS,
         );
     });
 }
@@ -209,7 +222,8 @@ fn packages_are_finished_by_the_next_run() {
         every_call_may_be_the_last(
             "killed::packages_are_finished_by_the_next_run",
             &stead_testkit::system_cases::packages::CASES[..1],
-            &["apt-get"],
+            (&["apt-get"], "*"),
+            MOMENTS,
         );
     });
 }
@@ -224,7 +238,24 @@ fn what_the_running_system_has_not_noticed_is_made_good() {
         every_call_may_be_the_last(
             "killed::what_the_running_system_has_not_noticed_is_made_good",
             &cases,
-            &["update-ca-certificates"],
+            (&["update-ca-certificates"], "*"),
+            MOMENTS,
+        );
+    });
+}
+
+/// Section 8: a container whose replacement is killed is brought to its end by the next run, with all it was made with.
+#[test]
+fn a_replacement_of_a_container_is_finished_by_the_next_run() {
+    inside(|| {
+        if !is_victim() {
+            stead_testkit::stand_in::engine("podman");
+        }
+        every_call_may_be_the_last(
+            "killed::a_replacement_of_a_container_is_finished_by_the_next_run",
+            crate::containers::REPLACED,
+            (&["podman"], "create|rename|rm|start|stop"),
+            MOMENTS,
         );
     });
 }

@@ -17,6 +17,7 @@ mod managers;
 mod network;
 mod networking;
 mod packages;
+mod podman;
 mod server;
 mod services;
 mod ssh;
