@@ -2,14 +2,18 @@
 
 mod show;
 
+use std::io::ErrorKind;
+
 use serde_json::{Value, json};
-use stead_drivers::site::Manifests;
+use stead_drivers::site::{Manifests, read_bounded};
 use stead_engine::nodes::{
     Added, Checked, Choice, ChosenHost, FindHostError, ForHost, SelectError, Verb, check_manifest,
     check_site_for, find_host, select,
 };
 use stead_model::diagnostic::Place;
+use stead_model::fleet::FleetFile;
 use stead_model::site::Manifest;
+use stead_model::yaml::{self, Codes};
 use stead_model::{Diagnostic, Diagnostics, ExitCode};
 
 use crate::args::ValidateArgs;
@@ -78,6 +82,7 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
         let diagnostics = check_site_for(site, host.as_ref());
         let mut checked = Checked { diagnostics, ..Checked::default() };
         checked.diagnostics.0.extend(loaded.warnings.0);
+        checked.diagnostics.0.extend(check_fleet_file(&directory).0);
         refuse_host(unknown, &checked.diagnostics)?;
         return Ok(Validated {
             site: directory,
@@ -97,6 +102,25 @@ fn validate(args: &ValidateArgs, settings: &Settings) -> Result<Validated, Failu
     let nodes = list_nodes(args, &entry.value, &checked, &mut notes)?;
     let manifest = entry.value.name.map(|name| name.to_string());
     Ok(Validated { site: directory, manifest, host, checked, nodes, notes })
+}
+
+/// Returns what is wrong with the `fleet.yaml` of a site that a fleet is made of.
+fn check_fleet_file(directory: &SiteDir) -> Diagnostics {
+    let name = directory.shown.join("fleet.yaml").display().to_string();
+    let bytes = match read_bounded(&directory.path.join("fleet.yaml")) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Diagnostics::default(),
+        Err(error) => {
+            let message = format!("it cannot be read: {error}");
+            return Diagnostics(vec![Diagnostic::error(Codes::FLEET.bad_value, Place::Named(name), message)]);
+        }
+    };
+    let mut problems = Diagnostics::default();
+    match yaml::source(&name, bytes, Codes::FLEET) {
+        Ok(source) => drop(FleetFile::read(&source, &mut problems)),
+        Err(found) => problems = found,
+    }
+    problems
 }
 
 /// Fails if there is no such host; what else is wrong is told with it.

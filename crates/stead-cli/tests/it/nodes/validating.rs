@@ -24,6 +24,17 @@ fn the_vector_is_in_the_document() {
     assert!(!lab.path("state").exists(), "nothing is written");
 }
 
+/// A site that a fleet is made of is checked with its `fleet.yaml`, before anybody commits it.
+#[test]
+fn a_fleet_file_beside_the_site_is_checked() {
+    let lab = site(&[("fleet.yaml", "api_version: v1\n")]);
+    validate(&lab, &[]).exits(0);
+    write(&lab, "fleet.yaml", "api_version: v1\nvmz: {}\ndefaults: {stopSeconds: soon}\n");
+    let found = problems(&validate(&lab, &[]).exits(1).document());
+    assert_eq!(found.len(), 2, "{found:?}");
+    lab.run(["validate"]).exits(1).says("vmz").says("fleet.yaml:2:1");
+}
+
 /// Section 1: a node makes machines itself if nodes are in it, whatever its type, or if it is a Proxmox host.
 #[test]
 fn hosting_nodes_have_children_or_are_proxmox_hosts() {
